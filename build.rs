@@ -8,7 +8,8 @@ fn main() {
     println!("cargo::rerun-if-env-changed=OCISEEK_COMMIT");
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     println!("cargo::rustc-env=OCISEEK_BUILD_TARGET={}", variable("TARGET"));
-    let features = std::env::vars().filter_map(|(name, _)| Some(name.strip_prefix("CARGO_FEATURE_")?.to_lowercase()));
+    let features = std::env::vars()
+        .filter_map(|(name, _)| Some(name.strip_prefix("CARGO_FEATURE_")?.to_lowercase()));
     let features = features.filter(|name| name != "default");
     let mut features: Vec<String> = features.map(|name| name.replace('_', "-")).collect();
     features.sort();
@@ -25,12 +26,15 @@ fn main() {
     // git is not used: a working tree may differ from its commit, and each commit would cause a
     // rebuild. The release build sets the variable, and `cargo package` writes the file.
     let packaged = || {
-        let text =
-            std::fs::read_to_string(Path::new(&variable("CARGO_MANIFEST_DIR")).join(".cargo_vcs_info.json")).ok()?;
+        let text = std::fs::read_to_string(
+            Path::new(&variable("CARGO_MANIFEST_DIR")).join(".cargo_vcs_info.json"),
+        )
+        .ok()?;
         let rest = text.split_once("\"sha1\"")?.1;
         rest.split('"').nth(1).map(str::to_owned)
     };
     let commit = std::env::var("OCISEEK_COMMIT").ok().or_else(packaged).unwrap_or_default();
-    let is_commit = matches!(commit.len(), 40 | 64) && commit.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_commit =
+        matches!(commit.len(), 40 | 64) && commit.bytes().all(|b| b.is_ascii_hexdigit());
     println!("cargo::rustc-env=OCISEEK_BUILD_COMMIT={}", if is_commit { &commit } else { "" });
 }

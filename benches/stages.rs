@@ -47,7 +47,10 @@ fn made() -> Vec<u8> {
     };
     let words: Vec<Vec<u8>> =
         (0..4000).map(|_| (0..2 + random(12)).map(|_| b'a' + random(26) as u8).collect()).collect();
-    let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default()));
+    let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(
+        Vec::new(),
+        flate2::Compression::default(),
+    ));
     for file in 0..1200u64 {
         let mut content = Vec::new();
         while content.len() < (1 << (file % 16)) {
@@ -59,7 +62,8 @@ fn made() -> Vec<u8> {
         header.set_size(content.len() as u64);
         header.set_mode(0o644);
         header.set_cksum();
-        tar.append_data(&mut header, format!("usr/share/d{}/f{file}", file % 40), &content[..]).expect("is in memory");
+        tar.append_data(&mut header, format!("usr/share/d{}/f{file}", file % 40), &content[..])
+            .expect("is in memory");
     }
     let mut gzip = tar.into_inner().expect("is in memory");
     gzip.flush().expect("is in memory");
@@ -90,7 +94,11 @@ fn group<'a>(
 
 fn stages(criterion: &mut Criterion) {
     let Layer { blob, tar } = layer();
-    let options = LayerOptions { span_size: SpanSize::DEFAULT, build_tool_identifier: "bench".into(), fine: false };
+    let options = LayerOptions {
+        span_size: SpanSize::DEFAULT,
+        build_tool_identifier: "bench".into(),
+        fine: false,
+    };
     let index = || {
         let mut indexer = LayerIndexer::new(options.clone(), None);
         for chunk in blob.chunks(CHUNK) {
@@ -121,7 +129,9 @@ fn stages(criterion: &mut Criterion) {
         let mut libdeflate = libdeflater::Decompressor::new();
         let mut plain = vec![0; tar.len()];
         let deflate = &blob[HEADER..blob.len() - TRAILER];
-        bench.iter(|| libdeflate.deflate_decompress(deflate, &mut plain).expect("the layer is sound"));
+        bench.iter(|| {
+            libdeflate.deflate_decompress(deflate, &mut plain).expect("the layer is sound")
+        });
     });
     codec.bench_function("CRC-32", |bench| bench.iter(|| crc32fast::hash(&tar)));
     codec.bench_function("inflate with block stops and CRC-32", |bench| {
@@ -172,7 +182,9 @@ fn stages(criterion: &mut Criterion) {
 
     let ztoc = ztoc::decode(&index().bytes).expect("is ours");
     let mut encoding = group(criterion, "ztoc (bytes of ztoc)", ztoc::encode(&ztoc).len());
-    encoding.bench_function("encode and hash", |bench| bench.iter(|| Digest::sha256(&ztoc::encode(&ztoc))));
+    encoding.bench_function("encode and hash", |bench| {
+        bench.iter(|| Digest::sha256(&ztoc::encode(&ztoc)))
+    });
     encoding.finish();
 
     let table = SpanTable::new(Arc::new(ztoc)).expect("is ours");

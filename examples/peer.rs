@@ -17,7 +17,9 @@ const CHUNK: usize = 256 << 10;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    let [_, library, path] = &arguments[..] else { panic!("peer libdeflate|zlib-rs|ociseek LAYER") };
+    let [_, library, path] = &arguments[..] else {
+        panic!("peer libdeflate|zlib-rs|ociseek LAYER")
+    };
     let blob = std::fs::read(path).expect("the layer can be read");
     let inflate = match library.as_str() {
         "libdeflate" => libdeflate,

@@ -23,7 +23,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// Indexes all platforms of the image. Returns a line with the result for each.
 pub async fn push_index(image: &str) -> Result<Vec<String>, Box<dyn Error>> {
     let image: Reference = image.parse()?;
-    let repository = Client::new(ClientConfig::default())?.repository(&image.registry, &image.repository)?;
+    let repository =
+        Client::new(ClientConfig::default())?.repository(&image.registry, &image.repository)?;
     let source = Source::Registry(repository.clone());
     let destination = Destination::Registry(repository);
     // Layers of any size. The other options are those of `ociseek index`.

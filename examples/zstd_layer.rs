@@ -55,7 +55,8 @@ fn main() {
     if let Some(layer) = &document {
         size = layer.spans().tar_end().0 as usize;
     }
-    let encoded = document.map_or(0, |layer| layer.encode(&[]).expect("it can be encoded").bytes.len());
+    let encoded =
+        document.map_or(0, |layer| layer.encode(&[]).expect("it can be encoded").bytes.len());
     println!("{size} {seconds} {encoded}");
 }
 
@@ -80,12 +81,14 @@ fn index(blob: &Bytes) -> FineLayer {
         let chunk = rest.split_to(CHUNK.min(rest.len()));
         Ok::<_, Infallible>((!chunk.is_empty()).then(|| vec![chunk]))
     };
-    let indexed = index_chunks(options, None, Threads { cores: 2, guide: None }, &Budget::default(), next);
+    let indexed =
+        index_chunks(options, None, Threads { cores: 2, guide: None }, &Budget::default(), next);
     indexed.expect("the layer can be indexed").fine.expect("it can have a document")
 }
 
 fn spans(layer: &FineLayer, blob: &[u8]) -> usize {
-    let windows = layer.windows().flat_map(|windows| windows.expect("they can be read").into_windows());
+    let windows =
+        layer.windows().flat_map(|windows| windows.expect("they can be read").into_windows());
     let windows: BTreeMap<_, _> = windows.collect();
     let mut size = 0;
     for span in SpanId::each(SpanId(0)..SpanId(layer.spans().count())) {

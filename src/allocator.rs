@@ -31,7 +31,9 @@ fn is_large(layout: Layout) -> bool {
 /// Maps a large block of zeros. Null if the kernel refuses.
 fn map(size: usize) -> *mut u8 {
     // SAFETY: The kernel chooses an address range that is not in use.
-    let mapped = unsafe { mmap_anonymous(null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+    let mapped = unsafe {
+        mmap_anonymous(null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    };
     mapped.map_or(null_mut(), |block| block.cast())
 }
 
@@ -79,7 +81,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for WithLargeBlocks<A> {
             (false, false) => unsafe { self.0.realloc(block, layout, size) },
             (true, true) => {
                 // SAFETY: As in `dealloc`. If this fails, the block is unchanged.
-                let moved = unsafe { mremap(block.cast(), layout.size(), size, MremapFlags::MAYMOVE) };
+                let moved =
+                    unsafe { mremap(block.cast(), layout.size(), size, MremapFlags::MAYMOVE) };
                 moved.map_or(null_mut(), |block| block.cast())
             }
             _ => {

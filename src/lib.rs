@@ -40,7 +40,8 @@
 pub mod cli;
 
 pub use ociseek_format::{
-    budget, code, codec, digest, event, fine, header, image, layer, offset, progress, tar, time, tree, ztoc,
+    budget, code, codec, digest, event, fine, header, image, layer, offset, progress, tar, time,
+    tree, ztoc,
 };
 pub use ociseek_hook::{self as hook, logging};
 pub use ociseek_ops as ops;

@@ -11,7 +11,8 @@ use super::allocator::{LARGE, WithLargeBlocks};
 
 const ALLOCATOR: WithLargeBlocks<System> = WithLargeBlocks(System);
 /// Around the size of a large block, and of pages.
-const SIZES: [usize; 10] = [1, 9, 4096, 4097, LARGE - 1, LARGE, LARGE + 1, LARGE + 4096, 2 * LARGE - 1, 2 * LARGE + 3];
+const SIZES: [usize; 10] =
+    [1, 9, 4096, 4097, LARGE - 1, LARGE, LARGE + 1, LARGE + 4096, 2 * LARGE - 1, 2 * LARGE + 3];
 const ALIGNS: [usize; 4] = [1, 16, 4096, 8192];
 /// How many blocks there are at a time.
 const BLOCKS: usize = 6;
@@ -27,13 +28,17 @@ struct Block {
 
 /// The offsets that are read and written in a block: about its ends, and around a large one's size.
 fn places(size: usize) -> impl Iterator<Item = usize> {
-    [0, 7, 4095, 4096, LARGE - 1, LARGE, size / 2, size - 1].into_iter().filter(move |at| *at < size)
+    [0, 7, 4095, 4096, LARGE - 1, LARGE, size / 2, size - 1]
+        .into_iter()
+        .filter(move |at| *at < size)
 }
 
 impl Block {
     fn new(layout: Layout, byte: u8, zeroed: bool) -> Block {
         // SAFETY: No size is 0.
-        let at = unsafe { if zeroed { ALLOCATOR.alloc_zeroed(layout) } else { ALLOCATOR.alloc(layout) } };
+        let at = unsafe {
+            if zeroed { ALLOCATOR.alloc_zeroed(layout) } else { ALLOCATOR.alloc(layout) }
+        };
         let block = Block { at, layout, byte };
         block.check_address();
         if zeroed {
@@ -43,7 +48,11 @@ impl Block {
     }
 
     fn check_address(&self) {
-        assert!(!self.at.is_null() && self.at.addr().is_multiple_of(self.layout.align()), "{:?}", self.layout);
+        assert!(
+            !self.at.is_null() && self.at.addr().is_multiple_of(self.layout.align()),
+            "{:?}",
+            self.layout
+        );
     }
 
     /// The bytes at the places of the first `size` bytes.
@@ -70,7 +79,12 @@ impl Block {
         resized.check_address();
         for place in places(self.layout.size()).filter(|place| *place < size) {
             // SAFETY: The place is in both, and the old block had this byte there.
-            assert_eq!(unsafe { *at.add(place) }, self.byte, "{place} of {:?} resized to {size}", self.layout);
+            assert_eq!(
+                unsafe { *at.add(place) },
+                self.byte,
+                "{place} of {:?} resized to {size}",
+                self.layout
+            );
         }
         resized.fill(byte)
     }
@@ -88,7 +102,8 @@ pub fn take(data: &[u8]) {
     for (step, pair) in (1..).zip(data.chunks_exact(2).take(STEPS)) {
         let [choice, form] = [pair[0], pair[1]].map(usize::from);
         let size = SIZES[form % SIZES.len()];
-        let layout = Layout::from_size_align(size, ALIGNS[form / SIZES.len() % ALIGNS.len()]).expect("it is small");
+        let layout = Layout::from_size_align(size, ALIGNS[form / SIZES.len() % ALIGNS.len()])
+            .expect("it is small");
         let slot = &mut blocks[choice % BLOCKS];
         *slot = match (slot.take(), choice / BLOCKS % 3) {
             (None, what) => Some(Block::new(layout, step, what == 0)),

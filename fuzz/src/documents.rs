@@ -22,7 +22,10 @@ const DOCUMENTS: usize = 4;
 const ENTRIES: usize = 16;
 
 fn digests(descriptors: &[Descriptor]) -> Vec<String> {
-    descriptors.iter().map(|descriptor| format!("{} {}", descriptor.digest, descriptor.size)).collect()
+    descriptors
+        .iter()
+        .map(|descriptor| format!("{} {}", descriptor.digest, descriptor.size))
+        .collect()
 }
 
 /// Parses each document as each kind. Converts the first one, with the others as the manifests that
@@ -55,7 +58,8 @@ fn parse(data: &[u8]) {
                 let mut selector = PlatformSelector::new(&[]);
                 let fetched = selector.index(index, &Default::default()).len();
                 let selected = selector.finish();
-                let listed = selected.chosen.len() + selected.shadowed.len() + selected.passed_over.len();
+                let listed =
+                    selected.chosen.len() + selected.shadowed.len() + selected.passed_over.len();
                 assert!(fetched + listed <= index.manifests.len());
                 index.media_type
             }
@@ -82,7 +86,12 @@ fn parse(data: &[u8]) {
         let again = fine::parse(&encoded).expect("it is our own");
         assert_eq!((&again.layers, again.encode().bytes), (&index.layers, encoded));
     }
-    let _ = (config::platform(data), config::created(data), config::diff_ids(data), config::created_by(data));
+    let _ = (
+        config::platform(data),
+        config::created(data),
+        config::diff_ids(data),
+        config::created_by(data),
+    );
     let _ = go::decode_platform(data);
 }
 
@@ -91,14 +100,18 @@ fn parse(data: &[u8]) {
 fn original(root: &[u8], manifests: &[&[u8]]) -> Option<Original> {
     let found = BTreeMap::from([(0, "linux/amd64".parse().expect("it is a platform"))]);
     if let Ok(manifest) = go::decode_manifest(root) {
-        return Some(Original { found, ..Original::single(Descriptor::of(OCI_MANIFEST, root), manifest) });
+        return Some(Original {
+            found,
+            ..Original::single(Descriptor::of(OCI_MANIFEST, root), manifest)
+        });
     }
     let mut index = go::decode_index(root).ok()?;
     index.manifests.truncate(ENTRIES);
-    let contents = index.manifests.iter_mut().zip(manifests.iter().cycle()).map(|(entry, manifest)| {
-        (entry.digest, entry.size) = (Digest::sha256(manifest), manifest.len() as u64);
-        go::decode_manifest(manifest).map_or(EntryContent::Kept, EntryContent::of)
-    });
+    let contents =
+        index.manifests.iter_mut().zip(manifests.iter().cycle()).map(|(entry, manifest)| {
+            (entry.digest, entry.size) = (Digest::sha256(manifest), manifest.len() as u64);
+            go::decode_manifest(manifest).map_or(EntryContent::Kept, EntryContent::of)
+        });
     let contents = contents.collect();
     Some(Original { index, contents, found })
 }
@@ -126,13 +139,19 @@ fn convert(original: Original) {
         let found = soci::parse(&index.bytes).expect("it is our own");
         assert!(found.canonical && found.version == Version::V2);
         assert_eq!(
-            enabled::soci_indexes(&converted.index.manifests).filter(|entry| **entry == index.descriptor).count(),
+            enabled::soci_indexes(&converted.index.manifests)
+                .filter(|entry| **entry == index.descriptor)
+                .count(),
             1
         );
         // A manifest that is listed for two platforms names the index of the first one.
-        let Some(image) = index.descriptor.annotations.get(enabled::MANIFEST_DIGEST) else { continue };
-        let image = converted.manifests.iter().find(|manifest| manifest.digest.to_string() == *image);
-        let image = go::decode_manifest(&image.expect("that is one of the manifests").bytes).expect("Go wrote it");
+        let Some(image) = index.descriptor.annotations.get(enabled::MANIFEST_DIGEST) else {
+            continue;
+        };
+        let image =
+            converted.manifests.iter().find(|manifest| manifest.digest.to_string() == *image);
+        let image = go::decode_manifest(&image.expect("that is one of the manifests").bytes)
+            .expect("Go wrote it");
         assert!(image.annotations.contains_key(enabled::INDEX_DIGEST));
     }
     for manifest in &converted.manifests {

@@ -39,7 +39,12 @@ fn layer(codec: Codec) -> FineLayer {
             Codec::Gzip => (u64::from(number) * STRIDE + 10, (number % 2 * 5) as u8),
             Codec::Zstd => unreachable!("such documents come from a layer"),
         };
-        FineStart { input: Compressed(input), output: Uncompressed(plain), bits, state: ChainState::INITIAL }
+        FineStart {
+            input: Compressed(input),
+            output: Uncompressed(plain),
+            bits,
+            state: ChainState::INITIAL,
+        }
     };
     let tar_end = u64::from(SPANS) * SPAN;
     let parts = SpanParts {
@@ -55,7 +60,10 @@ fn layer(codec: Codec) -> FineLayer {
     // compress.
     let window = |number: u32| {
         let FineStart { input, bits, .. } = start(number);
-        let lead = vec![number as u8; (input.0.next_multiple_of(64) - input.0) as usize + usize::from(bits != 0)];
+        let lead = vec![
+            number as u8;
+            (input.0.next_multiple_of(64) - input.0) as usize + usize::from(bits != 0)
+        ];
         let mut noise = number;
         let bytes: [u8; WINDOW] = std::array::from_fn(|_| {
             noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -163,7 +171,8 @@ fn read(document: &[u8]) {
         let encoded = layer.encode(start).expect("it is within the budget");
         assert_eq!(layer.encode(start).as_ref(), Ok(&encoded));
         assert_eq!(encoded.digest, Digest::sha256(&encoded.bytes));
-        let again = fine::decode(&encoded.bytes, &mut Budget::new(2 * ROOM).open()).expect("it is our own");
+        let again =
+            fine::decode(&encoded.bytes, &mut Budget::new(2 * ROOM).open()).expect("it is our own");
         assert_eq!((again.entries(), again.spans()), (layer.entries(), layer.spans()));
         assert_eq!(windows(&again), windows_of_pages);
     }

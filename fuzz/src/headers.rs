@@ -20,7 +20,8 @@ pub fn read(data: &[u8]) {
     // Any text between the brackets is a target, whatever comes before and after it.
     for line in text.lines().filter(|line| !line.contains('>')) {
         let title = quoted(line);
-        let links = format!("<p>; rel=\"prev\"; title={title}, <{line}>; title={title}; rel=\"next last\"");
+        let links =
+            format!("<p>; rel=\"prev\"; title={title}, <{line}>; title={title}; rel=\"next last\"");
         assert_eq!(next_link([&*links]), Some(line), "{links}");
     }
 }
@@ -32,7 +33,12 @@ fn write(challenge: &Challenge) -> String {
         Some(value) => format!(",{name}={}", quoted(value)),
         None => String::new(),
     };
-    format!("Bearer realm={}{}{}", quoted(realm), parameter("service", service), parameter("scope", scope))
+    format!(
+        "Bearer realm={}{}{}",
+        quoted(realm),
+        parameter("service", service),
+        parameter("scope", scope)
+    )
 }
 
 fn quoted(text: &str) -> String {

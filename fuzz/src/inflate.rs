@@ -45,11 +45,16 @@ pub fn ours(stream: &[u8], chunks: impl IntoIterator<Item = usize>) -> Decoded {
             }
             match step.stop {
                 Stop::Input => break,
-                Stop::Output => assert!(!decoder.output().is_empty(), "a step that stops for output made some"),
+                Stop::Output => {
+                    assert!(!decoder.output().is_empty(), "a step that stops for output made some")
+                }
                 Stop::Border { bits } => {
                     assert!(bits < 8);
                     let history = &out[out.len().saturating_sub(32_768)..];
-                    assert!(decoder.window().ends_with(history), "the window is the output before now");
+                    assert!(
+                        decoder.window().ends_with(history),
+                        "the window is the output before now"
+                    );
                 }
                 Stop::End => return Some((out, end - rest.len())),
             }
@@ -79,5 +84,7 @@ pub fn compare(stream: &[u8]) -> Decoded {
 }
 
 fn shape(decoded: &Decoded) -> String {
-    decoded.as_ref().map_or("refused".to_owned(), |(out, taken)| format!("{} bytes from {taken}", out.len()))
+    decoded
+        .as_ref()
+        .map_or("refused".to_owned(), |(out, taken)| format!("{} bytes from {taken}", out.len()))
 }

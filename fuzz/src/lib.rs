@@ -28,7 +28,9 @@ use ociseek_format::codec::stretch::{MemberFinder, Stretch, StretchStart};
 use ociseek_format::digest::Algorithm;
 use ociseek_format::fine::FineLayer;
 use ociseek_format::layer::prove::LayerProof;
-use ociseek_format::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome, UnservableCode};
+use ociseek_format::layer::{
+    IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome, UnservableCode,
+};
 use ociseek_format::offset::{Compressed, SpanSize, Uncompressed};
 use ociseek_format::tar::{Entry, Kind, TarError, Walker};
 use ociseek_format::ztoc::{self, Checkpoints, Ztoc};
@@ -39,7 +41,8 @@ const MOST: u64 = 64 << 20;
 /// The pieces in which the second run takes its input: their sizes come from the input's last
 /// bytes.
 fn pieces(data: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
-    let sizes: Vec<usize> = data.iter().rev().take(8).map(|&b| 1 + usize::from(b) * usize::from(b) / 16).collect();
+    let sizes: Vec<usize> =
+        data.iter().rev().take(8).map(|&b| 1 + usize::from(b) * usize::from(b) / 16).collect();
     let mut rest = data;
     let mut turn = 0;
     std::iter::from_fn(move || {
@@ -74,7 +77,9 @@ impl Sink for Recorder {
     }
 }
 
-fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Option<(Decoded, Result<GzipEnd, GzipError>)> {
+fn decode<'a>(
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> Option<(Decoded, Result<GzipEnd, GzipError>)> {
     let mut reader = GzipReader::new();
     let mut recorder = Recorder(Decoded::default(), crc32fast::Hasher::new());
     for piece in pieces {
@@ -93,11 +98,22 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Option<(Decoded, Result
 }
 
 /// The same, with the bytes from `at` decoded in advance as `begin`, which may be wrong.
-fn decode_ahead(data: &[u8], at: usize, begin: StretchStart) -> (Decoded, Result<GzipEnd, GzipError>) {
+fn decode_ahead(
+    data: &[u8],
+    at: usize,
+    begin: StretchStart,
+) -> (Decoded, Result<GzipEnd, GzipError>) {
     let (before, rest) = data.split_at(at);
     let ahead: Vec<&[u8]> = pieces(rest).collect();
     let limit = usize::from(data[data.len() - 1]) << (data.len() % 16);
-    let stretch = Stretch::decode(Compressed(at as u64), begin, &ahead, vec![1, 2, 3], limit, limit.is_multiple_of(2));
+    let stretch = Stretch::decode(
+        Compressed(at as u64),
+        begin,
+        &ahead,
+        vec![1, 2, 3],
+        limit,
+        limit.is_multiple_of(2),
+    );
     let mut reader = GzipReader::new();
     let mut recorder = Recorder(Decoded::default(), crc32fast::Hasher::new());
     let mut decoded = reader.push(before, &mut recorder);
@@ -117,7 +133,8 @@ fn begins(data: &[u8], starts: usize) -> Vec<(usize, StretchStart)> {
         fn output(&mut self, _bytes: &[u8]) {}
         fn block_start(&mut self, at: BlockStart<'_>) {
             if self.0 == 0 {
-                let block = StretchStart::Block { bits: at.bits, before: 0, window: Box::new(*at.window) };
+                let block =
+                    StretchStart::Block { bits: at.bits, before: 0, window: Box::new(*at.window) };
                 self.1 = Some((at.input.0 as usize, block));
             }
             self.0 = self.0.wrapping_sub(1);
@@ -126,7 +143,9 @@ fn begins(data: &[u8], starts: usize) -> Vec<(usize, StretchStart)> {
     let mut begins = Vec::new();
     let finder = MemberFinder::like(data);
     let mut at = 0;
-    while let Some(next) = finder.as_ref().and_then(|finder| finder.find(data, at)).filter(|_| begins.len() < 8) {
+    while let Some(next) =
+        finder.as_ref().and_then(|finder| finder.find(data, at)).filter(|_| begins.len() < 8)
+    {
         begins.push((next, StretchStart::Member));
         at = next + 1;
     }
@@ -159,7 +178,10 @@ pub fn gzip(data: &[u8]) {
     }
     let Ok(end) = end else { return };
     assert_eq!(end.output.0, whole.length);
-    assert!(whole.starts.windows(2).all(|w| (w[0].0, w[0].1) <= (w[1].0, w[1].1)), "block starts go backwards");
+    assert!(
+        whole.starts.windows(2).all(|w| (w[0].0, w[0].1) <= (w[1].0, w[1].1)),
+        "block starts go backwards"
+    );
     let gzip = end.trailing.map_or(data, |at| &data[..at.0 as usize]);
     let mut hasher = crc32fast::Hasher::new();
     let mut decoder = flate2::read::MultiGzDecoder::new(gzip);
@@ -188,7 +210,9 @@ pub fn span(data: &[u8]) {
     span::decode(data);
 }
 
-fn walk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Entry>, Result<Uncompressed, TarError>) {
+fn walk<'a>(
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> (Vec<Entry>, Result<Uncompressed, TarError>) {
     let mut walker = Walker::new();
     let mut entries = Vec::new();
     for piece in pieces {
@@ -224,7 +248,9 @@ pub fn tar(data: &[u8]) {
     let cut = walk(pieces(data));
     assert_eq!(whole.1, cut.1);
     assert_eq!(whole, walk_headers(data), "data passed over");
-    let kept = |entries: &[Entry]| entries.iter().filter(|e| e.kind != Kind::GlobalHeader).cloned().collect::<Vec<_>>();
+    let kept = |entries: &[Entry]| {
+        entries.iter().filter(|e| e.kind != Kind::GlobalHeader).cloned().collect::<Vec<_>>()
+    };
     assert_eq!(kept(&whole.0), kept(&cut.0));
     for entry in &kept(&whole.0) {
         assert!(entry.header < entry.data);
@@ -241,9 +267,17 @@ pub fn ztoc(data: &[u8]) {
     ztocs::read(data);
 }
 
-fn index<'a>(span_size: u64, fine: bool, pieces: impl Iterator<Item = &'a [u8]>) -> Result<IndexedLayer, LayerError> {
+fn index<'a>(
+    span_size: u64,
+    fine: bool,
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> Result<IndexedLayer, LayerError> {
     let mut indexer = LayerIndexer::new(
-        LayerOptions { span_size: SpanSize::new(span_size).unwrap(), build_tool_identifier: "fuzz".into(), fine },
+        LayerOptions {
+            span_size: SpanSize::new(span_size).unwrap(),
+            build_tool_identifier: "fuzz".into(),
+            fine,
+        },
         None,
     );
     for piece in pieces {
@@ -278,7 +312,10 @@ pub fn layer(data: &[u8]) {
         let without = index(span_size, false, std::iter::once(data));
         // zstd is only decoded for a document.
         let is_zstd = verdict(&without) == UnservableCode::Compression.to_string();
-        assert!(is_zstd || verdict(&whole) == verdict(&without), "{whole:?}, without a fine document {without:?}");
+        assert!(
+            is_zstd || verdict(&whole) == verdict(&without),
+            "{whole:?}, without a fine document {without:?}"
+        );
     }
     let (Ok(whole), Ok(cut)) = (whole, cut) else { return };
     assert_eq!(whole.size, data.len() as u64);
@@ -295,10 +332,19 @@ pub fn layer(data: &[u8]) {
     let decoded = ztoc::decode(&built.bytes).expect("our own ztoc is sound");
     assert_eq!(ztoc::encode(&decoded), built.bytes);
     assert_eq!(decoded.compressed_size.0, whole.size);
-    assert_eq!((decoded.files.len() as u64, decoded.span_digests.len()), (built.entries, built.spans as usize));
+    assert_eq!(
+        (decoded.files.len() as u64, decoded.span_digests.len()),
+        (built.entries, built.spans as usize)
+    );
     if let Checkpoints::Gzip { list, .. } = &decoded.checkpoints {
-        assert!(list.windows(2).all(|w| w[0].span_start() < w[1].span_start() && w[0].output < w[1].output));
-        assert!(list.windows(2).all(|w| w[1].output - w[0].output > span_size), "checkpoints too close");
+        assert!(
+            list.windows(2)
+                .all(|w| w[0].span_start() < w[1].span_start() && w[0].output < w[1].output)
+        );
+        assert!(
+            list.windows(2).all(|w| w[1].output - w[0].output > span_size),
+            "checkpoints too close"
+        );
     }
     assert_eq!(whole.fine.is_some(), fine, "a fine document is collected if it was requested");
     if let Some(fine) = whole.fine {
@@ -311,7 +357,8 @@ fn assert_proven(ztoc: Option<Arc<Ztoc>>, fine: FineLayer, layer: &[u8]) {
     let encoded = fine.encode(&[]).expect("it is small");
     let again = ociseek_format::fine::decode(&encoded.bytes, &mut Budget::new(u64::MAX).open());
     assert_eq!(again.as_ref(), Ok(&fine));
-    let mut proof = LayerProof::with_fine(ztoc, Some(Arc::new(fine)), Algorithm::Sha256, Algorithm::Sha256);
+    let mut proof =
+        LayerProof::with_fine(ztoc, Some(Arc::new(fine)), Algorithm::Sha256, Algorithm::Sha256);
     proof.push(layer);
     let proof = proof.finish();
     assert!(proof.holds(), "{:?} {:?}", proof.differences, proof.of_document);

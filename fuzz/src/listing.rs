@@ -12,7 +12,9 @@ use ociseek_format::codec::sniff::{Format, format};
 use ociseek_format::digest::Digest;
 use ociseek_format::layer::map::Entries;
 use ociseek_format::layer::parallel::{Threads, read_chunks};
-use ociseek_format::layer::{LayerIndexer, LayerMap, LayerOptions, MappedLayer, Outcome, ReadOptions};
+use ociseek_format::layer::{
+    LayerIndexer, LayerMap, LayerOptions, MappedLayer, Outcome, ReadOptions,
+};
 use ociseek_format::offset::SpanSize;
 use ociseek_format::ztoc::{FileKind, FileMetadata, decode};
 
@@ -24,8 +26,11 @@ const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 
 /// The ztoc of a layer that we accept; why we do not.
 pub fn built(layer: &[u8]) -> Result<Vec<u8>, String> {
-    let options =
-        LayerOptions { span_size: SpanSize::new(SPAN).unwrap(), build_tool_identifier: "test".into(), fine: false };
+    let options = LayerOptions {
+        span_size: SpanSize::new(SPAN).unwrap(),
+        build_tool_identifier: "test".into(),
+        fine: false,
+    };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(layer).map_err(|e| e.to_string())?;
     match indexer.finish().map_err(|e| e.to_string())?.outcome {
@@ -84,7 +89,9 @@ fn listing(map: &LayerMap, plain: &[u8]) -> String {
         };
         let content = match Entries::from(&entries).sparse(number) {
             // Go would take as long to read the zeros.
-            Some(sparse) if sparse.size() > MAX_EXPANDED.max(plain.len() as u64) => format!("{}:-", sparse.size()),
+            Some(sparse) if sparse.size() > MAX_EXPANDED.max(plain.len() as u64) => {
+                format!("{}:-", sparse.size())
+            }
             Some(sparse) => {
                 let mut bytes = vec![0; sparse.size() as usize];
                 let stored = stored(sparse.stored());
@@ -101,8 +108,11 @@ fn listing(map: &LayerMap, plain: &[u8]) -> String {
             }
             None => "-".to_owned(),
         };
-        let mut records: Vec<String> =
-            file.pax.iter().map(|record| format!("{}={}", hex(&record.key), hex(&record.value))).collect();
+        let mut records: Vec<String> = file
+            .pax
+            .iter()
+            .map(|record| format!("{}={}", hex(&record.key), hex(&record.value)))
+            .collect();
         records.sort();
         let mtime = file.mtime.unwrap_or_default();
         format!(
@@ -130,7 +140,12 @@ pub struct Go(Child, ChildStdin, BufReader<ChildStdout>);
 
 impl Go {
     pub fn start(binary: &Path) -> Go {
-        let mut child = Command::new(binary).arg("list").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = Command::new(binary)
+            .arg("list")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let stdin = child.stdin.take().unwrap();
         let stdout = child.stdout.take().unwrap();
         Go(child, stdin, BufReader::new(stdout))
@@ -168,14 +183,19 @@ pub fn check_layer(layer: &[u8], go: Option<&mut Go>) -> Result<bool, String> {
     });
     match theirs {
         Some(Err(why)) => Err(format!("Go refuses it: {why}")),
-        Some(Ok(theirs)) if theirs != ours => Err(format!("Go lists something else:\n{theirs}\n{ours}")),
+        Some(Ok(theirs)) if theirs != ours => {
+            Err(format!("Go lists something else:\n{theirs}\n{ours}"))
+        }
         _ => Ok(true),
     }
 }
 
 static GO: LazyLock<Mutex<Go>> = LazyLock::new(|| {
     let cache = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/ociseek-tools/bin"));
-    let tools = std::env::var_os("OCISEEK_TEST_TOOLS").map(PathBuf::from).or_else(cache).expect("there is a home");
+    let tools = std::env::var_os("OCISEEK_TEST_TOOLS")
+        .map(PathBuf::from)
+        .or_else(cache)
+        .expect("there is a home");
     Mutex::new(Go::start(&tools.join("ociseek-oracle")))
 });
 

@@ -22,7 +22,8 @@ pub fn decode(data: &[u8]) {
     let Some((&[bits, window, low, high], blob)) = data.split_first_chunk() else { return };
     let bits = if blob.is_empty() { 0 } else { bits % 8 };
     let claimed = (u64::from(low) << (high % 16)).min(MOST);
-    let window: Box<[u8; 32768]> = Box::new(std::array::from_fn(|i| if window == 0 { 0 } else { (i as u8) ^ window }));
+    let window: Box<[u8; 32768]> =
+        Box::new(std::array::from_fn(|i| if window == 0 { 0 } else { (i as u8) ^ window }));
     let input = Compressed(u64::from(bits != 0));
     let checkpoint = Checkpoint { input, output: Uncompressed(0), bits, window };
     let ztoc = Ztoc {
@@ -31,7 +32,10 @@ pub fn decode(data: &[u8]) {
         compressed_size: Compressed(blob.len() as u64),
         uncompressed_size: Uncompressed(claimed),
         files: Vec::new(),
-        checkpoints: Checkpoints::Gzip { span_size: SpanSize::new(1).unwrap(), list: vec![checkpoint.clone()] },
+        checkpoints: Checkpoints::Gzip {
+            span_size: SpanSize::new(1).unwrap(),
+            list: vec![checkpoint.clone()],
+        },
         span_digests: vec![Digest::sha256(blob)],
     };
     let table = SpanTable::new(Arc::new(ztoc)).expect("one checkpoint at the start is in order");

@@ -10,8 +10,8 @@ use std::io;
 use std::sync::LazyLock;
 
 use ociseek_format::codec::zstd::{
-    ZstdBlocks, ZstdBorder, ZstdDictionary, ZstdReader, ZstdReference, ZstdResumed, ZstdSink, ZstdState,
-    zstd_state_after,
+    ZstdBlocks, ZstdBorder, ZstdDictionary, ZstdReader, ZstdReference, ZstdResumed, ZstdSink,
+    ZstdState, zstd_state_after,
 };
 use ociseek_format::offset::{Compressed, Uncompressed};
 use zstd::zstd_safe::zstd_sys::ZSTD_EndDirective;
@@ -48,7 +48,11 @@ impl ZstdSink for Borders {
     }
 
     fn references(&mut self, references: &[ZstdReference]) {
-        self.list.last_mut().expect("they are wanted since a border").references.extend_from_slice(references);
+        self.list
+            .last_mut()
+            .expect("they are wanted since a border")
+            .references
+            .extend_from_slice(references);
     }
 }
 
@@ -119,7 +123,8 @@ fn encoded(data: &[u8]) -> Vec<u8> {
         let pieces = data.chunks(step).map(|piece| (piece, ZSTD_EndDirective::ZSTD_e_flush));
         for (piece, how) in pieces.chain([(&[][..], ZSTD_EndDirective::ZSTD_e_end)]) {
             let mut input = InBuffer::around(piece);
-            let left = context.compress_stream2(&mut output, &mut input, how).expect("there is memory");
+            let left =
+                context.compress_stream2(&mut output, &mut input, how).expect("there is memory");
             assert_eq!(left, 0, "there is room");
         }
         frame
@@ -137,7 +142,8 @@ fn resume_all(blob: &[u8], whole: &[u8], found: &Borders) {
             assert!(after.as_ref() == Some(&next.state), "the state after {}", at.input);
         }
         let Some(state) = &at.state else { continue };
-        let (input, output) = next.map_or((blob.len(), whole.len()), |next| (next.input, next.output));
+        let (input, output) =
+            next.map_or((blob.len(), whole.len()), |next| (next.input, next.output));
         let reach = state.reach().expect("it is our own") as usize;
         let far = at.references.iter().map(|reference| reference.back as usize).max();
         let length = reach.max(far.unwrap_or(0));
@@ -153,7 +159,8 @@ fn resume_all(blob: &[u8], whole: &[u8], found: &Borders) {
             let dictionary = ZstdDictionary::new(&bytes).expect("it is our own");
             let wanted = (output - at.output) as u64;
             let mut reader = ZstdResumed::new(state, &dictionary, wanted).expect("there is memory");
-            let plain = decoded!(reader, &blob[at.input..input], u64::MAX).expect("it was accepted");
+            let plain =
+                decoded!(reader, &blob[at.input..input], u64::MAX).expect("it was accepted");
             assert!(plain == whole[at.output..output], "from the border at {} on", at.input);
         }
     }
@@ -161,7 +168,8 @@ fn resume_all(blob: &[u8], whole: &[u8], found: &Borders) {
 
 /// A state inside a frame, and the blocks after it.
 static SOUND: LazyLock<(ZstdState, Vec<u8>)> = LazyLock::new(|| {
-    let words: Vec<u8> = (0..60_000u32).flat_map(|n| (n.wrapping_mul(n) / 77 % 5000).to_le_bytes()).collect();
+    let words: Vec<u8> =
+        (0..60_000u32).flat_map(|n| (n.wrapping_mul(n) / 77 % 5000).to_le_bytes()).collect();
     let frame = zstd::encode_all(&words[..], 3).expect("there is memory");
     let found = scanned(std::iter::once(&frame[..])).expect("libzstd has written it");
     let last = found.list.last().expect("it has several blocks");
@@ -205,6 +213,9 @@ pub fn resume(data: &[u8], most: u64) {
         found.expect("libzstd has decoded it");
         let size = read.output().0;
         let rest = plain.len() as u64;
-        assert!(if read.is_inside() { size <= rest } else { size == rest }, "libzstd decodes other bytes");
+        assert!(
+            if read.is_inside() { size <= rest } else { size == rest },
+            "libzstd decodes other bytes"
+        );
     }
 }

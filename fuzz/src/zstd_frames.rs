@@ -12,7 +12,10 @@ use ociseek_format::codec::zstd::ZstdReader;
 const SKIPPABLE: &[u8] = b"\x50\x2a\x4d\x18\x03\0\0\0abc";
 
 /// The bytes, or why there are none; `None` when there are more than `most`.
-fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>, most: u64) -> Option<Result<Vec<u8>, String>> {
+fn decode<'a>(
+    pieces: impl Iterator<Item = &'a [u8]>,
+    most: u64,
+) -> Option<Result<Vec<u8>, String>> {
     let mut reader = ZstdReader::new().expect("there is memory");
     let mut plain = Vec::new();
     for piece in pieces {
@@ -47,10 +50,18 @@ pub fn frames<'a>(data: &'a [u8], pieces: impl Iterator<Item = &'a [u8]> + Clone
     }
     let level = i32::from(data.first().copied().unwrap_or(0) % 4);
     let (first, second) = data.split_at(data.len() / 3);
-    let [first, second] = [first, second].map(|part| zstd::encode_all(part, level).expect("there is memory"));
+    let [first, second] =
+        [first, second].map(|part| zstd::encode_all(part, level).expect("there is memory"));
     let frames = [SKIPPABLE, &first, SKIPPABLE, &second].concat();
     for step in [1 + data.len() % 61, 1 << 17] {
-        assert_eq!(decode(frames.chunks(step), u64::MAX), Some(Ok(data.to_vec())), "in steps of {step}");
+        assert_eq!(
+            decode(frames.chunks(step), u64::MAX),
+            Some(Ok(data.to_vec())),
+            "in steps of {step}"
+        );
     }
-    assert!(!matches!(decode(std::iter::once(&frames[..frames.len() - 1]), u64::MAX), Some(Ok(_))), "it was cut");
+    assert!(
+        !matches!(decode(std::iter::once(&frames[..frames.len() - 1]), u64::MAX), Some(Ok(_))),
+        "it was cut"
+    );
 }

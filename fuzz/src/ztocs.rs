@@ -21,8 +21,11 @@ const LARGEST: u64 = 16 << 10;
 /// The bytes are both the ztoc and, repeated, the blob.
 pub fn read(data: &[u8]) {
     let Ok(decoded) = ztoc::decode(data) else { return };
-    let text: usize =
-        decoded.files.iter().map(|f| f.name.len() + f.linkname.len() + f.uname.len() + f.gname.len()).sum();
+    let text: usize = decoded
+        .files
+        .iter()
+        .map(|f| f.name.len() + f.linkname.len() + f.uname.len() + f.gname.len())
+        .sum();
     assert!(text <= 2 * data.len(), "{} bytes decoded to {text} bytes of text", data.len());
     let encoded = ztoc::encode(&decoded);
     assert_eq!(ztoc::decode(&encoded).as_ref(), Ok(&decoded));

@@ -150,17 +150,23 @@ impl Command {
     pub(super) fn log_readers(&self) -> LogReader {
         match self {
             #[cfg(feature = "lambda")]
-            Command::Service(ServiceCommand::Hook(super::hook::HookCommand::Lambda(_))) => LogReader::Lambda,
+            Command::Service(ServiceCommand::Hook(super::hook::HookCommand::Lambda(_))) => {
+                LogReader::Lambda
+            }
             Command::Service(ServiceCommand::Hook(_)) => LogReader::Programs,
             #[cfg(snapshots)]
-            Command::Node(NodeCommand::Snapshotter(args)) if args.command.is_none() => LogReader::Programs,
+            Command::Node(NodeCommand::Snapshotter(args)) if args.command.is_none() => {
+                LogReader::Programs
+            }
             _ => LogReader::People,
         }
     }
 
     pub(super) fn failures(&self) -> Failures {
         let format = match self {
-            Command::Service(ServiceCommand::Backfill(args)) if args.format.is_json() => return Failures::Line,
+            Command::Service(ServiceCommand::Backfill(args)) if args.format.is_json() => {
+                return Failures::Line;
+            }
             Command::Service(_) => return Failures::None,
             #[cfg(snapshots)]
             Command::Node(NodeCommand::Snapshotter(args)) => {
@@ -187,7 +193,9 @@ impl Command {
             Command::Ztoc(ZtocCommand::Verify(args)) => args.format,
             // Without --output, standard output belongs to the container.
             #[cfg(mounts)]
-            Command::Lazy(LazyCommand::Trace(args)) if args.wants_json() && args.output.is_none() => {
+            Command::Lazy(LazyCommand::Trace(args))
+                if args.wants_json() && args.output.is_none() =>
+            {
                 return Failures::Document;
             }
             #[cfg(mounts)]
@@ -196,7 +204,9 @@ impl Command {
             Command::Lazy(LazyCommand::Mount(args)) => args.format,
             #[cfg(mounts)]
             Command::Lazy(LazyCommand::Bundle(args)) => args.format,
-            Command::Report(args) if args.wants_json() && args.file().is_none() => return Failures::Document,
+            Command::Report(args) if args.wants_json() && args.file().is_none() => {
+                return Failures::Document;
+            }
             Command::Report(_)
             | Command::Cat(_)
             | Command::Ztoc(ZtocCommand::Create(_) | ZtocCommand::Extract(_))

@@ -97,7 +97,12 @@ fn ls(args: &CacheLsArgs) -> Result<(), CliError> {
         OutputFormat::Json => text_of(Caches::of(&dir, &sizes, false))?,
         OutputFormat::Text => {
             let line = |(which, usage): &(WhichCache, Usage)| {
-                format!("  {}  {:>10}  {}\n", which.name(), human(usage.bytes), entries(usage.entries))
+                format!(
+                    "  {}  {:>10}  {}\n",
+                    which.name(),
+                    human(usage.bytes),
+                    entries(usage.entries)
+                )
             };
             format!("{}\n{}", dir.display(), sizes.iter().map(line).collect::<String>())
         }
@@ -117,8 +122,10 @@ fn clear(args: &CacheClearArgs) -> Result<(), CliError> {
         OutputFormat::Json => text_of(Caches::of(&dir, &freed, true))?,
         OutputFormat::Text => {
             let bytes = freed.iter().map(|(_, usage)| usage.bytes).sum();
-            let parts: Vec<String> =
-                freed.iter().map(|(which, usage)| format!("{} of {}", entries(usage.entries), which.name())).collect();
+            let parts: Vec<String> = freed
+                .iter()
+                .map(|(which, usage)| format!("{} of {}", entries(usage.entries), which.name()))
+                .collect();
             format!("freed {} in {}: {}\n", human(bytes), dir.display(), parts.join(", "))
         }
     };

@@ -48,8 +48,12 @@ const PIECE: u64 = 1 << 20;
 /// Writes the files one after the other, and continues after failures.
 pub(super) async fn run(args: CatArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
     let display = Arc::new(Display::new(verbosity));
-    let opening =
-        async { FoundImage::new(&args.image, &args.read, display.clone()).await?.open(&args.read, false).await };
+    let opening = async {
+        FoundImage::new(&args.image, &args.read, display.clone())
+            .await?
+            .open(&args.read, false)
+            .await
+    };
     let rootfs = display.during(&args.image.to_string(), opening).await?;
     let mut stdout = Stdout::new();
     let mut failed = 0;
@@ -79,7 +83,9 @@ async fn write(rootfs: &RootFs, path: &[u8], stdout: &mut Stdout) -> Result<(), 
         NodeKind::File(_) | NodeKind::Sparse(_) => {}
         NodeKind::Directory(_) => return Err(CliError::NoContent("a directory")),
         NodeKind::Symlink(_) => return Err(CliError::NoContent("a symbolic link")),
-        NodeKind::CharDevice { .. } | NodeKind::BlockDevice { .. } => return Err(CliError::NoContent("a device")),
+        NodeKind::CharDevice { .. } | NodeKind::BlockDevice { .. } => {
+            return Err(CliError::NoContent("a device"));
+        }
         NodeKind::Fifo => return Err(CliError::NoContent("a FIFO")),
     }
     let mut done = 0;

@@ -72,13 +72,15 @@ pub(crate) struct CopyArgs {
 
 pub(super) async fn run(args: CopyArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
     let started = Instant::now();
-    if matches!(&args.destination, ListPlace::Repository { repository, .. } if parse::is_archive(repository)) {
+    if matches!(&args.destination, ListPlace::Repository { repository, .. } if parse::is_archive(repository))
+    {
         return Err(READ_ONLY);
     }
     args.destination.check()?;
     let display = Arc::new(Display::new(verbosity));
     let progress: Arc<dyn Progress> = display.clone();
-    let registries = [crate::cli::shared::source::registry(&args.source), args.destination.registry()];
+    let registries =
+        [crate::cli::shared::source::registry(&args.source), args.destination.registry()];
     let images = Images::at(args.registry, registries.into_iter().flatten(), &progress).await?;
     let tag = tag(&args.source, &args.destination)?;
     let name = args.destination.to_string();
@@ -106,7 +108,8 @@ pub(super) async fn run(args: CopyArgs, verbosity: VerbosityArgs) -> Result<(), 
     Stdout::new().print(text)
 }
 
-const READ_ONLY: CliError = CliError::Usage("archives are read-only: copy to a registry or a layout, oci:DIR");
+const READ_ONLY: CliError =
+    CliError::Usage("archives are read-only: copy to a registry or a layout, oci:DIR");
 
 /// The tag of the copy: the typed one, or else in a layout the source's.
 fn tag(source: &ImageName, destination: &ListPlace) -> Result<String, CliError> {
@@ -118,15 +121,22 @@ fn tag(source: &ImageName, destination: &ListPlace) -> Result<String, CliError> 
     };
     let typed = match destination {
         place @ ListPlace::Repository { .. } => {
-            return Err(CliError::NoTag { place: place.to_string(), tag: own.unwrap_or_else(|| "TAG".into()) });
+            return Err(CliError::NoTag {
+                place: place.to_string(),
+                tag: own.unwrap_or_else(|| "TAG".into()),
+            });
         }
         ListPlace::Image(ImageName::Layout { select: ImageSelector::Any, .. }) => own,
         ListPlace::Image(ImageName::Registry(image)) if image.digest.is_none() => image.tag.clone(),
-        ListPlace::Image(ImageName::Layout { select: ImageSelector::Tag(tag), .. }) => Some(tag.clone()),
+        ListPlace::Image(ImageName::Layout { select: ImageSelector::Tag(tag), .. }) => {
+            Some(tag.clone())
+        }
         ListPlace::Image(ImageName::Registry(_) | ImageName::Layout { .. }) => {
             return Err(CliError::Usage("name the destination by tag, not by digest"));
         }
-        ListPlace::Image(ImageName::Archive { .. } | ImageName::Saved { .. }) => return Err(READ_ONLY),
+        ListPlace::Image(ImageName::Archive { .. } | ImageName::Saved { .. }) => {
+            return Err(READ_ONLY);
+        }
     };
     typed.ok_or(CliError::Usage("give the destination a tag: the source has none"))
 }
@@ -136,9 +146,13 @@ async fn destination(images: &Images, place: &ListPlace) -> Result<Destination, 
         ListPlace::Repository { registry, repository } => {
             Destination::Registry(images.repository_at(registry, repository)?)
         }
-        ListPlace::Image(ImageName::Registry(image)) => Destination::Registry(images.repository(image)?),
+        ListPlace::Image(ImageName::Registry(image)) => {
+            Destination::Registry(images.repository(image)?)
+        }
         ListPlace::Image(
-            ImageName::Layout { dir, .. } | ImageName::Archive { file: dir, .. } | ImageName::Saved { file: dir, .. },
+            ImageName::Layout { dir, .. }
+            | ImageName::Archive { file: dir, .. }
+            | ImageName::Saved { file: dir, .. },
         ) => Destination::Layout(Arc::new(output_layout(dir.clone()).await?)),
     })
 }
@@ -161,7 +175,12 @@ fn text(name: &str, report: &CopyReport, seconds: f64) -> String {
     );
     for referrer in &report.referrers {
         let kind = referrer.artifact_type.as_deref().unwrap_or("unknown type");
-        text += &format!("  referrer {} of {}: {}\n", referrer.digest, referrer.subject.short(), safe(kind));
+        text += &format!(
+            "  referrer {} of {}: {}\n",
+            referrer.digest,
+            referrer.subject.short(),
+            safe(kind)
+        );
     }
     text
 }

@@ -72,7 +72,9 @@ pub(super) async fn run(args: DiffArgs, verbosity: VerbosityArgs) -> Result<(), 
     let (text, same) = match (a, b) {
         (DiffArgument::File(a), DiffArgument::File(b)) => {
             let read = move || Ok::<_, CliError>((read_ztoc(&a)?.1, read_ztoc(&b)?.1));
-            let (a, b) = tokio::task::spawn_blocking(read).await.map_err(|error| CliError::Start(error.into()))??;
+            let (a, b) = tokio::task::spawn_blocking(read)
+                .await
+                .map_err(|error| CliError::Start(error.into()))??;
             let changes = ztocs(&a, &b);
             let text = match args.format.get() {
                 OutputFormat::Json => text_of(Comparison::of_ztocs([&args.a, &args.b], &changes))?,
@@ -93,7 +95,9 @@ pub(super) async fn run(args: DiffArgs, verbosity: VerbosityArgs) -> Result<(), 
             let b = open(&b).await?;
             let diff = indexes(&a, &b).await?;
             let text = match args.format.get() {
-                OutputFormat::Json => text_of(Comparison::of_indexes([&args.a, &args.b], [&a, &b], &diff))?,
+                OutputFormat::Json => {
+                    text_of(Comparison::of_indexes([&args.a, &args.b], [&a, &b], &diff))?
+                }
                 OutputFormat::Text => of_indexes_text(&diff, stdout.style),
             };
             (text, diff.is_empty())
@@ -110,9 +114,11 @@ pub(super) async fn run(args: DiffArgs, verbosity: VerbosityArgs) -> Result<(), 
 
 fn failure(image: &ImageName, error: DiffError) -> CliError {
     match &error {
-        DiffError::NoIndex(_, why) => {
-            CliError::NoIndex { image: Box::new(image.clone()), why: why.clone(), source: Box::new(error) }
-        }
+        DiffError::NoIndex(_, why) => CliError::NoIndex {
+            image: Box::new(image.clone()),
+            why: why.clone(),
+            source: Box::new(error),
+        },
         _ => error.into(),
     }
 }
@@ -122,7 +128,9 @@ fn argument(text: &str) -> Result<DiffArgument, CliError> {
     if path.is_file() {
         return Ok(DiffArgument::File(path));
     }
-    text.parse().map(DiffArgument::Image).map_err(|source| CliError::ImageName { typed: text.to_owned(), source })
+    text.parse()
+        .map(DiffArgument::Image)
+        .map_err(|source| CliError::ImageName { typed: text.to_owned(), source })
 }
 
 fn count(changes: &Changes) -> u64 {
@@ -144,14 +152,19 @@ fn lines(changes: &Changes, indent: &str, style: Style) -> String {
         let text = text.strip_prefix(&code).map_or(text.as_str(), str::trim_start);
         format!("{indent}{} {}\n", style.yellow(&code), safe(text))
     };
-    let more = if changes.more > 0 { format!("{indent}... and {} more\n", changes.more) } else { String::new() };
+    let more = if changes.more > 0 {
+        format!("{indent}... and {} more\n", changes.more)
+    } else {
+        String::new()
+    };
     found.iter().map(line).collect::<String>() + &more
 }
 
 fn of_indexes_text(diff: &IndexDiff, style: Style) -> String {
     let mut text = lines(&diff.changes, "", style);
     let mut all = count(&diff.changes);
-    for layer in diff.layers.iter().filter(|layer| layer.a != layer.b || !layer.changes.is_empty()) {
+    for layer in diff.layers.iter().filter(|layer| layer.a != layer.b || !layer.changes.is_empty())
+    {
         all += count(&layer.changes);
         text += &format!("layer {}\n", layer.layer);
         text += &lines(&layer.changes, "  ", style);

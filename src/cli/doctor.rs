@@ -72,7 +72,9 @@ pub(super) async fn run(args: DoctorArgs, verbosity: VerbosityArgs) -> Result<()
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
         OutputFormat::Json => text_of(Report::of(&image, &found))?,
-        OutputFormat::Text => found.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n"),
+        OutputFormat::Text => {
+            found.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n")
+        }
     };
     stdout.print(text)?;
     if found.iter().any(Diagnosis::is_lazy) { Ok(()) } else { Err(CliError::Unused) }
@@ -90,7 +92,8 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
     let verdicts = found.inspected.verdicts();
     let fine = found.by_fine();
     let ours = fine.map(|_| READERS_OF_FINE.len());
-    let width = verdicts.iter().map(|(consumer, _)| consumer.name().len()).chain(ours).max().unwrap_or(0);
+    let width =
+        verdicts.iter().map(|(consumer, _)| consumer.name().len()).chain(ours).max().unwrap_or(0);
     for (consumer, verdict) in verdicts.iter() {
         let (mark, what) = match verdict {
             Verdict::Lazy { index, version, coverage } => (
@@ -105,9 +108,9 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
                     human(coverage.of_bytes)
                 ),
             ),
-            Verdict::Whole(reason @ (Reason::MissingBlob(_) | Reason::Defect(_, Defect::WrongZtoc))) => {
-                (style.red("fails"), reason.to_string())
-            }
+            Verdict::Whole(
+                reason @ (Reason::MissingBlob(_) | Reason::Defect(_, Defect::WrongZtoc)),
+            ) => (style.red("fails"), reason.to_string()),
             Verdict::Whole(reason) => (style.yellow("whole"), reason.to_string()),
         };
         let _ = writeln!(text, "  {:width$}  {mark}  {what}", consumer.name());
@@ -131,7 +134,9 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
     let mut findings = found.findings.iter().collect::<Vec<_>>();
     let mut has_small = false;
     // One line for all of them: the layers are in the report of `convert` and in `inspect`.
-    findings.retain(|finding| small_layer(finding).is_none() || !std::mem::replace(&mut has_small, small.len() > 1));
+    findings.retain(|finding| {
+        small_layer(finding).is_none() || !std::mem::replace(&mut has_small, small.len() > 1)
+    });
     // Several findings may have the same cure.
     let mut told = BTreeSet::new();
     for finding in findings {
@@ -145,7 +150,9 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
         }
         let kind = if finding.is_problem() { style.red("problem:") } else { style.yellow("note:") };
         let size = match finding {
-            Finding::Uncovered { size, .. } | Finding::SmallImage(size) => format!(" ({})", human(*size)),
+            Finding::Uncovered { size, .. } | Finding::SmallImage(size) => {
+                format!(" ({})", human(*size))
+            }
             _ => String::new(),
         };
         let _ = writeln!(text, "  {kind} {}{size}", safe(&finding.to_string()));
@@ -167,7 +174,12 @@ fn small_layer(finding: &Finding) -> Option<u64> {
 }
 
 fn platform(found: &Diagnosis) -> String {
-    found.inspected.image.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string)
+    found
+        .inspected
+        .image
+        .platform
+        .as_ref()
+        .map_or_else(|| "unknown platform".to_owned(), ToString::to_string)
 }
 
 /// The command that would help.
@@ -189,20 +201,28 @@ fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
         }
     };
     match finding {
-        Finding::NoIndex { why: NoIndex::Impossible { has_large_zstd: true, .. }, .. } if !has_fine => {
+        Finding::NoIndex { why: NoIndex::Impossible { has_large_zstd: true, .. }, .. }
+            if !has_fine =>
+        {
             Some(or_fine(&name))
         }
         Finding::Uncovered {
-            size: NotIndexed::MIN_LAYER_SIZE.., why: Some(NotIndexed::Kind(LayerKind::Zstd)), ..
+            size: NotIndexed::MIN_LAYER_SIZE..,
+            why: Some(NotIndexed::Kind(LayerKind::Zstd)),
+            ..
         } if !has_fine => Some(or_fine(&name)),
         Finding::NoIndex { why, .. } => to_index(&name, why),
         Finding::OnImageIndex(_) | Finding::OtherVersion { .. } => index(""),
         Finding::Several(_)
         | Finding::Unusable { version: Version::V1, .. }
-        | Finding::Note { note: Note::NotCanonical | Note::TooLarge { .. } | Note::NotInImage { .. }, .. }
-        | Finding::Note { note: Note::Second { .. } | Note::NotServable { .. } | Note::MediaType { .. }, .. } => {
-            index("--existing replace ")
+        | Finding::Note {
+            note: Note::NotCanonical | Note::TooLarge { .. } | Note::NotInImage { .. },
+            ..
         }
+        | Finding::Note {
+            note: Note::Second { .. } | Note::NotServable { .. } | Note::MediaType { .. },
+            ..
+        } => index("--existing replace "),
         Finding::BrokenZtoc(_) | Finding::LostBlobs { .. } => {
             if is_of_version_2(finding, found) {
                 Some(convert_again(&name))
@@ -218,19 +238,28 @@ fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
         }
         Finding::OnlyV1 => convert(),
         Finding::LostLayer(_) | Finding::LostConfig(_) => Some("push the image again".into()),
-        Finding::Uncovered { why: Some(NotIndexed::Kind(LayerKind::Zstd)), .. } => Some(WITH_GZIP.into()),
+        Finding::Uncovered { why: Some(NotIndexed::Kind(LayerKind::Zstd)), .. } => {
+            Some(WITH_GZIP.into())
+        }
         Finding::Uncovered { why: None, .. } => index("--dry-run --existing replace "),
         Finding::NoFine { .. } | Finding::NoStart(_) if is_archive => None,
         // A SOCI index of another tool would get a second one.
         // One that is only attached would not be used: the digest covers all that a start reads.
-        Finding::NoFine { .. } | Finding::UnusableFine { .. } | Finding::BrokenDocument(_) if is_enabled => {
+        Finding::NoFine { .. } | Finding::UnusableFine { .. } | Finding::BrokenDocument(_)
+            if is_enabled =>
+        {
             Some(convert_fine(""))
         }
-        Finding::NoStart(_) if is_enabled => {
-            Some(format!("ociseek trace {image} --output start.jsonl, then {}", convert_fine("--profile start.jsonl ")))
+        Finding::NoStart(_) if is_enabled => Some(format!(
+            "ociseek trace {image} --output start.jsonl, then {}",
+            convert_fine("--profile start.jsonl ")
+        )),
+        Finding::NoFine { is_indexed: true } | Finding::UnusableFine { .. } => {
+            index("--kind fine ")
         }
-        Finding::NoFine { is_indexed: true } | Finding::UnusableFine { .. } => index("--kind fine "),
-        Finding::NoFine { is_indexed: false } => Some(format!("ociseek convert --fine {image} {converted}")),
+        Finding::NoFine { is_indexed: false } => {
+            Some(format!("ociseek convert --fine {image} {converted}"))
+        }
         Finding::BrokenDocument(_) => index("--kind fine --existing replace "),
         Finding::NoStart(_) => Some(format!(
             "ociseek trace {image} --output start.jsonl, then ociseek index --kind fine --profile start.jsonl {image}"
@@ -245,10 +274,13 @@ fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
 
 /// Whether an index of version 2 names the blobs of the finding.
 fn is_of_version_2(finding: &Finding, found: &Diagnosis) -> bool {
-    let mut indexes = found.inspected.image.indexes.iter().filter(|index| index.version == Version::V2);
+    let mut indexes =
+        found.inspected.image.indexes.iter().filter(|index| index.version == Version::V2);
     indexes.any(|found| match (finding, &found.content) {
         (Finding::LostBlobs { index, .. }, _) => found.digest == *index,
-        (Finding::BrokenZtoc(broken), Ok(content)) => content.index.ztocs.iter().any(|ztoc| ztoc.ztoc == broken.ztoc),
+        (Finding::BrokenZtoc(broken), Ok(content)) => {
+            content.index.ztocs.iter().any(|ztoc| ztoc.ztoc == broken.ztoc)
+        }
         _ => false,
     })
 }

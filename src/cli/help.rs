@@ -65,7 +65,9 @@ fn below(command: Command, name: &str) -> Command {
         below(command, &name)
     });
     if has_more {
-        command.after_help(format!("All options, their environment variables, and examples: {name} --help"))
+        command.after_help(format!(
+            "All options, their environment variables, and examples: {name} --help"
+        ))
     } else {
         command
     }
@@ -79,16 +81,32 @@ struct Group {
 }
 
 const GROUPS: [Group; 6] = [
-    Group { title: "Make indexes", commands: &["convert", "index", "backfill", "hook"], only_long: false },
+    Group {
+        title: "Make indexes",
+        commands: &["convert", "index", "backfill", "hook"],
+        only_long: false,
+    },
     Group {
         title: "Run containers and read files before the image is pulled",
         commands: &["snapshotter", "store", "mount", "bundle", "ls", "cat"],
         only_long: false,
     },
-    Group { title: "Check", commands: &["doctor", "verify", "trace", "report", "inspect", "diff"], only_long: false },
-    Group { title: "Find, copy and remove", commands: &["list", "copy", "rm", "prune"], only_long: false },
+    Group {
+        title: "Check",
+        commands: &["doctor", "verify", "trace", "report", "inspect", "diff"],
+        only_long: false,
+    },
+    Group {
+        title: "Find, copy and remove",
+        commands: &["list", "copy", "rm", "prune"],
+        only_long: false,
+    },
     Group { title: "This machine", commands: &["cache", "version", "help"], only_long: false },
-    Group { title: "For packagers, and for single layers", commands: &["completions", "man", "ztoc"], only_long: true },
+    Group {
+        title: "For packagers, and for single layers",
+        commands: &["completions", "man", "ztoc"],
+        only_long: true,
+    },
 ];
 
 /// `program` with its commands in groups; in the `long` help all of them.
@@ -128,7 +146,8 @@ fn name_variable(error: &mut Error, typed: &[String], program: Command) {
     if let (Some(ContextValue::String(option)), Some(ContextValue::String(value))) =
         (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
         && let Some(arg) = command.get_arguments().find(|arg| arg.to_string() == *option)
-        && let Some(variable) = arg.get_env().filter(|_| !is_typed(arg, typed)).and_then(|name| name.to_str())
+        && let Some(variable) =
+            arg.get_env().filter(|_| !is_typed(arg, typed)).and_then(|name| name.to_str())
         && env::var(variable).is_ok_and(|set| set.contains(value.as_str()))
     {
         let variable = format!("${variable}");
@@ -156,10 +175,13 @@ fn called(mut program: Command, typed: &[String]) -> Command {
 
 fn is_typed(arg: &Arg, typed: &[String]) -> bool {
     let long = arg.get_long().unwrap_or_default();
-    let is_long = |word: &str| word.strip_prefix("--").is_some_and(|word| word.split('=').next() == Some(long));
+    let is_long = |word: &str| {
+        word.strip_prefix("--").is_some_and(|word| word.split('=').next() == Some(long))
+    };
     let is_short = |word: &str| {
         let letters = word.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
-        arg.get_short().is_some_and(|letter| letters.is_some_and(|letters| letters.contains(letter)))
+        arg.get_short()
+            .is_some_and(|letter| letters.is_some_and(|letters| letters.contains(letter)))
     };
     typed.iter().any(|word| is_long(word) || is_short(word))
 }
@@ -172,14 +194,20 @@ fn is_typed(arg: &Arg, typed: &[String]) -> bool {
 pub(super) fn with_other_names(program: Command) -> Command {
     program.mut_subcommands(|command| {
         let mut command = with_other_names(command);
-        let has = |command: &Command, test: &dyn Fn(&Arg) -> bool| command.get_arguments().any(test);
-        let writes = has(&command, &|arg| arg.get_long() == Some("output") || arg.get_short() == Some('o'));
+        let has =
+            |command: &Command, test: &dyn Fn(&Arg) -> bool| command.get_arguments().any(test);
+        let writes =
+            has(&command, &|arg| arg.get_long() == Some("output") || arg.get_short() == Some('o'));
         if has(&command, &|arg| arg.get_id() == "format") && !writes {
             command = command.mut_arg("format", |arg| arg.short_alias('o').alias("output"));
         }
-        let several = |arg: &Arg| arg.get_id() == "platform" && matches!(arg.get_action(), ArgAction::Append);
+        let several =
+            |arg: &Arg| arg.get_id() == "platform" && matches!(arg.get_action(), ArgAction::Append);
         if has(&command, &several) {
-            let all = Arg::new("all-platforms").long("all-platforms").hide(true).action(ArgAction::SetTrue);
+            let all = Arg::new("all-platforms")
+                .long("all-platforms")
+                .hide(true)
+                .action(ArgAction::SetTrue);
             command = command.arg(all.conflicts_with("platform"));
         }
         command
@@ -190,8 +218,16 @@ pub(super) fn with_other_names(program: Command) -> Command {
 /// subcommand a row is about; an empty one is any.
 const COMMANDS: [(&str, &[&str], &str); 27] = [
     ("cache", &["prune", "clean", "purge", "rm"], "ociseek cache clear empties the local caches"),
-    ("cache", &["info", "list", "show", "dir"], "ociseek cache ls shows where the local caches are"),
-    ("hook", &["start", "run", "server", "listen"], "ociseek hook serve receives push notifications"),
+    (
+        "cache",
+        &["info", "list", "show", "dir"],
+        "ociseek cache ls shows where the local caches are",
+    ),
+    (
+        "hook",
+        &["start", "run", "server", "listen"],
+        "ociseek hook serve receives push notifications",
+    ),
     ("hook", &["consume", "queue"], "ociseek hook worker takes jobs from a queue"),
     (
         "",
@@ -209,30 +245,62 @@ const COMMANDS: [(&str, &[&str], &str); 27] = [
         "ociseek inspect IMAGE shows the indexes of an image; ociseek ztoc show FILE shows a ztoc",
     ),
     ("", &["get-file"], "ociseek cat IMAGE PATH prints a file of an image"),
-    ("", &["export", "extract"], "ociseek mount IMAGE DIR shows all files, and ociseek cat IMAGE PATH prints one"),
+    (
+        "",
+        &["export", "extract"],
+        "ociseek mount IMAGE DIR shows all files, and ociseek cat IMAGE PATH prints one",
+    ),
     ("", &["delete", "remove"], "ociseek rm IMAGE removes the indexes of an image"),
     ("", &["find", "search"], "ociseek ls -R IMAGE lists all files of an image"),
-    ("", &["tags", "tree", "discover", "referrers", "images"], "ociseek list REPOSITORY lists tags and their indexes"),
+    (
+        "",
+        &["tags", "tree", "discover", "referrers", "images"],
+        "ociseek list REPOSITORY lists tags and their indexes",
+    ),
     (
         "",
         &["catalog"],
         "ociseek list REPOSITORY lists one repository; ociseek backfill --dry-run REGISTRY lists them all",
     ),
-    ("", &["status", "check"], "ociseek doctor IMAGE says which runtimes load an image lazily, and why others do not"),
+    (
+        "",
+        &["status", "check"],
+        "ociseek doctor IMAGE says which runtimes load an image lazily, and why others do not",
+    ),
     ("", &["validate"], "ociseek verify IMAGE compares an index with its layers"),
-    ("", &["cp", "mirror", "sync"], "ociseek copy SOURCE DESTINATION copies an image with its indexes"),
-    ("", &["tag", "retag"], "ociseek copy IMAGE NEW-NAME gives an image and its indexes another name"),
+    (
+        "",
+        &["cp", "mirror", "sync"],
+        "ociseek copy SOURCE DESTINATION copies an image with its indexes",
+    ),
+    (
+        "",
+        &["tag", "retag"],
+        "ociseek copy IMAGE NEW-NAME gives an image and its indexes another name",
+    ),
     ("", &["serve", "server", "webhook"], "ociseek hook serve receives push notifications"),
     ("", &["worker"], "ociseek hook worker takes jobs from a queue"),
     ("", &["lambda"], "ociseek hook lambda indexes images pushed to Amazon ECR"),
-    ("", &["daemon", "snapshotter-grpc"], "ociseek snapshotter serves containerd; ociseek hook serve indexes images"),
-    ("", &["login", "logout"], "use docker login or podman login: ociseek uses the same credentials"),
+    (
+        "",
+        &["daemon", "snapshotter-grpc"],
+        "ociseek snapshotter serves containerd; ociseek hook serve indexes images",
+    ),
+    (
+        "",
+        &["login", "logout"],
+        "use docker login or podman login: ociseek uses the same credentials",
+    ),
     (
         "",
         &["pull", "run", "start", "exec"],
         "ociseek mount IMAGE DIR and ociseek bundle IMAGE DIR start from an image without pulling it",
     ),
-    ("", &["ps", "containers"], "ociseek starts no containers itself: ask the runtime (runc list, crictl ps)"),
+    (
+        "",
+        &["ps", "containers"],
+        "ociseek starts no containers itself: ask the runtime (runc list, crictl ps)",
+    ),
     ("", &["fetch", "rebuild-db"], "not needed: ociseek works directly on registries and layouts"),
     (
         "",
@@ -261,25 +329,57 @@ const OPTIONS: [(&str, &[&str], &str); 31] = [
         &["--existing", "--force", "-f", "--overwrite"],
         "not needed: what DST lacks or has wrong is written again",
     ),
-    ("convert", &["--kind", "--v2", "--v2-only"], "not needed: convert writes version 2; --fine adds a fine index"),
+    (
+        "convert",
+        &["--kind", "--v2", "--v2-only"],
+        "not needed: convert writes version 2; --fine adds a fine index",
+    ),
     (
         "convert",
         &["--to"],
         "the destination is the second argument; convert writes version 2, and ociseek index attaches version 1",
     ),
-    ("cache", &["--all", "-a", "--force", "-f"], "not needed: cache clear empties all of the local caches"),
+    (
+        "cache",
+        &["--all", "-a", "--force", "-f"],
+        "not needed: cache clear empties all of the local caches",
+    ),
     ("backfill", &["--all", "-a"], "not needed: all repositories and tags are the default"),
-    ("doctor", &["--runtime", "--consumer"], "not needed: doctor lists every runtime that it knows"),
-    ("list", &["--tags", "--referrers"], "not needed: list shows all tags of a repository, and their indexes"),
+    (
+        "doctor",
+        &["--runtime", "--consumer"],
+        "not needed: doctor lists every runtime that it knows",
+    ),
+    (
+        "list",
+        &["--tags", "--referrers"],
+        "not needed: list shows all tags of a repository, and their indexes",
+    ),
     ("version", &["--short", "--client"], "ociseek -V prints the version alone"),
-    ("", &["--force", "-f", "--overwrite"], "to rebuild an index: --existing replace; for JSON: --json"),
+    (
+        "",
+        &["--force", "-f", "--overwrite"],
+        "to rebuild an index: --existing replace; for JSON: --json",
+    ),
     ("", &["-f"], "for JSON: --json"),
     ("", &["-o", "--output"], "for JSON: --json, and > FILE for a file"),
-    ("", &["--tag", "-t", "--dest", "--destination"], "for a SOCI-enabled image under another tag: --kind v2=TAG"),
-    ("", &["--username", "--user", "--password", "-u"], "use --creds USER:PASSWORD, or --creds USER --password-stdin"),
+    (
+        "",
+        &["--tag", "-t", "--dest", "--destination"],
+        "for a SOCI-enabled image under another tag: --kind v2=TAG",
+    ),
+    (
+        "",
+        &["--username", "--user", "--password", "-u"],
+        "use --creds USER:PASSWORD, or --creds USER --password-stdin",
+    ),
     ("", &["--cert-dir"], "use --ca-file FILE, or put the certificates into certs.d (see --help)"),
     ("", &["-p", "--arch", "--os"], "use --platform OS/ARCH"),
-    ("", &["--port", "-p", "--address", "--addr", "--bind"], "use --listen IP:PORT, such as 0.0.0.0:8080"),
+    (
+        "",
+        &["--port", "-p", "--address", "--addr", "--bind"],
+        "use --listen IP:PORT, such as 0.0.0.0:8080",
+    ),
     ("", &["--nats", "--nats-url", "--stream"], "use --queue nats://HOST:PORT/STREAM"),
     ("", &["--debug", "--log-level"], "use -v or -vv, or set OCISEEK_LOG (docs/environment.md)"),
     ("", &["--yes", "-y"], "not needed: ociseek does not ask"),
@@ -287,10 +387,22 @@ const OPTIONS: [(&str, &[&str], &str); 31] = [
     ("", &["--push"], "not needed: what is made is pushed; --dry-run only reports it"),
     ("", &["--no-push"], "use --dry-run"),
     ("", &["--fast", "--shallow"], "use --quick"),
-    ("", &["--threads", "--parallel", "--parallelism", "--concurrency", "--workers"], "use --jobs N"),
+    (
+        "",
+        &["--threads", "--parallel", "--parallelism", "--concurrency", "--workers"],
+        "use --jobs N",
+    ),
     ("", &["--no-progress"], "use --progress none, or --quiet"),
-    ("", &["--no-color", "--no-colour", "--color", "--colour"], "set NO_COLOR=1 for output without colors"),
-    ("", &["--config-file", "--registries-conf"], "not read: use options, or the variables in docs/environment.md"),
+    (
+        "",
+        &["--no-color", "--no-colour", "--color", "--colour"],
+        "set NO_COLOR=1 for output without colors",
+    ),
+    (
+        "",
+        &["--config-file", "--registries-conf"],
+        "not read: use options, or the variables in docs/environment.md",
+    ),
     ("", &["--all", "-a"], "not needed: all platforms are the default"),
 ];
 
@@ -304,7 +416,9 @@ fn other_tools_hint(error: &mut clap::Error, typed: &[String], program: Command)
     error.remove(ContextKind::Suggested);
     let command = typed.first().map_or("", String::as_str);
     let (place, suggestion) = match error.kind() {
-        ErrorKind::InvalidSubcommand => (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand),
+        ErrorKind::InvalidSubcommand => {
+            (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand)
+        }
         ErrorKind::UnknownArgument => (ContextKind::InvalidArg, ContextKind::SuggestedArg),
         ErrorKind::MissingRequiredArgument => return missing(command, typed),
         ErrorKind::TooManyValues => return given_a_value(error),
@@ -313,7 +427,9 @@ fn other_tools_hint(error: &mut clap::Error, typed: &[String], program: Command)
                 "mounts are read-only, and -o is not needed: see --suid, --dev and --allow-other in --help".to_owned(),
             );
         }
-        ErrorKind::ValueValidation if error.to_string().contains("invalid digit found in string") => {
+        ErrorKind::ValueValidation
+            if error.to_string().contains("invalid digit found in string") =>
+        {
             return Some("expected a whole number, such as 4".to_owned());
         }
         _ => return None,
@@ -322,7 +438,9 @@ fn other_tools_hint(error: &mut clap::Error, typed: &[String], program: Command)
     let word = word.split('=').next().unwrap_or_default().to_owned();
     // clap reads -platform as -p -l -a ...
     let dashed = |typed: &&String| {
-        typed.len() > 3 && typed.starts_with(&word) && typed[1..].bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
+        typed.len() > 3
+            && typed.starts_with(&word)
+            && typed[1..].bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
     };
     let is_short = word.len() == 2 && word.starts_with('-');
     let of_command = |of: &str| of.is_empty() || of == command;
@@ -336,12 +454,14 @@ fn other_tools_hint(error: &mut clap::Error, typed: &[String], program: Command)
         _ => {
             let called = called(program, typed);
             let is_it = |row: &&(&str, &[&str], &str)| {
-                row.1.contains(&&*word) && (row.0 == command || row.0.is_empty() && knows(&called, row.2))
+                row.1.contains(&&*word)
+                    && (row.0 == command || row.0.is_empty() && knows(&called, row.2))
             };
             OPTIONS.iter().find(is_it).map(|row| row.2.to_owned())
         }
     };
-    let is_typo = |suggested: &String| changes(&word, suggested) <= 2 || suggested.starts_with(&word);
+    let is_typo =
+        |suggested: &String| changes(&word, suggested) <= 2 || suggested.starts_with(&word);
     let keeps = match error.get(suggestion) {
         Some(ContextValue::String(suggested)) => is_typo(suggested),
         Some(ContextValue::Strings(all)) => all.iter().any(is_typo),
@@ -357,8 +477,11 @@ fn other_tools_hint(error: &mut clap::Error, typed: &[String], program: Command)
 
 /// Whether `command` has all the options that `hint` names.
 fn knows(command: &Command, hint: &str) -> bool {
-    let words = hint.split([' ', ';', ',', ':', '.', '=', ')']).filter_map(|word| word.strip_prefix("--"));
-    words.filter(|word| *word != "help").all(|word| command.get_arguments().any(|arg| arg.get_long() == Some(word)))
+    let words =
+        hint.split([' ', ';', ',', ':', '.', '=', ')']).filter_map(|word| word.strip_prefix("--"));
+    words
+        .filter(|word| *word != "help")
+        .all(|word| command.get_arguments().any(|arg| arg.get_long() == Some(word)))
 }
 
 /// The hint for a missing argument.
@@ -375,7 +498,9 @@ fn missing(command: &str, typed: &[String]) -> Option<String> {
 
 /// The hint for a switch that was given a value.
 fn given_a_value(error: &clap::Error) -> Option<String> {
-    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
     Some(match option.trim_end_matches("...") {
         "--verbose" => "use -v, or -vv for more".to_owned(),
         option => format!("use {option} without a value"),
@@ -385,11 +510,18 @@ fn given_a_value(error: &clap::Error) -> Option<String> {
 /// The hint for an argument too many.
 fn surplus(command: &str) -> Option<String> {
     match command {
-        "trace" => Some("put the command to run after two dashes: ociseek trace IMAGE -- COMMAND".to_owned()),
-        "bundle" => Some("put the command to run after two dashes: ociseek bundle IMAGE DIR -- COMMAND".to_owned()),
+        "trace" => Some(
+            "put the command to run after two dashes: ociseek trace IMAGE -- COMMAND".to_owned(),
+        ),
+        "bundle" => Some(
+            "put the command to run after two dashes: ociseek bundle IMAGE DIR -- COMMAND"
+                .to_owned(),
+        ),
         "convert" => Some("ociseek convert takes one image and the name to write".to_owned()),
         "list" | "prune" => Some(format!("ociseek {command} takes one repository at a time")),
-        command if SINGLE.contains(&command) => Some(format!("ociseek {command} takes one image at a time")),
+        command if SINGLE.contains(&command) => {
+            Some(format!("ociseek {command} takes one image at a time"))
+        }
         _ => None,
     }
 }

@@ -10,7 +10,9 @@ use serde::Serialize;
 
 use crate::cli::shared::args::{FormatArgs, ImageJobsArgs, OutputFormat, RegistryArgs};
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::json::{CoverageJson, DigestText, Failure, Fine, Manifest as ManifestRef, text as text_of};
+use crate::cli::shared::json::{
+    CoverageJson, DigestText, Failure, Fine, Manifest as ManifestRef, text as text_of,
+};
 use crate::cli::shared::progress::WarningProgress;
 use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::size::human;
@@ -81,9 +83,12 @@ pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
         complain(&format!("{}: no tags", args.place));
     }
     let mut listed = Vec::new();
-    let mut looked = std::pin::pin!(list(&source, places, usize::from(args.image_jobs.jobs), &progress));
+    let mut looked =
+        std::pin::pin!(list(&source, places, usize::from(args.image_jobs.jobs), &progress));
     while let Some(image) = looked.next().await {
-        failed += usize::from(image.manifests.as_ref().as_ref().is_err_and(|error| !error.is_not_an_image()));
+        failed += usize::from(
+            image.manifests.as_ref().as_ref().is_err_and(|error| !error.is_not_an_image()),
+        );
         match args.format.get() {
             // A row is printed as soon as it is known, which also shows the progress.
             OutputFormat::Text => print(table.rows(&image, args.all))?,
@@ -100,7 +105,10 @@ pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
 }
 
 /// The store, and the images to list.
-async fn places(images: &Images, place: &ListPlace) -> Result<(Source, Vec<NamedTarget>), CliError> {
+async fn places(
+    images: &Images,
+    place: &ListPlace,
+) -> Result<(Source, Vec<NamedTarget>), CliError> {
     match place {
         ListPlace::Repository { registry, repository } => {
             let repository = images.repository_at(registry, repository)?;
@@ -135,12 +143,22 @@ struct Table {
 
 impl Table {
     fn new(places: &[NamedTarget]) -> Table {
-        let longest = places.iter().map(|place| place.name.len().min(LONGEST_NAME)).max().unwrap_or(0).max(5);
+        let longest =
+            places.iter().map(|place| place.name.len().min(LONGEST_NAME)).max().unwrap_or(0).max(5);
         Table { name: longest, style: Stdout::new().style, now: SystemTime::now() }
     }
 
     fn header(&self) -> String {
-        let line = self.line("IMAGE", "PLATFORM", "VERSION", "LAYERS", "COVERED", "SIZE", "IMAGE AGE", "TOOL");
+        let line = self.line(
+            "IMAGE",
+            "PLATFORM",
+            "VERSION",
+            "LAYERS",
+            "COVERED",
+            "SIZE",
+            "IMAGE AGE",
+            "TOOL",
+        );
         self.style.dim(line.trim_end()) + "\n"
     }
 
@@ -157,14 +175,18 @@ impl Table {
         tool: &str,
     ) -> String {
         let width = self.name;
-        format!("{name:width$}  {os:14}  {version:7}  {layers:>7}  {covered:>7}  {size:>10}  {age:>9}  {tool}")
+        format!(
+            "{name:width$}  {os:14}  {version:7}  {layers:>7}  {covered:>7}  {size:>10}  {age:>9}  {tool}"
+        )
     }
 
     fn rows(&self, image: &ListedImage, all: bool) -> String {
         let mut text = String::new();
         let name = safe(&image.name);
         match image.manifests.as_ref() {
-            Ok(manifests) => manifests.iter().for_each(|manifest| self.manifest(&mut text, &name, manifest)),
+            Ok(manifests) => {
+                manifests.iter().for_each(|manifest| self.manifest(&mut text, &name, manifest))
+            }
             Err(error) if error.is_not_an_image() && !all => {}
             Err(error) => {
                 let width = self.name;
@@ -175,7 +197,10 @@ impl Table {
     }
 
     fn manifest(&self, text: &mut String, name: &str, manifest: &ListedManifest) {
-        let platform = manifest.platform.as_ref().map_or_else(|| "unknown".to_owned(), |p| safe(&p.to_string()));
+        let platform = manifest
+            .platform
+            .as_ref()
+            .map_or_else(|| "unknown".to_owned(), |p| safe(&p.to_string()));
         let age = manifest.created.and_then(|time| age(self.now, time.seconds)).unwrap_or_default();
         let mut print = |line: String| {
             let _ = writeln!(text, "{}", line.trim_end());
@@ -200,13 +225,15 @@ impl Table {
             Version::V2 => "2",
         };
         let content = index.content.as_ref();
-        let content = content.map(|content| (&content.coverage, content.ztoc_bytes, content.tool.as_deref()));
+        let content =
+            content.map(|content| (&content.coverage, content.ztoc_bytes, content.tool.as_deref()));
         self.content(name, platform, version, age, content)
     }
 
     fn fine(&self, name: &str, platform: &str, age: &str, index: &FineSummary) -> String {
         let content = index.content.as_ref();
-        let content = content.map(|content| (&content.coverage, content.bytes, content.tool.as_deref()));
+        let content =
+            content.map(|content| (&content.coverage, content.bytes, content.tool.as_deref()));
         self.content(name, platform, "fine", age, content)
     }
 
@@ -228,7 +255,16 @@ impl Table {
                 let tool = safe(tool.unwrap_or("unknown"));
                 self.line(name, platform, version, &layers, &covered, &size, age, &tool)
             }
-            Err(why) => self.line(name, platform, version, "", "", "", age, &format!("cannot be used: {}", safe(why))),
+            Err(why) => self.line(
+                name,
+                platform,
+                version,
+                "",
+                "",
+                "",
+                age,
+                &format!("cannot be used: {}", safe(why)),
+            ),
         }
     }
 }
@@ -322,10 +358,18 @@ impl Image {
     fn of(listed: &ListedImage) -> Image {
         let (status, error, manifests) = match listed.manifests.as_ref() {
             Ok(manifests) => (Status::Ok, None, manifests.iter().map(Manifest::of).collect()),
-            Err(error) if error.is_not_an_image() => (Status::NotAnImage, Some(Failure::of(error)), Vec::new()),
+            Err(error) if error.is_not_an_image() => {
+                (Status::NotAnImage, Some(Failure::of(error)), Vec::new())
+            }
             Err(error) => (Status::Failed, Some(Failure::of(error)), Vec::new()),
         };
-        Image { name: listed.name.clone(), digest: listed.digest.map(DigestText::from), status, error, manifests }
+        Image {
+            name: listed.name.clone(),
+            digest: listed.digest.map(DigestText::from),
+            status,
+            error,
+            manifests,
+        }
     }
 }
 
@@ -351,7 +395,8 @@ impl Index {
             found_by: listed.via.code(),
             chosen: listed.chosen,
             tool: content.and_then(|content| content.tool.clone()),
-            coverage: content.map(|content| CoverageJson::with_ztocs(&content.coverage, content.ztoc_bytes)),
+            coverage: content
+                .map(|content| CoverageJson::with_ztocs(&content.coverage, content.ztoc_bytes)),
             error: listed.content.as_ref().err().map(|error| Failure::of_text(error)),
         }
     }
@@ -366,9 +411,14 @@ mod tests {
     fn ages() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
         let ago = |seconds: i64| age(now, 1_700_000_000 - seconds);
-        for (seconds, want) in [(0, "0 min"), (3599, "59 min"), (7200, "2 h"), (86_400, "1 d"), (864_000, "10 d")] {
+        for (seconds, want) in
+            [(0, "0 min"), (3599, "59 min"), (7200, "2 h"), (86_400, "1 d"), (864_000, "10 d")]
+        {
             assert_eq!(ago(seconds).as_deref(), Some(want));
         }
-        assert_eq!((ago(-1), age(now, 0), age(now, -5), age(now, 315_532_800)), (None, None, None, None));
+        assert_eq!(
+            (ago(-1), age(now, 0), age(now, -5), age(now, 315_532_800)),
+            (None, None, None, None)
+        );
     }
 }

@@ -61,7 +61,9 @@ const LAST_WORK: Duration = Duration::from_millis(500);
 /// Runs the program. The only function that `main` calls.
 pub fn run() -> ExitCode {
     #[cfg(mounts)]
-    if let Some(code) = image_fs::detach::run_keeper(&arguments()).or_else(|| image_fs::detach::run(&arguments())) {
+    if let Some(code) =
+        image_fs::detach::run_keeper(&arguments()).or_else(|| image_fs::detach::run(&arguments()))
+    {
         return code;
     }
     let cli = match parsed() {
@@ -101,7 +103,9 @@ fn parse() -> Result<Cli, ExitCode> {
         return Ok(cli);
     }
     let mut program = help::grouped(help::with_other_names(Cli::command()), true);
-    let parsed = program.try_get_matches_from_mut(arguments()).and_then(|found| Cli::from_arg_matches(&found));
+    let parsed = program
+        .try_get_matches_from_mut(arguments())
+        .and_then(|found| Cli::from_arg_matches(&found));
     parsed.map_err(|message| help::print(message.format(&mut program), program, arguments()))
 }
 
@@ -110,7 +114,8 @@ fn parse() -> Result<Cli, ExitCode> {
 #[cfg(mounts)]
 fn parse_lazy(arguments: &[OsString]) -> Option<Cli> {
     let mut program = LazyCli::command();
-    let command = arguments.iter().skip(1).find(|typed| !typed.as_encoded_bytes().starts_with(b"-"))?;
+    let command =
+        arguments.iter().skip(1).find(|typed| !typed.as_encoded_bytes().starts_with(b"-"))?;
     program.find_subcommand(command)?;
     program = help::with_other_names(program);
     let found = program.try_get_matches_from_mut(arguments).ok()?;
@@ -172,16 +177,30 @@ fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
     let result = runtime.block_on(async {
         let interrupted = &mut interrupted;
         match command {
-            Command::Index(args) => settled(until(interrupted, boxed(|| index::run(*args, verbosity))).await).await,
-            Command::Convert(args) => settled(until(interrupted, boxed(|| convert::run(*args, verbosity))).await).await,
-            Command::Inspect(args) => until(interrupted, boxed(|| inspect::run(*args, verbosity))).await,
+            Command::Index(args) => {
+                settled(until(interrupted, boxed(|| index::run(*args, verbosity))).await).await
+            }
+            Command::Convert(args) => {
+                settled(until(interrupted, boxed(|| convert::run(*args, verbosity))).await).await
+            }
+            Command::Inspect(args) => {
+                until(interrupted, boxed(|| inspect::run(*args, verbosity))).await
+            }
             Command::Ls(args) => until(interrupted, boxed(|| ls::run(*args, verbosity))).await,
-            Command::Report(args) => until(interrupted, boxed(|| report::run(*args, verbosity))).await,
+            Command::Report(args) => {
+                until(interrupted, boxed(|| report::run(*args, verbosity))).await
+            }
             Command::Cat(args) => until(interrupted, boxed(|| cat::run(*args, verbosity))).await,
-            Command::Verify(args) => until(interrupted, boxed(|| verify::run(*args, verbosity))).await,
-            Command::Doctor(args) => until(interrupted, boxed(|| doctor::run(*args, verbosity))).await,
+            Command::Verify(args) => {
+                until(interrupted, boxed(|| verify::run(*args, verbosity))).await
+            }
+            Command::Doctor(args) => {
+                until(interrupted, boxed(|| doctor::run(*args, verbosity))).await
+            }
             Command::List(args) => until(interrupted, boxed(|| list::run(*args))).await,
-            Command::Copy(args) => settled(until(interrupted, boxed(|| copy::run(*args, verbosity))).await).await,
+            Command::Copy(args) => {
+                settled(until(interrupted, boxed(|| copy::run(*args, verbosity))).await).await
+            }
             Command::Prune(args) => until(interrupted, boxed(|| prune::run(*args))).await,
             Command::Diff(args) => until(interrupted, boxed(|| diff::run(*args, verbosity))).await,
             Command::Rm(args) => until(interrupted, boxed(|| rm::run(*args))).await,
@@ -194,8 +213,12 @@ fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
             Command::Service(ServiceCommand::Backfill(args)) => {
                 settled(until(interrupted, boxed(|| backfill::run(*args, verbosity))).await).await
             }
-            Command::Service(ServiceCommand::Hook(command)) => boxed(|| hook::run(command, interrupted)).await,
-            Command::Cache(command) => until(interrupted, blocking(move || cache::run(command))).await,
+            Command::Service(ServiceCommand::Hook(command)) => {
+                boxed(|| hook::run(command, interrupted)).await
+            }
+            Command::Cache(command) => {
+                until(interrupted, blocking(move || cache::run(command))).await
+            }
             Command::Completions(args) => version::completions(&args, Cli::command()),
             Command::Man(args) => version::man(&args, Cli::command()),
             Command::Version(args) => version::version(&args),
@@ -203,9 +226,13 @@ fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
                 // A signal drops this together with the future, which tells the thread to stop.
                 let (wanted, still_wanted) = signals::wanted();
                 let work = move || match ztoc {
-                    ZtocCommand::Create(args) => ztoc::layer::create(&args, verbosity, &mut Stdout::new()),
+                    ZtocCommand::Create(args) => {
+                        ztoc::layer::create(&args, verbosity, &mut Stdout::new())
+                    }
                     ZtocCommand::Show(args) => ztoc::show(&args, &mut Stdout::new()),
-                    ZtocCommand::Extract(args) => ztoc::layer::extract(&args, &mut Stdout::new(), &still_wanted),
+                    ZtocCommand::Extract(args) => {
+                        ztoc::layer::extract(&args, &mut Stdout::new(), &still_wanted)
+                    }
                     ZtocCommand::Verify(args) => ztoc::layer::verify(&args, &mut Stdout::new()),
                 };
                 let result = until(interrupted, blocking(work)).await;
@@ -234,10 +261,18 @@ mod tests {
         ] {
             let typed: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             let program = help::grouped(help::with_other_names(Cli::command()), true);
-            let whole = program.try_get_matches_from(&typed).map(|found| Cli::from_arg_matches(&found).unwrap());
+            let whole = program
+                .try_get_matches_from(&typed)
+                .map(|found| Cli::from_arg_matches(&found).unwrap());
             assert_eq!(format!("{:?}", parse_lazy(&typed)), format!("{:?}", whole.ok()), "{line}");
         }
-        for line in ["ociseek", "ociseek ls a", "ociseek mount -h", "ociseek mount", "ociseek --version mount a b"] {
+        for line in [
+            "ociseek",
+            "ociseek ls a",
+            "ociseek mount -h",
+            "ociseek mount",
+            "ociseek --version mount a b",
+        ] {
             let typed: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             assert!(parse_lazy(&typed).is_none(), "{line}");
         }

@@ -75,13 +75,16 @@ pub(crate) struct PruneArgs {
 pub(super) async fn run(args: PruneArgs) -> Result<(), CliError> {
     args.repository.check()?;
     let ListPlace::Repository { registry, repository } = &args.repository else {
-        return Err(CliError::Usage("expected a repository in a registry, without a tag: REGISTRY/REPOSITORY"));
+        return Err(CliError::Usage(
+            "expected a repository in a registry, without a tag: REGISTRY/REPOSITORY",
+        ));
     };
     let progress: Arc<dyn Progress> = Arc::new(WarningProgress);
     let images = Images::at(args.registry, std::iter::once(registry.as_str()), &progress).await?;
     let repository = images.repository_at(registry, repository)?;
     let delete = args.delete && !args.dry_run;
-    let options = PruneOptions { delete, all: args.any_tool, jobs: usize::from(args.image_jobs.jobs) };
+    let options =
+        PruneOptions { delete, all: args.any_tool, jobs: usize::from(args.image_jobs.jobs) };
     let pruned = prune(&repository, &options, &progress).await?;
     let mut stdout = Stdout::new();
     let name = args.repository.to_string();
@@ -208,7 +211,9 @@ impl Pruning {
             dry_run: !delete,
             images: pruned.images,
             waste: pruned.waste.iter().map(WasteJson::of).collect(),
-            not_looked_at: unexamined.map(|u| Unseen { tag: u.name.clone(), error: Failure::of(&u.error) }).collect(),
+            not_looked_at: unexamined
+                .map(|u| Unseen { tag: u.name.clone(), error: Failure::of(&u.error) })
+                .collect(),
         }
     }
 }

@@ -9,7 +9,9 @@ use serde::Serialize;
 
 use crate::cli::shared::args::{FormatArgs, OutputFormat, PlatformsArgs, RegistryArgs};
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::json::{DigestText, Failure, Kind, Manifest as ManifestRef, text as text_of};
+use crate::cli::shared::json::{
+    DigestText, Failure, Kind, Manifest as ManifestRef, text as text_of,
+};
 use crate::cli::shared::progress::WarningProgress;
 use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::source::{Images, home};
@@ -77,8 +79,13 @@ pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
     let progress: Arc<dyn Progress> = Arc::new(WarningProgress);
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     let (source, root) = images.open(&args.image).await?;
-    let store = home(&source).ok_or(CliError::Usage("archives are read-only: cannot remove anything from one"))?;
-    let options = RemoveOptions { platforms: args.platforms.platform, all: args.any_tool, dry_run: args.dry_run };
+    let store = home(&source)
+        .ok_or(CliError::Usage("archives are read-only: cannot remove anything from one"))?;
+    let options = RemoveOptions {
+        platforms: args.platforms.platform,
+        all: args.any_tool,
+        dry_run: args.dry_run,
+    };
     let cleared = remove(&store, &root, &options, &progress).await?;
     let image = args.image.to_string();
     let mut stdout = Stdout::new();
@@ -89,9 +96,13 @@ pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
     stdout.print(text)?;
     let all = cleared.iter().map(|one| one.indexes.len()).sum();
     let mut failed: Vec<StoreError> = (cleared.into_iter().flat_map(|one| one.indexes))
-        .filter_map(
-            |removal| if let RemovalOutcome::Failed { source, .. } = removal.fate { Some(source) } else { None },
-        )
+        .filter_map(|removal| {
+            if let RemovalOutcome::Failed { source, .. } = removal.fate {
+                Some(source)
+            } else {
+                None
+            }
+        })
         .collect();
     match failed.len() {
         0 => Ok(()),
@@ -119,14 +130,19 @@ fn text(image: &str, cleared: &RemovedIndexes, style: Style) -> String {
         let index = format!("{}{index}", prefix(*kind));
         let tool = tool.as_ref().map(|tool| format!(" by {:?}", safe(tool))).unwrap_or_default();
         let _ = match fate {
-            RemovalOutcome::Removed => writeln!(text, "{of}: {} {index}{tool}", style.green("removed")),
+            RemovalOutcome::Removed => {
+                writeln!(text, "{of}: {} {index}{tool}", style.green("removed"))
+            }
             RemovalOutcome::WouldRemove => writeln!(text, "{of}: would remove {index}{tool}"),
-            RemovalOutcome::OfAnother => writeln!(text, "{of}: kept {index}{tool}: --all removes it too"),
+            RemovalOutcome::OfAnother => {
+                writeln!(text, "{of}: kept {index}{tool}: --all removes it too")
+            }
             RemovalOutcome::NotAnIndex(why) => {
                 writeln!(text, "{of}: {} {index}: {}", style.yellow("left alone"), in_one_line(why))
             }
             RemovalOutcome::Failed { source, unlisted } => {
-                let failed = if *unlisted { "unlisted, but could not delete" } else { "could not remove" };
+                let failed =
+                    if *unlisted { "unlisted, but could not delete" } else { "could not remove" };
                 writeln!(text, "{of}: {} {index}{tool}: {}", style.red(failed), in_one_line(source))
             }
         };
@@ -136,7 +152,11 @@ fn text(image: &str, cleared: &RemovedIndexes, style: Style) -> String {
     }
     if let Some(version_2) = &cleared.version_2 {
         let note = style.yellow("note:");
-        let _ = writeln!(text, "{of}: {note} index {} (version 2) is part of the image and was kept", safe(version_2));
+        let _ = writeln!(
+            text,
+            "{of}: {note} index {} (version 2) is part of the image and was kept",
+            safe(version_2)
+        );
     }
     text
 }
@@ -193,7 +213,11 @@ enum Status {
 
 impl RemovalJson {
     pub(crate) fn of(image: &str, cleared: &[RemovedIndexes], dry_run: bool) -> RemovalJson {
-        RemovalJson { image: image.to_owned(), dry_run, manifests: cleared.iter().map(Manifest::of).collect() }
+        RemovalJson {
+            image: image.to_owned(),
+            dry_run,
+            manifests: cleared.iter().map(Manifest::of).collect(),
+        }
     }
 }
 
@@ -215,7 +239,9 @@ impl Index {
             RemovalOutcome::WouldRemove => (Status::WouldRemove, true, None),
             RemovalOutcome::OfAnother => (Status::Kept, true, None),
             RemovalOutcome::NotAnIndex(why) => (Status::NotAnIndex, true, Some(Failure::of(why))),
-            RemovalOutcome::Failed { source, unlisted } => (Status::Failed, !unlisted, Some(Failure::of(source))),
+            RemovalOutcome::Failed { source, unlisted } => {
+                (Status::Failed, !unlisted, Some(Failure::of(source)))
+            }
         };
         Index {
             digest: removal.index.into(),

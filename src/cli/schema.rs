@@ -14,8 +14,8 @@ use serde_json::{Map, Value};
 use crate::cli::image_fs::trace;
 use crate::cli::shared::json::{Document, Failed};
 use crate::cli::{
-    backfill, cache, convert, copy, diff, doctor, image_fs, index, inspect, list, ls, prune, report, rm, snapshotter,
-    verify, version, ztoc,
+    backfill, cache, convert, copy, diff, doctor, image_fs, index, inspect, list, ls, prune,
+    report, rm, snapshotter, verify, version, ztoc,
 };
 
 /// The start of the tables in docs/json.md.
@@ -66,7 +66,11 @@ fn all() -> Vec<(&'static str, &'static str, Value)> {
         ("diff", "ociseek diff", of::<diff::Comparison>()),
         ("cache", "ociseek cache ls, ociseek cache clear", of::<cache::Caches>()),
         ("mount", "ociseek mount, ociseek bundle", of::<image_fs::json::Ready>()),
-        ("stats", "ociseek mount --stats-file, ociseek bundle --stats-file", of::<image_fs::json::Stats>()),
+        (
+            "stats",
+            "ociseek mount --stats-file, ociseek bundle --stats-file",
+            of::<image_fs::json::Stats>(),
+        ),
         ("snapshotter-status", "ociseek snapshotter status", of::<snapshotter::status::Status>()),
         ("snapshotter-images", "ociseek snapshotter images", of::<snapshotter::status::Images>()),
         ("trace", "ociseek trace", of::<trace::Trace>()),
@@ -95,7 +99,12 @@ fn published_schemas_match_the_types() {
         if update {
             std::fs::write(&path, &text).unwrap();
         }
-        assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), text, "{} {hint}", path.display());
+        assert_eq!(
+            std::fs::read_to_string(&path).unwrap_or_default(),
+            text,
+            "{} {hint}",
+            path.display()
+        );
         expected.push(path);
     }
     for file in std::fs::read_dir(&dir).unwrap() {
@@ -135,14 +144,17 @@ fn the_page_lists_every_stable_word() {
         "crates/ociseek-format/src/image/mod.rs",
     ] {
         let text = std::fs::read_to_string(root.join(file)).unwrap();
-        let functions: Vec<&str> = FUNCTIONS.iter().flat_map(|name| text.split(name).skip(1)).collect();
+        let functions: Vec<&str> =
+            FUNCTIONS.iter().flat_map(|name| text.split(name).skip(1)).collect();
         assert!(!functions.is_empty(), "{file}");
         for function in functions {
             let body = function.split("\n    }").next().unwrap();
             body.split('"').skip(1).step_by(2).for_each(|word| check(file, word));
         }
     }
-    ociseek_format::layer::UnservableCode::ALL.iter().for_each(|code| check("UnservableCode", code.word()));
+    ociseek_format::layer::UnservableCode::ALL
+        .iter()
+        .for_each(|code| check("UnservableCode", code.word()));
     assert!(words >= 90, "{words}");
 }
 
@@ -155,29 +167,42 @@ fn tables() -> String {
             *uses.entry(format!("{name} {definition}")).or_default() += 1;
         }
     }
-    let is_shared = |name: &str, definition: &Value| uses.get(&format!("{name} {definition}")).is_some_and(|n| *n > 1);
+    let is_shared = |name: &str, definition: &Value| {
+        uses.get(&format!("{name} {definition}")).is_some_and(|n| *n > 1)
+    };
     let mut text = String::new();
     let mut shared = BTreeMap::new();
     for (name, printed_by, schema) in &documents {
         let _ = write!(text, "\n## {printed_by}\n\n[Schema](schema/{name}.json)\n\n");
         text.push_str(&table(schema, schema));
-        for (name, definition) in definitions(schema).filter(|(_, definition)| definition.get("properties").is_some()) {
+        for (name, definition) in
+            definitions(schema).filter(|(_, definition)| definition.get("properties").is_some())
+        {
             if is_shared(name, definition) {
                 shared.insert(name.clone(), (definition.clone(), schema.clone()));
             } else {
-                let _ = write!(text, "\n{}\n\n{}", heading(name, definition), table(definition, schema));
+                let _ = write!(
+                    text,
+                    "\n{}\n\n{}",
+                    heading(name, definition),
+                    table(definition, schema)
+                );
             }
         }
     }
     text.push_str("\n## Objects that several documents have\n");
     for (name, (definition, schema)) in shared {
-        let _ = write!(text, "\n{}\n\n{}", heading(&name, &definition), table(&definition, &schema));
+        let _ =
+            write!(text, "\n{}\n\n{}", heading(&name, &definition), table(&definition, &schema));
     }
     text
 }
 
 fn heading(name: &str, definition: &Value) -> String {
-    let about = definition["description"].as_str().map(|about| format!(" {}", plain(about))).unwrap_or_default();
+    let about = definition["description"]
+        .as_str()
+        .map(|about| format!(" {}", plain(about)))
+        .unwrap_or_default();
     format!("**{name}:**{about}")
 }
 
@@ -188,7 +213,8 @@ fn definitions(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
 /// The fields of an object in `root`.
 fn table(object: &Value, root: &Value) -> String {
     let mut text = "| field | type | |\n|---|---|---|\n".to_owned();
-    let required: Vec<&str> = object["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let required: Vec<&str> =
+        object["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     for (field, schema) in object["properties"].as_object().into_iter().flat_map(Map::iter) {
         let about = schema["description"].as_str().map(plain).unwrap_or_default();
         let optional = if required.contains(&field.as_str()) { "" } else { "not always there" };
@@ -205,10 +231,16 @@ fn words(schema: &Value, root: &Value) -> Vec<String> {
     let said = |word: &Value| format!("`{}`", word.as_str().unwrap_or_default());
     if let Some(name) = schema["$ref"].as_str() {
         let definition = root.pointer(name.trim_start_matches('#')).unwrap_or(&Value::Null);
-        return if definition.get("properties").is_some() { Vec::new() } else { words(definition, root) };
+        return if definition.get("properties").is_some() {
+            Vec::new()
+        } else {
+            words(definition, root)
+        };
     }
     if let Some(word) = schema.get("const") {
-        let about = schema["description"].as_str().map(|about| format!(" ({})", plain(about.trim_end_matches('.'))));
+        let about = schema["description"]
+            .as_str()
+            .map(|about| format!(" ({})", plain(about.trim_end_matches('.'))));
         return vec![said(word) + &about.unwrap_or_default()];
     }
     let own = schema["enum"].as_array().into_iter().flatten().map(said);

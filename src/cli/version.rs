@@ -31,7 +31,9 @@ pub(crate) struct CompletionsArgs {
 
 /// Print the manual page, or write the pages of all commands
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  ociseek man index | man -l -\n  ociseek man --output /usr/local/share/man/man1")]
+#[command(
+    after_help = "Examples:\n  ociseek man index | man -l -\n  ociseek man --output /usr/local/share/man/man1"
+)]
 pub(crate) struct ManArgs {
     /// Write ociseek.1 and a page for each command into this directory
     #[arg(long, short, value_name = "DIR")]
@@ -55,7 +57,8 @@ const SOCI: &str = "v0.15.0";
 
 pub(super) fn version(args: &VersionArgs) -> Result<(), CliError> {
     let commit = Some(env!("OCISEEK_BUILD_COMMIT")).filter(|commit| !commit.is_empty());
-    let features: Vec<&str> = env!("OCISEEK_BUILD_FEATURES").split(',').filter(|name| !name.is_empty()).collect();
+    let features: Vec<&str> =
+        env!("OCISEEK_BUILD_FEATURES").split(',').filter(|name| !name.is_empty()).collect();
     let version = env!("CARGO_PKG_VERSION");
     let target = env!("OCISEEK_BUILD_TARGET");
     let ztoc = String::from_utf8_lossy(ztoc::VERSION);
@@ -90,14 +93,17 @@ pub(super) fn completions(args: &CompletionsArgs, mut command: Command) -> Resul
 /// Prints the page of the program, or writes the pages of all commands to a directory.
 pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), CliError> {
     match &args.output {
-        Some(dir) => pages(dir, command).map_err(|source| CliError::Write { path: dir.clone(), source }),
+        Some(dir) => {
+            pages(dir, command).map_err(|source| CliError::Write { path: dir.clone(), source })
+        }
         None => {
             let mut command = command.disable_help_subcommand(true);
             command.build();
             let mut shown = &mut command;
             for name in &args.command {
-                shown =
-                    shown.find_subcommand_mut(name).ok_or(CliError::Usage("no such command: see ociseek --help"))?;
+                shown = shown
+                    .find_subcommand_mut(name)
+                    .ok_or(CliError::Usage("no such command: see ociseek --help"))?;
             }
             Stdout::new().print(page(shown).map_err(CliError::Stdout)?)
         }
@@ -128,7 +134,9 @@ fn page(command: &mut Command) -> io::Result<Vec<u8>> {
     man.render_name_section(&mut page)?;
     page.extend(b".SH SYNOPSIS\n.nf\n");
     let lines = usage.strip_prefix("Usage: ").unwrap_or(&usage).lines().map(str::trim);
-    lines.for_each(|line| page.extend(format!("{}\n", line.replace('\\', "\\e").replace('-', "\\-")).bytes()));
+    lines.for_each(|line| {
+        page.extend(format!("{}\n", line.replace('\\', "\\e").replace('-', "\\-")).bytes())
+    });
     page.extend(b".fi\n");
     let mut rest = Vec::new();
     man.render_description_section(&mut rest)?;

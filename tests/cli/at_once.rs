@@ -31,7 +31,8 @@ fn names(sandbox: &Sandbox, layout: &str) -> Vec<String> {
         let name = entry["annotations"]["org.opencontainers.image.ref.name"].as_str();
         name.map(str::to_owned)
     };
-    let mut names: Vec<String> = index["manifests"].as_array().unwrap().iter().filter_map(name).collect();
+    let mut names: Vec<String> =
+        index["manifests"].as_array().unwrap().iter().filter_map(name).collect();
     names.sort();
     names
 }
@@ -45,15 +46,33 @@ fn concurrent_commands_on_a_layout_lose_nothing() {
         let children = COMMANDS.map(|args| {
             let small: &[&str] = if matches!(args[0], "index" | "convert") { &SMALL } else { &[] };
             let mut command = sandbox.command(&[args, small].concat());
-            (args, command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+            (
+                args,
+                command
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .unwrap(),
+            )
         });
         for (args, child) in children {
             let output = child.wait_with_output().unwrap();
-            assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+            assert!(
+                output.status.success(),
+                "{args:?}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
         }
         assert_eq!(names(&sandbox, "img"), ["converted", "other", "v1", "v1-soci"]);
         assert_eq!(names(&sandbox, "out"), ["converted"]);
-        for image in ["oci:img:v1", "oci:img:v1-soci", "oci:img:other", "oci:img:converted", "oci:out:converted"] {
+        for image in [
+            "oci:img:v1",
+            "oci:img:v1-soci",
+            "oci:img:other",
+            "oci:img:converted",
+            "oci:out:converted",
+        ] {
             let said = sandbox.run(&["verify", image]);
             // `rm` may have been the last. (The configs list no layers, which `verify` says.)
             let is_removed = said.contains("has neither a SOCI index nor a fine index to verify");
@@ -69,8 +88,11 @@ fn concurrent_commands_on_a_layout_lose_nothing() {
     for platform in 0..2 {
         let made = &made[platform];
         let there = &there[platform];
-        for (made, there) in [(&made["index"], &there["indexes"]), (&made["fine"]["index"], &there["fine"])] {
-            let there: Vec<&Value> = there.as_array().unwrap().iter().map(|index| &index["digest"]).collect();
+        for (made, there) in
+            [(&made["index"], &there["indexes"]), (&made["fine"]["index"], &there["fine"])]
+        {
+            let there: Vec<&Value> =
+                there.as_array().unwrap().iter().map(|index| &index["digest"]).collect();
             assert_eq!(there, [&made["digest"]], "one index of each kind");
         }
     }

@@ -56,7 +56,10 @@ fn entries_are_found_only_under_their_own_key() {
     assert_eq!(cache.get(key(&other)), None);
     assert_eq!(cache.get(CacheKey { span_size: SpanSize::new(1).unwrap(), ..key(&layer) }), None);
     assert_eq!(cache.get(CacheKey { build_tool_identifier: "tool v2", ..key(&layer) }), None);
-    let verdict = Outcome::Unservable(UnservableReason::new(UnservableCode::SparseFile, "why \u{2028} \"so\""));
+    let verdict = Outcome::Unservable(UnservableReason::new(
+        UnservableCode::SparseFile,
+        "why \u{2028} \"so\"",
+    ));
     cache.put(key(&layer), 7, &verdict);
     assert_eq!(cache.get(key(&layer)), Some((7, verdict)));
     let nothing = ZtocCache::open(None, Arc::new(SilentProgress));
@@ -161,7 +164,11 @@ fn child_writer() {
     for i in rounds {
         let layer = Digest::sha256(&[(i % 5) as u8]);
         cache.put(key(&layer), 42, &ztoc(&vec![(i % 5) as u8; 300_000]));
-        assert!(cache.get(key(&layer)).is_none_or(|found| found == (42, ztoc(&vec![(i % 5) as u8; 300_000]))));
+        assert!(
+            cache
+                .get(key(&layer))
+                .is_none_or(|found| found == (42, ztoc(&vec![(i % 5) as u8; 300_000])))
+        );
     }
 }
 
@@ -197,8 +204,11 @@ fn the_cache_survives_kill_9() {
 fn check_all(dir: &Path, at_least: usize) {
     let there = entries(dir).len();
     let cache = open(dir);
-    let read = (0..5u8)
-        .filter(|&i| cache.get(key(&Digest::sha256(&[i]))).is_some_and(|found| found == (42, ztoc(&vec![i; 300_000]))));
+    let read = (0..5u8).filter(|&i| {
+        cache
+            .get(key(&Digest::sha256(&[i])))
+            .is_some_and(|found| found == (42, ztoc(&vec![i; 300_000])))
+    });
     assert_eq!(read.count(), there);
     assert!(there >= at_least);
 }

@@ -50,13 +50,53 @@ fn inspect_and_doctor_use_the_same_model_of_consumers() {
     // With default settings, with soci_v1, with parallel pull, before 0.10; Fargate twice;
     // SageMaker.
     for (image, status, expected) in [
-        ("none", 3, ["no-index", "no-index", "reads-no-index", "no-index", "zstd", "zstd", "no-index"]),
-        ("img", 0, ["other-version-only", "v1", "reads-no-index", "v1", "zstd", "zstd", "other-version-only"]),
+        (
+            "none",
+            3,
+            ["no-index", "no-index", "reads-no-index", "no-index", "zstd", "zstd", "no-index"],
+        ),
+        (
+            "img",
+            0,
+            [
+                "other-version-only",
+                "v1",
+                "reads-no-index",
+                "v1",
+                "zstd",
+                "zstd",
+                "other-version-only",
+            ],
+        ),
         ("v2", 0, ["v2", "v2", "reads-no-index", "other-version-only", "zstd", "zstd", "v2"]),
         ("both", 0, ["v2", "v2", "reads-no-index", "v1", "zstd", "zstd", "v2"]),
         ("gone", 0, ["unusable", "unusable", "reads-no-index", "v1", "zstd", "zstd", "unusable"]),
-        ("odd", 0, ["odd-annotation", "odd-annotation", "reads-no-index", "v1", "zstd", "zstd", "odd-annotation"]),
-        ("empty", 0, ["other-version-only", "v1", "reads-no-index", "v1", "zstd", "zstd", "other-version-only"]),
+        (
+            "odd",
+            0,
+            [
+                "odd-annotation",
+                "odd-annotation",
+                "reads-no-index",
+                "v1",
+                "zstd",
+                "zstd",
+                "odd-annotation",
+            ],
+        ),
+        (
+            "empty",
+            0,
+            [
+                "other-version-only",
+                "v1",
+                "reads-no-index",
+                "v1",
+                "zstd",
+                "zstd",
+                "other-version-only",
+            ],
+        ),
     ] {
         let name = format!("oci:{image}");
         let inspected = sandbox.json(0, &["inspect", "--format=json", &name]);

@@ -33,12 +33,16 @@ fn deflated(content: &[u8]) -> Vec<u8> {
 /// The size of the layers that can be indexed, in bytes.
 fn layer_bytes(report: &Value) -> u64 {
     let layers = report["images"][0]["manifests"][0]["layers"].as_array().unwrap().iter();
-    layers.filter(|layer| layer["reason"].is_null()).map(|layer| layer["size"].as_u64().unwrap()).sum()
+    layers
+        .filter(|layer| layer["reason"].is_null())
+        .map(|layer| layer["size"].as_u64().unwrap())
+        .sum()
 }
 
 /// Runs `index` with a separate cache, and returns its report.
 fn run(sandbox: &Sandbox, args: &[&str]) -> Value {
-    let options = ["index", "--min-layer-size=1KiB", "--jobs=2", "--cache-dir=cache", "--format=json"];
+    let options =
+        ["index", "--min-layer-size=1KiB", "--jobs=2", "--cache-dir=cache", "--format=json"];
     sandbox.json(0, &[&options, args, &["oci:img:v1"]].concat())
 }
 
@@ -50,7 +54,12 @@ fn manifest(report: &Value) -> &Value {
 /// written.
 fn came(report: &Value) -> Value {
     let manifest = manifest(report);
-    json!([manifest["status"], manifest["fine"]["status"], report["bytes_read"], report["bytes_written"] != 0])
+    json!([
+        manifest["status"],
+        manifest["fine"]["status"],
+        report["bytes_read"],
+        report["bytes_written"] != 0
+    ])
 }
 
 fn fine_digest(report: &Value) -> String {
@@ -96,7 +105,9 @@ fn both_kinds_are_built_from_one_reading_and_a_second_run_reads_nothing() {
         let layer = fine::decode(&bytes, &mut memory).unwrap();
         assert_eq!(layer.spans().layer(), document.layer);
         assert!(layer.entries().iter().any(|entry| entry.name.ends_with(b"/file0")));
-        let head = fine::decode_head(&bytes[..document.head_size as usize], document.size, &mut memory).unwrap();
+        let head =
+            fine::decode_head(&bytes[..document.head_size as usize], document.size, &mut memory)
+                .unwrap();
         assert_eq!(head.start_size(), document.start_size);
     }
 
@@ -106,9 +117,13 @@ fn both_kinds_are_built_from_one_reading_and_a_second_run_reads_nothing() {
     assert_eq!(fine_digest(&again), fine_digest(&first));
     assert_eq!(sandbox.files("img"), files);
     let text = sandbox.run(&["index", "--fine", "--min-layer-size=1KiB", "oci:img:v1"]);
-    assert!(text.contains(&format!("  fine index {}\n  up to date", fine_digest(&first))), "{text}");
+    assert!(
+        text.contains(&format!("  fine index {}\n  up to date", fine_digest(&first))),
+        "{text}"
+    );
     assert!(text.contains(", of which a start fetches "), "{text}");
-    let digests = sandbox.run(&["index", "--fine", "--min-layer-size=1KiB", "--quiet", "oci:img:v1"]);
+    let digests =
+        sandbox.run(&["index", "--fine", "--min-layer-size=1KiB", "--quiet", "oci:img:v1"]);
     assert!(digests.contains(&format!("\n{}\n", fine_digest(&first))), "{digests}");
 }
 
@@ -129,7 +144,10 @@ fn fine_only_builds_no_soci_index() {
     assert_eq!(fine_digest(&beside), fine_digest(&first));
     // Without the option, the fine index is neither reported nor changed.
     let without = run(&sandbox, &[]);
-    assert_eq!((&came(&without)[0], &manifest(&without)["fine"]), (&json!("already-there"), &Value::Null));
+    assert_eq!(
+        (&came(&without)[0], &manifest(&without)["fine"]),
+        (&json!("already-there"), &Value::Null)
+    );
 }
 
 #[test]
@@ -167,7 +185,8 @@ fn a_fine_index_with_other_options_is_replaced() {
     let recorded = run(&sandbox, &["--fine-only", "--profile=one"]);
     attached(&recorded);
     assert_eq!(replaced(&recorded), json!([fine_digest(&plain)]));
-    let documents = |report: &Value| manifest(report)["fine"]["documents"].as_array().unwrap().clone();
+    let documents =
+        |report: &Value| manifest(report)["fine"]["documents"].as_array().unwrap().clone();
     let [of_gzip, of_plain] = <[Value; 2]>::try_from(documents(&recorded)).unwrap();
     assert!(of_gzip["start_size"].as_u64() > of_gzip["head_size"].as_u64(), "{of_gzip}");
     // Spans of a plain tar have no windows.
@@ -179,7 +198,10 @@ fn a_fine_index_with_other_options_is_replaced() {
         &mut Budget::new(1 << 30).open(),
     );
     let starts: Vec<u32> = head.unwrap().start().iter().map(|spans| spans.start.0).collect();
-    assert!(starts.len() >= 2 && starts[0] > *starts.last().unwrap(), "in the order of the reads: {starts:?}");
+    assert!(
+        starts.len() >= 2 && starts[0] > *starts.last().unwrap(),
+        "in the order of the reads: {starts:?}"
+    );
     let merged = run(&sandbox, &["--fine-only", "--profile=one", "--profile=two"]);
     attached(&merged);
     assert_eq!(replaced(&merged), json!([fine_digest(&recorded)]));
@@ -194,8 +216,14 @@ fn a_fine_index_with_other_options_is_replaced() {
         );
     }
     // An index that replaces it keeps its profile.
-    let renamed = run(&sandbox, &["--fine-only", "--existing=replace", "--build-tool-identifier=ociseek v0.0.1"]);
-    assert_eq!((&came(&renamed)[1], replaced(&renamed)), (&json!("attached"), json!([fine_digest(&merged)])));
+    let renamed = run(
+        &sandbox,
+        &["--fine-only", "--existing=replace", "--build-tool-identifier=ociseek v0.0.1"],
+    );
+    assert_eq!(
+        (&came(&renamed)[1], replaced(&renamed)),
+        (&json!("attached"), json!([fine_digest(&merged)]))
+    );
     assert_eq!(documents(&renamed), documents(&merged));
     // An older one of ours is replaced. One that claims a newer version is unknown: it stays, and
     // ours is attached too.

@@ -21,7 +21,10 @@ fn help_of_every_command() {
     collect(&sandbox, &mut vec![], &mut pages);
     assert!(pages.len() >= 20, "{}", pages.len());
     for args in [&["-h"][..], &["index", "-h"], &["mount", "-h"], &["verify", "-h"]] {
-        pages.push((["ociseek"].iter().chain(args).copied().collect::<Vec<_>>().join(" "), sandbox.run(args)));
+        pages.push((
+            ["ociseek"].iter().chain(args).copied().collect::<Vec<_>>().join(" "),
+            sandbox.run(args),
+        ));
     }
     if update {
         std::fs::remove_dir_all(&dir).unwrap();
@@ -34,7 +37,10 @@ fn help_of_every_command() {
         for section in sections(page) {
             match *first.entry(section).or_insert(name) {
                 other if other == name || section.lines().count() < 4 => folded.push_str(section),
-                other => folded += &format!("{}\n  (as for {other})\n\n", section.lines().next().unwrap()),
+                other => {
+                    folded +=
+                        &format!("{}\n  (as for {other})\n\n", section.lines().next().unwrap())
+                }
             }
         }
         let page = folded;
@@ -43,7 +49,11 @@ fn help_of_every_command() {
             std::fs::write(&file, page + "\n").unwrap();
         } else {
             let stored = std::fs::read_to_string(&file).unwrap_or_default();
-            assert_eq!(stored, page + "\n", "{name}: the help differs: look at it, then UPDATE_HELP=1");
+            assert_eq!(
+                stored,
+                page + "\n",
+                "{name}: the help differs: look at it, then UPDATE_HELP=1"
+            );
         }
         wanted.push(file);
     }
@@ -56,7 +66,9 @@ fn help_of_every_command() {
 /// Each command that does something has a line in docs/commands.md.
 #[test]
 fn every_command_is_on_the_page_of_commands() {
-    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/commands.md")).unwrap();
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/commands.md"))
+            .unwrap();
     let mut pages = vec![];
     collect(&Sandbox::new(), &mut vec![], &mut pages);
     for (name, _) in &pages {
@@ -71,10 +83,16 @@ fn collect(sandbox: &Sandbox, command: &mut Vec<String>, pages: &mut Vec<(String
     let page = sandbox.run(&args);
     let below: Vec<String> = (page.lines().skip_while(|line| !line.starts_with("Usage:")))
         .take_while(|line| *line != "Options:")
-        .filter_map(|line| line.strip_prefix("  ").filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase())))
+        .filter_map(|line| {
+            line.strip_prefix("  ")
+                .filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()))
+        })
         .filter_map(|line| line.split(' ').next().map(str::to_owned))
         .collect();
-    let name = std::iter::once("ociseek").chain(command.iter().map(String::as_str)).collect::<Vec<_>>().join(" ");
+    let name = std::iter::once("ociseek")
+        .chain(command.iter().map(String::as_str))
+        .collect::<Vec<_>>()
+        .join(" ");
     pages.push((name, page));
     for verb in below.into_iter().filter(|verb| verb != "help") {
         command.push(verb);
@@ -102,7 +120,11 @@ fn sections(page: &str) -> Vec<&str> {
 fn options(page: &str) -> Vec<&str> {
     // Options without a letter are aligned with the others. Descriptions are indented further.
     let lines = page.lines().filter(|line| line.starts_with("  -") || line.starts_with("      --"));
-    lines.filter_map(|line| line.split([' ', ',', '=', '[', '.']).find(|word| word.starts_with("--"))).collect()
+    lines
+        .filter_map(|line| {
+            line.split([' ', ',', '=', '[', '.']).find(|word| word.starts_with("--"))
+        })
+        .collect()
 }
 
 /// `-h` shows a part of `--help`, in the same order, without the variables.
@@ -128,14 +150,23 @@ fn short_help_is_short() {
     let page = |args: &[&str]| sandbox.run(args);
     let index = page(&["index", "-h"]);
     assert!(index.lines().count() < 80, "{index}");
-    assert!(index.contains("\nAll options, their environment variables, and examples: ociseek index --help\n"));
+    assert!(index.contains(
+        "\nAll options, their environment variables, and examples: ociseek index --help\n"
+    ));
     assert!(!index.contains("--client-key") && page(&["index", "--help"]).contains("--client-key"));
     let headings = |page: &str| -> Vec<String> {
-        let headings = sections(page).into_iter().skip(1).map(|section| section.lines().next().unwrap().to_owned());
+        let headings = sections(page)
+            .into_iter()
+            .skip(1)
+            .map(|section| section.lines().next().unwrap().to_owned());
         headings.filter(|line| !line.starts_with("Arguments")).collect()
     };
     let headings = headings(&index);
-    assert_eq!((headings[0].as_str(), headings.last().unwrap().as_str()), ("Options:", "Output:"), "{headings:?}");
+    assert_eq!(
+        (headings[0].as_str(), headings.last().unwrap().as_str()),
+        ("Options:", "Output:"),
+        "{headings:?}"
+    );
     // It is also shown if there are no arguments.
     assert!(!sandbox.run(&[]).contains("[env"));
 }
@@ -239,7 +270,10 @@ fn every_option_of_index_has_an_environment_variable() {
     let help = sandbox.run(&["index", "--help"]);
     let options: Vec<&str> = (help.lines().map(str::trim))
         .filter_map(|line| {
-            line.strip_prefix("-o, ").or(line.strip_prefix("-j, ")).or(line.strip_prefix("-q, ")).or(Some(line))
+            line.strip_prefix("-o, ")
+                .or(line.strip_prefix("-j, "))
+                .or(line.strip_prefix("-q, "))
+                .or(Some(line))
         })
         .filter_map(|line| line.strip_prefix("--"))
         .filter_map(|line| line.split([' ', '.', '[']).next())
@@ -282,7 +316,10 @@ fn one_variable_sets_the_queue() {
     ];
     for args in commands {
         let refused = shown(sandbox.command(args).env("OCISEEK_QUEUE", "no queue"));
-        assert!(refused.contains("invalid value 'no queue' for '$OCISEEK_QUEUE'"), "{args:?}: {refused}");
+        assert!(
+            refused.contains("invalid value 'no queue' for '$OCISEEK_QUEUE'"),
+            "{args:?}: {refused}"
+        );
     }
     // The earlier name, for installed services.
     for args in &commands[1..] {
@@ -302,8 +339,14 @@ fn registries_that_no_image_is_named_after_are_refused() {
         (&["hook", "lambda", "--ecr-registry=registry"], "registry"),
     ] {
         let refused = sandbox.run(args);
-        assert!(refused.contains(&format!("invalid value '{value}' for '--")), "{args:?}: {refused}");
-        assert!(refused.contains("HOST:PORT, or a HOST that has a dot or is localhost"), "{args:?}: {refused}");
+        assert!(
+            refused.contains(&format!("invalid value '{value}' for '--")),
+            "{args:?}: {refused}"
+        );
+        assert!(
+            refused.contains("HOST:PORT, or a HOST that has a dot or is localhost"),
+            "{args:?}: {refused}"
+        );
         assert!(refused.ends_with("--- status 2 ---"), "{args:?}: {refused}");
     }
 }
@@ -374,10 +417,15 @@ fn commands_of_other_tools_get_a_hint() {
         (&["ls", "app.tar"], "there is no such file"),
     ] {
         let said = sandbox.run(args);
-        let line = said.lines().find(|line| line.starts_with("hint: ")).unwrap_or_else(|| panic!("{args:?}: {said}"));
+        let line = said
+            .lines()
+            .find(|line| line.starts_with("hint: "))
+            .unwrap_or_else(|| panic!("{args:?}: {said}"));
         assert!(line.contains(hint), "{args:?}: {line}");
         assert!(
-            !said.contains("similar") && !said.contains("use '--") && said.ends_with("--- status 2 ---"),
+            !said.contains("similar")
+                && !said.contains("use '--")
+                && said.ends_with("--- status 2 ---"),
             "{args:?}: {said}"
         );
     }
@@ -386,7 +434,8 @@ fn commands_of_other_tools_get_a_hint() {
     // For a mere typing error, clap has a suggestion.
     let mistyped = sandbox.run(&["inspct", "app"]);
     assert!(
-        mistyped.contains("similar subcommands exist: 'list', 'inspect'") && !mistyped.contains("hint:"),
+        mistyped.contains("similar subcommands exist: 'list', 'inspect'")
+            && !mistyped.contains("hint:"),
         "{mistyped}"
     );
 }
@@ -406,12 +455,15 @@ fn names_of_other_tools_are_understood() {
     ] {
         assert_eq!(sandbox.run(args), listed, "{args:?}");
     }
-    let platforms = ["index", "--dry-run", "--quiet", "--all-platforms", "--min-layer-size=0", "oci:img"];
+    let platforms =
+        ["index", "--dry-run", "--quiet", "--all-platforms", "--min-layer-size=0", "oci:img"];
     assert!(sandbox.run(&platforms).starts_with("sha256:"));
     assert!(sandbox.run(&["list", "--authfile", "none", "oci:img"]).contains("none: cannot read"));
     assert!(sandbox.run(&["ls", "-h"]).contains("Usage: ociseek ls"));
     assert!(
-        sandbox.run(&["man", "hook", "serve"]).contains("ociseek hook serve [OPTIONS]".replace('-', "\\-").as_str())
+        sandbox
+            .run(&["man", "hook", "serve"])
+            .contains("ociseek hook serve [OPTIONS]".replace('-', "\\-").as_str())
     );
     let none = sandbox.run(&["index", "--jobs", "-1", "oci:img"]);
     assert!(none.contains("-1 is not in 1..=256"), "{none}");
@@ -421,8 +473,15 @@ fn names_of_other_tools_are_understood() {
         assert!(swapped.contains("the image comes first"), "{swapped}");
     }
     let archive = sandbox.run(&["convert", "oci:img", "app.tar"]);
-    assert!(archive.contains("archives are read-only: write to a registry or a layout"), "{archive}");
-    assert!(sandbox.run(&["copy", "oci:img", "app.tar"]).contains("archives are read-only: copy to a registry"));
+    assert!(
+        archive.contains("archives are read-only: write to a registry or a layout"),
+        "{archive}"
+    );
+    assert!(
+        sandbox
+            .run(&["copy", "oci:img", "app.tar"])
+            .contains("archives are read-only: copy to a registry")
+    );
     let pattern = sandbox.run(&["ls", "oci:img", "*.so"]);
     assert!(pattern.contains("without patterns: ociseek ls -R IMAGE"), "{pattern}");
     let with_path = sandbox.run(&["ls", "localhost:5000/app:v1:/etc"]);
@@ -437,7 +496,9 @@ fn names_of_other_tools_are_understood() {
 fn a_local_archive_is_not_looked_up_on_docker_hub() {
     let sandbox = Sandbox::new();
     std::fs::write(sandbox.path("app.tar"), "").unwrap();
-    for args in [&["inspect", "app.tar"][..], &["index", "--dry-run", "app.tar"], &["ls", "app.tar"]] {
+    for args in
+        [&["inspect", "app.tar"][..], &["index", "--dry-run", "app.tar"], &["ls", "app.tar"]]
+    {
         let want = "--- stderr ---\nerror: app.tar is a file, not an image name\n\
                     hint: to read the file, use oci-archive:app.tar\n--- status 2 ---";
         assert_eq!(sandbox.run(args), want, "{args:?}");
@@ -454,7 +515,9 @@ fn a_local_folder_is_not_looked_up_on_docker_hub() {
         ("dir:img", "dir:img is a folder", "to read the layout, use oci:img"),
         ("dir:saved", "dir:saved is a folder", "use oci:DIR after skopeo copy dir:saved oci:DIR"),
     ] {
-        let want = format!("--- stderr ---\nerror: {said}, not an image name\nhint: {hint}\n--- status 2 ---");
+        let want = format!(
+            "--- stderr ---\nerror: {said}, not an image name\nhint: {hint}\n--- status 2 ---"
+        );
         assert_eq!(sandbox.run(&["ls", typed]), want);
     }
 }

@@ -57,15 +57,27 @@ fn cases(whole: &Ztoc) -> Vec<Case> {
     with("no checkpoints".into(), false, &|z| list(z).clear());
     for number in [0, 1, list(&mut whole.clone()).len() - 1] {
         for by in [1, 3, 1000, 1 << 40, 1 << 62] {
-            with(format!("checkpoint {number} in + {by}"), true, &|z| list(z)[number].input.0 += by);
-            with(format!("checkpoint {number} out + {by}"), true, &|z| list(z)[number].output.0 += by);
+            with(format!("checkpoint {number} in + {by}"), true, &|z| {
+                list(z)[number].input.0 += by
+            });
+            with(format!("checkpoint {number} out + {by}"), true, &|z| {
+                list(z)[number].output.0 += by
+            });
         }
         for bits in [1, 7, 8, 255] {
-            with(format!("checkpoint {number} bits {bits}"), true, &|z| list(z)[number].bits = bits);
+            with(format!("checkpoint {number} bits {bits}"), true, &|z| {
+                list(z)[number].bits = bits
+            });
         }
-        with(format!("window {number}"), true, &|z| list(z)[number].window.iter_mut().for_each(|b| *b ^= 0x55));
-        with(format!("wrong digest {number}"), false, &|z| z.span_digests[number] = Digest::sha256(b"x"));
-        with(format!("sha512 {number}"), false, &|z| z.span_digests[number] = Digest::of(Algorithm::Sha512, b"x"));
+        with(format!("window {number}"), true, &|z| {
+            list(z)[number].window.iter_mut().for_each(|b| *b ^= 0x55)
+        });
+        with(format!("wrong digest {number}"), false, &|z| {
+            z.span_digests[number] = Digest::sha256(b"x")
+        });
+        with(format!("sha512 {number}"), false, &|z| {
+            z.span_digests[number] = Digest::of(Algorithm::Sha512, b"x")
+        });
         with(format!("checkpoint {number} twice"), false, &|z| {
             let again = list(z)[number].clone();
             list(z).insert(number, again);
@@ -76,13 +88,16 @@ fn cases(whole: &Ztoc) -> Vec<Case> {
     for span_size in [1, 1 << 40, i64::MAX as u64] {
         with(format!("a plain tar in spans of {span_size}"), false, &|z| {
             let size = z.compressed_size.0;
-            z.checkpoints = Checkpoints::Uncompressed { span_size: SpanSize::new(span_size).unwrap(), size };
+            z.checkpoints =
+                Checkpoints::Uncompressed { span_size: SpanSize::new(span_size).unwrap(), size };
             z.span_digests.truncate(1);
         });
     }
     with("a plain tar with its digest".into(), true, &|z| {
-        z.checkpoints =
-            Checkpoints::Uncompressed { span_size: SpanSize::new(1 << 40).unwrap(), size: z.compressed_size.0 };
+        z.checkpoints = Checkpoints::Uncompressed {
+            span_size: SpanSize::new(1 << 40).unwrap(),
+            size: z.compressed_size.0,
+        };
         z.span_digests = vec![Digest::sha256(b"not it")];
     });
     // d9: extents.
@@ -94,15 +109,27 @@ fn cases(whole: &Ztoc) -> Vec<Case> {
             });
         }
         for size in [0, 1, 1 << 20, 1 << 40, (i64::MAX as u64) - end] {
-            with(format!("size of entry {number} is {size}"), true, &|z| z.files[number].size = size);
+            with(format!("size of entry {number} is {size}"), true, &|z| {
+                z.files[number].size = size
+            });
         }
     }
     with("two files in one place".into(), false, &|z| z.files[2].offset = z.files[1].offset);
-    with("all files in one place".into(), false, &|z| z.files.iter_mut().for_each(|f| f.offset = Uncompressed(512)));
+    with("all files in one place".into(), false, &|z| {
+        z.files.iter_mut().for_each(|f| f.offset = Uncompressed(512))
+    });
     with("entries reversed".into(), false, &|z| z.files.reverse());
     with("no entries".into(), false, &|z| z.files.clear());
-    for kind in [FileKind::Directory, FileKind::Symlink, FileKind::CharDevice, FileKind::Fifo, FileKind::HardLink] {
-        with(format!("every entry a {}", kind.name()), false, &|z| z.files.iter_mut().for_each(|f| f.kind = kind));
+    for kind in [
+        FileKind::Directory,
+        FileKind::Symlink,
+        FileKind::CharDevice,
+        FileKind::Fifo,
+        FileKind::HardLink,
+    ] {
+        with(format!("every entry a {}", kind.name()), false, &|z| {
+            z.files.iter_mut().for_each(|f| f.kind = kind)
+        });
         with(format!("an entry a {}", kind.name()), false, &|z| z.files[3].kind = kind);
     }
     // d11 and a35: names.
@@ -137,25 +164,35 @@ fn cases(whole: &Ztoc) -> Vec<Case> {
         b"C:\\x",
     ];
     for name in names {
-        with(format!("name {:?}", name.escape_ascii().to_string()), false, &|z| z.files[3].name = name.into());
+        with(format!("name {:?}", name.escape_ascii().to_string()), false, &|z| {
+            z.files[3].name = name.into()
+        });
         with(format!("link {:?}", name.escape_ascii().to_string()), false, &|z| {
             (z.files[3].kind, z.files[3].linkname) = (FileKind::HardLink, name.into());
         });
         with(format!("symlink first {:?}", name.escape_ascii().to_string()), false, &|z| {
             let mut link = z.files[1].clone();
-            (link.kind, link.name, link.linkname) = (FileKind::Symlink, (*b"dir").into(), name.into());
+            (link.kind, link.name, link.linkname) =
+                (FileKind::Symlink, (*b"dir").into(), name.into());
             link.size = 0;
             z.files.insert(0, link);
         });
     }
     for length in [255, 256, 3000, 4096, 100_000] {
-        with(format!("a name of {length} bytes"), false, &|z| z.files[3].name = vec![b'n'; length].into());
-        with(format!("a path of {length} bytes"), false, &|z| z.files[3].name = b"p/".repeat(length / 2).into());
+        with(format!("a name of {length} bytes"), false, &|z| {
+            z.files[3].name = vec![b'n'; length].into()
+        });
+        with(format!("a path of {length} bytes"), false, &|z| {
+            z.files[3].name = b"p/".repeat(length / 2).into()
+        });
         with(format!("a link of {length} bytes"), false, &|z| {
-            (z.files[3].kind, z.files[3].linkname) = (FileKind::HardLink, vec![b'n'; length].into());
+            (z.files[3].kind, z.files[3].linkname) =
+                (FileKind::HardLink, vec![b'n'; length].into());
         });
     }
-    with("a name of 500,000 parts".into(), false, &|z| z.files[3].name = b"p/".repeat(500_000).into());
+    with("a name of 500,000 parts".into(), false, &|z| {
+        z.files[3].name = b"p/".repeat(500_000).into()
+    });
     with("a link to itself".into(), false, &|z| {
         (z.files[3].kind, z.files[3].linkname) = (FileKind::HardLink, z.files[3].name.clone());
     });
@@ -175,9 +212,13 @@ fn cases(whole: &Ztoc) -> Vec<Case> {
     });
     // Other fields.
     for number in [i64::MIN, -1, i64::MAX] {
-        with(format!("mode {number}"), false, &|z| z.files.iter_mut().for_each(|f| f.mode = number));
+        with(format!("mode {number}"), false, &|z| {
+            z.files.iter_mut().for_each(|f| f.mode = number)
+        });
         with(format!("device {number}"), false, &|z| {
-            z.files.iter_mut().for_each(|f| (f.kind, f.devmajor, f.devminor) = (FileKind::CharDevice, number, number));
+            z.files.iter_mut().for_each(|f| {
+                (f.kind, f.devmajor, f.devminor) = (FileKind::CharDevice, number, number)
+            });
         });
     }
     for seconds in [-62_167_219_200, -1, 253_402_300_799] {
@@ -193,11 +234,14 @@ fn cases(whole: &Ztoc) -> Vec<Case> {
     for number in 0..200 {
         let mut bytes = encoded.clone();
         for _ in 0..1 + number % 5 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             // Windows are most of the bytes, but little is parsed in them. The tables are before
             // and after them.
             let at = (state >> 33) as usize % 20_000;
-            let at = if number % 2 == 0 { at % bytes.len() } else { bytes.len() - 1 - at % bytes.len() };
+            let at =
+                if number % 2 == 0 { at % bytes.len() } else { bytes.len() - 1 - at % bytes.len() };
             bytes[at] = (state >> 20) as u8;
         }
         add(format!("bytes changed, {number}"), bytes, true);
@@ -210,7 +254,10 @@ fn found(dir: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     let mut found = Vec::new();
     let mut open = vec![dir.to_owned()];
     while let Some(dir) = open.pop() {
-        for entry in std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("can be listed").path()) {
+        for entry in std::fs::read_dir(dir)
+            .expect("a directory")
+            .map(|entry| entry.expect("can be listed").path())
+        {
             let kind = entry.symlink_metadata().expect("is there").file_type();
             assert!(kind.is_dir() || kind.is_file(), "{} is a {kind:?}", entry.display());
             if kind.is_dir() {
@@ -253,18 +300,22 @@ fn hostile_ztocs_do_no_harm() {
         let result = run(&case.ztoc, &File::open(&layer).expect("is there"), &out);
         assert!(started.elapsed() < PATIENCE, "{} took {:?}", case.name, started.elapsed());
         // Nothing outside the output has changed, and the output has no incomplete files.
-        let outside: Vec<_> = found(jail.path()).into_iter().filter(|(path, _)| !path.starts_with(&out)).collect();
+        let outside: Vec<_> =
+            found(jail.path()).into_iter().filter(|(path, _)| !path.starts_with(&out)).collect();
         assert_eq!(outside.len(), 4, "{}: {outside:?}", case.name);
         assert_eq!(std::fs::read(&canary).expect("is there"), b"canary", "{}", case.name);
         let files = if out.is_dir() { found(&out) } else { Vec::new() };
-        let contents: Vec<&Vec<u8>> = files.iter().filter_map(|(_, content)| content.as_ref()).collect();
+        let contents: Vec<&Vec<u8>> =
+            files.iter().filter_map(|(_, content)| content.as_ref()).collect();
         if !case.may_lie {
-            let parts: Vec<&FileMetadata> = whole.files.iter().filter(|file| file.kind == FileKind::Regular).collect();
+            let parts: Vec<&FileMetadata> =
+                whole.files.iter().filter(|file| file.kind == FileKind::Regular).collect();
             let is_of_the_layer = |content: &[u8]| {
                 content.is_empty()
-                    || parts
-                        .iter()
-                        .any(|f| tar[f.offset.0 as usize..(f.offset.0 + f.size) as usize].starts_with(content))
+                    || parts.iter().any(|f| {
+                        tar[f.offset.0 as usize..(f.offset.0 + f.size) as usize]
+                            .starts_with(content)
+                    })
             };
             assert!(contents.iter().all(|content| is_of_the_layer(content)), "{}", case.name);
         }
@@ -282,7 +333,8 @@ fn hostile_ztocs_do_no_harm() {
         // The other readers of a ztoc must cope with it too.
         if let Ok(ztoc) = decode(&case.ztoc) {
             let _ = Tree::flatten([&ztoc.files[..]]);
-            let mut proof = LayerProof::new(Some(Arc::new(ztoc)), Algorithm::Sha256, Algorithm::Sha256);
+            let mut proof =
+                LayerProof::new(Some(Arc::new(ztoc)), Algorithm::Sha256, Algorithm::Sha256);
             proof.push(&blob);
             proof.finish();
         }
@@ -371,7 +423,11 @@ fn extraction_stops_when_cancelled() {
     let left = std::cell::Cell::new(9);
     let go_on = || left.replace(left.get() - 1) > 0;
     assert!(matches!(extract(&table, &layer, &mut output, &go_on), Err(ExtractError::Stopped)));
-    assert!(found(&dir.path().join("out")).iter().all(|(path, _)| !path.to_string_lossy().contains(".ociseek-")));
+    assert!(
+        found(&dir.path().join("out"))
+            .iter()
+            .all(|(path, _)| !path.to_string_lossy().contains(".ociseek-"))
+    );
 }
 
 #[test]
@@ -395,7 +451,11 @@ fn the_command_extracts_all_entries_or_some() {
     hint: use --force to replace existing files, or an empty directory for --output
     --- status 1 ---
     "#);
-    assert!(sandbox.run(&[&args("ztoc", "out")[..], &["--force"]].concat()).ends_with("--- status 0 ---"));
+    assert!(
+        sandbox
+            .run(&[&args("ztoc", "out")[..], &["--force"]].concat())
+            .ends_with("--- status 0 ---")
+    );
     let wrong = sandbox.run(&args("wrong", "out2"));
     assert!(wrong.contains("cannot be read: the bytes of span 3 have the digest"), "{wrong}");
     assert!(wrong.ends_with("--- status 1 ---"), "{wrong}");

@@ -1,7 +1,8 @@
 //! `ociseek inspect` on layouts.
 
 use crate::support::sandbox::{
-    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, enabled, gzip, index, small_image, tar, two_platforms,
+    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, enabled, gzip, index, small_image, tar,
+    two_platforms,
 };
 use insta::assert_snapshot;
 use serde_json::json;
@@ -215,8 +216,12 @@ fn an_index_is_named_by_its_first_digits() {
     let full = "sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95";
     for command in [&["inspect"][..], &["verify", "--json"]] {
         let run = |index: &str| sandbox.run(&[command, &["--index", index, "oci:img"]].concat());
-        let seconds =
-            |text: String| text.lines().filter(|line| !line.contains("seconds")).map(str::to_owned).collect::<Vec<_>>();
+        let seconds = |text: String| {
+            text.lines()
+                .filter(|line| !line.contains("seconds"))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
         let by_digest = seconds(run(full));
         // verify finds a difference in the config of this image.
         assert!(
@@ -291,7 +296,8 @@ fn an_index_of_version_2() {
     sandbox.run(&index(&["--quiet", "oci:enabled"]));
     let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:enabled"]);
     let indexes = inspected["manifests"][0]["indexes"].as_array().unwrap();
-    let facts: Vec<_> = indexes.iter().map(|i| json!([i["version"], i["found_by"], i["chosen"]])).collect();
+    let facts: Vec<_> =
+        indexes.iter().map(|i| json!([i["version"], i["found_by"], i["chosen"]])).collect();
     assert_eq!(facts, [json!([2, "annotation", true]), json!([1, "layout", false])]);
     // Unless it is requested.
     let asked = indexes[1]["digest"].as_str().unwrap();
@@ -308,7 +314,8 @@ fn indexes_that_cannot_be_used() {
     // The manifest names an index that does not exist.
     let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:enabled"]);
     let digest = inspected["manifests"][0]["indexes"][0]["digest"].as_str().unwrap();
-    std::fs::remove_file(sandbox.path("enabled/blobs/sha256").join(&digest["sha256:".len()..])).unwrap();
+    std::fs::remove_file(sandbox.path("enabled/blobs/sha256").join(&digest["sha256:".len()..]))
+        .unwrap();
     assert_snapshot!(sandbox.run(&["inspect", "oci:enabled"]), @r#"
     oci:enabled linux/amd64
       manifest sha256:f72c32e171b15fcb107d00610ed26ee73245b2f59db3e0c807cba9dd3b4485b6
@@ -345,11 +352,22 @@ fn a_converted_image_whose_config_states_no_platform() {
         layout.tag(manifest, "v1");
         let from = format!("oci:{name}");
         let to = format!("oci:{name}-soci");
-        sandbox.json(0, &["convert", "--format=json", "--no-cache", "--min-layer-size=0", &from, &to]);
-        let text = sandbox.run(&["convert", "--no-cache", "--min-layer-size=0", &from, &format!("{to}-2")]);
+        sandbox
+            .json(0, &["convert", "--format=json", "--no-cache", "--min-layer-size=0", &from, &to]);
+        let text = sandbox.run(&[
+            "convert",
+            "--no-cache",
+            "--min-layer-size=0",
+            &from,
+            &format!("{to}-2"),
+        ]);
         assert_eq!(text.contains("unknown platform"), platform.ends_with("unknown"), "{text}");
         let files = |image: &str| sandbox.run(&["ls", "--no-cache", image]);
         assert_eq!(files(&to), files(&from), "{name}");
-        assert_eq!(sandbox.json(0, &["inspect", "--format=json", &to])["manifests"][0]["platform"], platform, "{name}");
+        assert_eq!(
+            sandbox.json(0, &["inspect", "--format=json", &to])["manifests"][0]["platform"],
+            platform,
+            "{name}"
+        );
     }
 }

@@ -14,8 +14,12 @@ fn undocumented_fields_are_detected() {
         "features": ["nats"], "build_tool_identifier": "x", "ztoc_version": "0.9", "soci_version": "v0.15.0",
     });
     check(&["version"], &version);
-    let changes: [(&str, Value); 4] =
-        [("commit", 1.into()), ("features", Value::Null), ("schema_version", (-1).into()), ("new", Value::Null)];
+    let changes: [(&str, Value); 4] = [
+        ("commit", 1.into()),
+        ("features", Value::Null),
+        ("schema_version", (-1).into()),
+        ("new", Value::Null),
+    ];
     for (field, wrong) in changes {
         let mut changed = version.clone();
         changed[field] = wrong;
@@ -37,13 +41,22 @@ fn manifests_have_the_same_form_in_all_documents() {
     mounts::image(&sandbox, "img", &[tar(1, 4, 50_000), tar(2, 2, 30_000)], &json!({}));
     let inspected = sandbox.json(0, &["inspect", "--json", "oci:img:v1"]);
     let manifest = &inspected["manifests"][0]["manifest"];
-    assert!(manifest["digest"].is_string() && manifest["size"].is_u64() && manifest["media_type"].is_string());
-    let again =
-        sandbox.json(0, &["index", "--min-layer-size=0", "--span-size=64KiB", "--no-cache", "--json", "oci:img:v1"]);
+    assert!(
+        manifest["digest"].is_string()
+            && manifest["size"].is_u64()
+            && manifest["media_type"].is_string()
+    );
+    let again = sandbox.json(
+        0,
+        &["index", "--min-layer-size=0", "--span-size=64KiB", "--no-cache", "--json", "oci:img:v1"],
+    );
     assert_eq!(&again["images"][0]["manifests"][0]["manifest"], manifest);
     let doctor = sandbox.json(0, &["doctor", "--json", "oci:img:v1"]);
     assert_eq!(&doctor["manifests"][0]["manifest"], manifest);
-    assert_eq!(&sandbox.json(0, &["verify", "--json", "oci:img:v1"])["manifests"][0]["manifest"], manifest);
+    assert_eq!(
+        &sandbox.json(0, &["verify", "--json", "oci:img:v1"])["manifests"][0]["manifest"],
+        manifest
+    );
     let listed = sandbox.json(0, &["ls", "--json", "oci:img:v1"]);
     assert_eq!(&listed["manifest"], manifest);
     // Only the digest is known here.
@@ -57,7 +70,12 @@ fn manifests_have_the_same_form_in_all_documents() {
     let index = json!({"digest": index["digest"], "size": index["size"]});
     assert!(index["size"].is_u64(), "{index}");
     assert_eq!(listed["index"], index);
-    let lazy = doctor["manifests"][0]["consumers"].as_array().unwrap().iter().find(|one| one["lazy"] == true).unwrap();
+    let lazy = doctor["manifests"][0]["consumers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["lazy"] == true)
+        .unwrap();
     assert_eq!(lazy["index"], index);
     let coverage = &again["images"][0]["manifests"][0]["coverage"];
     assert_eq!(&lazy["coverage"], coverage);
@@ -70,8 +88,13 @@ fn layers_are_listed_for_images_that_are_up_to_date() {
     let layers = |args: &[&str]| {
         let document = sandbox.json(0, &index(args));
         let manifest = &document["images"][0]["manifests"][0];
-        let shown =
-            |layer: &Value| (layer["status"].clone(), layer["ztoc"]["digest"].clone(), layer["reason"]["code"].clone());
+        let shown = |layer: &Value| {
+            (
+                layer["status"].clone(),
+                layer["ztoc"]["digest"].clone(),
+                layer["reason"]["code"].clone(),
+            )
+        };
         let layers: Vec<_> = manifest["layers"].as_array().unwrap().iter().map(shown).collect();
         (manifest["status"].as_str().unwrap().to_owned(), layers)
     };
@@ -105,7 +128,10 @@ fn every_command_reports_errors_as_json() {
     for args in commands {
         let document = sandbox.json(1, args);
         let error = &document["error"];
-        assert!(error["message"].as_str().is_some_and(|text| text.contains("nothing")), "{args:?}: {document}");
+        assert!(
+            error["message"].as_str().is_some_and(|text| text.contains("nothing")),
+            "{args:?}: {document}"
+        );
         assert_eq!(error["causes"].as_array().map(Vec::is_empty), Some(false));
         // The same text for people goes to standard error, and without --json nothing goes to
         // standard output.
@@ -116,7 +142,10 @@ fn every_command_reports_errors_as_json() {
     }
     // A command that fails before its first write leaves no new layout.
     assert!(!sandbox.path("there").exists());
-    let output = sandbox.command(&["backfill", "--json", "--state=/nowhere/state", "localhost:1"]).output().unwrap();
+    let output = sandbox
+        .command(&["backfill", "--json", "--state=/nowhere/state", "localhost:1"])
+        .output()
+        .unwrap();
     let line = String::from_utf8(output.stdout).unwrap();
     assert_eq!(line.lines().count(), 1, "{line}");
     check(&["backfill"], &serde_json::from_str(&line).unwrap());

@@ -18,7 +18,11 @@ fn segment() -> (Vec<u8>, Vec<u8>) {
     let plain: Vec<u8> = (0..MIB)
         .map(|i| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            if i / 64 % 2 == 0 { (state >> 24) as u8 } else { b"nothing new here\n"[i as usize % 17] }
+            if i / 64 % 2 == 0 {
+                (state >> 24) as u8
+            } else {
+                b"nothing new here\n"[i as usize % 17]
+            }
         })
         .collect();
     let mut encoder = Compress::new(Compression::fast(), false);
@@ -32,10 +36,13 @@ fn write_layer(out: &mut impl Write, mib: u64) -> std::io::Result<()> {
     let (plain, deflated) = segment();
     let stored = |out: &mut dyn Write, data: &[u8], last: u8| {
         let length = data.len() as u16;
-        out.write_all(&[&[last], &length.to_le_bytes()[..], &(!length).to_le_bytes(), data].concat())
+        out.write_all(
+            &[&[last], &length.to_le_bytes()[..], &(!length).to_le_bytes(), data].concat(),
+        )
     };
     out.write_all(b"\x1f\x8b\x08\0\0\0\0\0\0\x03")?;
-    let header = tarball::Block { name: b"big".to_vec(), size: (mib * MIB) as i64, ..Default::default() };
+    let header =
+        tarball::Block { name: b"big".to_vec(), size: (mib * MIB) as i64, ..Default::default() };
     stored(out, &header.bytes(), 0)?;
     for _ in 0..mib {
         out.write_all(&deflated)?;
@@ -70,7 +77,9 @@ fn memory_does_not_grow_with_the_layer() {
         .expect("starts");
     let pid = child.id();
     let mut stdin = child.stdin.take().expect("is piped");
-    let writer = std::thread::spawn(move || write_layer(&mut stdin, mib).expect("the layer is taken to its end"));
+    let writer = std::thread::spawn(move || {
+        write_layer(&mut stdin, mib).expect("the layer is taken to its end")
+    });
     let mut peak = 0;
     let status = loop {
         peak = memory_of(pid, "VmHWM").unwrap_or(0).max(peak);
@@ -83,6 +92,10 @@ fn memory_does_not_grow_with_the_layer() {
     assert!(status.success());
     let ztoc = std::fs::metadata(&output).expect("was written").len();
     let allowed = 96 * MIB + 2 * ztoc;
-    println!("{mib} MiB of tar, ztoc of {ztoc} bytes: peak {} KiB, allowed {} KiB", peak / 1024, allowed / 1024);
+    println!(
+        "{mib} MiB of tar, ztoc of {ztoc} bytes: peak {} KiB, allowed {} KiB",
+        peak / 1024,
+        allowed / 1024
+    );
     assert!(peak > 0 && peak < allowed, "peak {peak} bytes");
 }

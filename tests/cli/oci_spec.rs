@@ -14,8 +14,10 @@ use crate::support::sandbox::{GZIP, Layout, PLAIN, Sandbox, for_platform, gzip, 
 fn image(sandbox: &Sandbox) {
     let mut layout = Layout::new(&sandbox.path("img"));
     let platforms = [(1, "amd64"), (2, "arm64")].map(|(seed, architecture)| {
-        let layers =
-            [layout.blob(GZIP, &gzip(&tar(seed, 3, 200_000))), layout.blob(PLAIN, &tar(seed + 10, 2, 100_000))];
+        let layers = [
+            layout.blob(GZIP, &gzip(&tar(seed, 3, 200_000))),
+            layout.blob(PLAIN, &tar(seed + 10, 2, 100_000)),
+        ];
         for_platform(layout.image(architecture, &layers), architecture)
     });
     let index = layout.image_index(&platforms);
@@ -24,7 +26,8 @@ fn image(sandbox: &Sandbox) {
 
 /// Reads a document strictly: what is written again is the same, but for the order of keys.
 fn read<T: DeserializeOwned + Serialize>(name: &str, document: &Value) {
-    let parsed: T = serde_json::from_value(document.clone()).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let parsed: T =
+        serde_json::from_value(document.clone()).unwrap_or_else(|error| panic!("{name}: {error}"));
     assert_eq!(serde_json::to_value(&parsed).expect("JSON"), *document, "{name}");
 }
 
@@ -48,7 +51,11 @@ fn documents(sandbox: &Sandbox, layout: &str) -> BTreeMap<String, usize> {
         } else {
             read::<ImageManifest>(&name, &document);
         }
-        let kind = if path.ends_with("index.json") { "index.json" } else { kind(&document).expect("a media type") };
+        let kind = if path.ends_with("index.json") {
+            "index.json"
+        } else {
+            kind(&document).expect("a media type")
+        };
         *kinds.entry(kind.to_owned()).or_default() += 1;
     }
     kinds
@@ -82,14 +89,16 @@ fn oci_spec_reads_every_document_that_the_commands_write() {
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    let found: BTreeMap<&str, _> =
-        ["img", "out", "converted", "copied"].map(|layout| (layout, documents(&sandbox, layout))).into();
+    let found: BTreeMap<&str, _> = ["img", "out", "converted", "copied"]
+        .map(|layout| (layout, documents(&sandbox, layout)))
+        .into();
     let count = |layout: &str, kind: &str| found[layout].get(kind).copied().unwrap_or_default();
     let index = "application/vnd.oci.image.index.v1+json";
     let manifest = "application/vnd.oci.image.manifest.v1+json";
     let v1 = "application/vnd.amazon.soci.index.v1+json";
     let v2 = "application/vnd.amazon.soci.index.v2+json";
-    let fine = found["img"].keys().find(|kind| kind.contains("ociseek.fine")).expect("a fine index");
+    let fine =
+        found["img"].keys().find(|kind| kind.contains("ociseek.fine")).expect("a fine index");
     for (layout, kind, least) in [
         ("img", v1, 2),
         ("img", v2, 2),
@@ -106,6 +115,10 @@ fn oci_spec_reads_every_document_that_the_commands_write() {
         assert!(count(layout, kind) >= least, "{layout} has too few of {kind}: {found:?}");
     }
     for layout in found.keys() {
-        assert_eq!((count(layout, "index.json"), count(layout, "oci-layout")), (1, 1), "{layout}: {found:?}");
+        assert_eq!(
+            (count(layout, "index.json"), count(layout, "oci-layout")),
+            (1, 1),
+            "{layout}: {found:?}"
+        );
     }
 }

@@ -39,8 +39,14 @@ fn layer(entries: &[(&str, &str, usize)]) -> Vec<u8> {
 fn image(sandbox: &Sandbox) {
     let mut layout = Layout::new(&sandbox.path("img"));
     let layers = [
-        layout.blob(GZIP, &gzip(&layer(&[("srv/a", "", 90_000), ("srv/b", "", 200_000), ("srv/old", "", 10)]))),
-        layout.blob(PLAIN, &layer(&[("srv/c", "", 100_000), ("srv/link", "b", 0), ("srv/hard", "=srv/c", 0)])),
+        layout.blob(
+            GZIP,
+            &gzip(&layer(&[("srv/a", "", 90_000), ("srv/b", "", 200_000), ("srv/old", "", 10)])),
+        ),
+        layout.blob(
+            PLAIN,
+            &layer(&[("srv/c", "", 100_000), ("srv/link", "b", 0), ("srv/hard", "=srv/c", 0)]),
+        ),
         layout.blob(GZIP, &gzip(&layer(&[("srv/a", "", 120_000), ("srv/.wh.old", "", 0)]))),
     ];
     let image = layout.image("amd64", &layers);
@@ -58,15 +64,22 @@ fn lists(sandbox: &Sandbox, report: &Value) -> Vec<(usize, Vec<(u64, u64)>)> {
     let dir = sandbox.path("img");
     let manifest = &report["images"][0]["manifests"][0];
     let index = document(&dir, &manifest["index"]["digest"]);
-    let layers = document(&dir, &manifest["manifest"]["digest"])["layers"].as_array().unwrap().clone();
+    let layers =
+        document(&dir, &manifest["manifest"]["digest"])["layers"].as_array().unwrap().clone();
     let listed = index["layers"].as_array().unwrap();
-    let first = listed.iter().position(|entry| entry["mediaType"] == PREFETCH).unwrap_or(listed.len());
-    assert!(listed[first..].iter().all(|entry| entry["mediaType"] == PREFETCH), "behind the ztocs: {index}");
+    let first =
+        listed.iter().position(|entry| entry["mediaType"] == PREFETCH).unwrap_or(listed.len());
+    assert!(
+        listed[first..].iter().all(|entry| entry["mediaType"] == PREFETCH),
+        "behind the ztocs: {index}"
+    );
     let list = |entry: &Value| {
         let layer = &entry["annotations"]["com.amazon.soci.image-layer-digest"];
         let place = layers.iter().position(|known| known["digest"] == *layer).unwrap();
         let ranges = document(&dir, &entry["digest"])["prefetch_spans"].as_array().unwrap().clone();
-        let range = |range: &Value| (range["start_span"].as_u64().unwrap(), range["end_span"].as_u64().unwrap());
+        let range = |range: &Value| {
+            (range["start_span"].as_u64().unwrap(), range["end_span"].as_u64().unwrap())
+        };
         (place, ranges.iter().map(range).collect())
     };
     listed[first..].iter().map(list).collect()
@@ -79,16 +92,19 @@ fn paths_lists_and_profiles_resolve_to_spans() {
     std::fs::write(sandbox.path("list.json"), r#"["/srv/hard"]"#).unwrap();
     let profile = json!({"ms": 1, "path": "srv/b", "layer": "x", "offset": 150_000, "size": 4096, "spans": [0]});
     std::fs::write(sandbox.path("start.jsonl"), format!("{profile}\n")).unwrap();
-    let run = |args: &[&str]| sandbox.json(0, &index(&[args, &["--format=json", "oci:img:v1"]].concat()));
+    let run =
+        |args: &[&str]| sandbox.json(0, &index(&[args, &["--format=json", "oci:img:v1"]].concat()));
 
     let plain = run(&[]);
     assert_eq!(lists(&sandbox, &plain), []);
-    let args = ["--prefetch-file=/srv/a", "--prefetch-list=list.json", "--prefetch-profile=start.jsonl"];
+    let args =
+        ["--prefetch-file=/srv/a", "--prefetch-list=list.json", "--prefetch-profile=start.jsonl"];
     let first = run(&args);
     let found = lists(&sandbox, &first);
     assert_eq!(found.iter().map(|(place, _)| *place).collect::<Vec<_>>(), [0, 1, 2], "{found:?}");
     // 4 KiB in the middle of srv/b are in one or two spans, the whole of srv/a in several.
-    let spans = |place: usize| found[place].1.iter().map(|(start, end)| end - start + 1).sum::<u64>();
+    let spans =
+        |place: usize| found[place].1.iter().map(|(start, end)| end - start + 1).sum::<u64>();
     assert!((1..=2).contains(&spans(0)) && spans(1) >= 6 && spans(2) >= 2, "{found:?}");
     let digest = &first["images"][0]["manifests"][0]["index"]["digest"];
 
@@ -96,7 +112,11 @@ fn paths_lists_and_profiles_resolve_to_spans() {
     for args in [&args[..], &[]] {
         let again = run(args);
         let manifest = &again["images"][0]["manifests"][0];
-        assert_eq!((&manifest["status"], &manifest["index"]["digest"]), (&json!("already-there"), digest), "{again}");
+        assert_eq!(
+            (&manifest["status"], &manifest["index"]["digest"]),
+            (&json!("already-there"), digest),
+            "{again}"
+        );
     }
 
     // Another list replaces it.
@@ -106,10 +126,13 @@ fn paths_lists_and_profiles_resolve_to_spans() {
     // A missing file is a warning, an invalid list an error.
     let said = sandbox.run(&index(&["--dry-run", "--prefetch-file=/srv/old", "oci:img:v1"]));
     assert!(
-        said.contains("warning: \"/srv/old\" is not prefetched: no such file or directory: \"/srv/old\""),
+        said.contains(
+            "warning: \"/srv/old\" is not prefetched: no such file or directory: \"/srv/old\""
+        ),
         "{said}"
     );
-    let elsewhere = json!({"ms": 1, "path": "srv/small", "layer": "x", "offset": 0, "size": 1, "spans": [0]});
+    let elsewhere =
+        json!({"ms": 1, "path": "srv/small", "layer": "x", "offset": 0, "size": 1, "spans": [0]});
     std::fs::write(sandbox.path("elsewhere.jsonl"), format!("{profile}\n{elsewhere}\n")).unwrap();
     let said = sandbox.run(&index(&["--dry-run", "--profile=elsewhere.jsonl", "oci:img:v1"]));
     assert!(
@@ -123,9 +146,15 @@ fn paths_lists_and_profiles_resolve_to_spans() {
     // A file may be of any kind, under each of the names that the option had.
     for option in ["--profile", "--prefetch-list", "--prefetch-profile"] {
         let said = sandbox.run(&index(&[&format!("{option}=bad"), "oci:img:v1"]));
-        assert!(said.contains("error: bad: not a prefetch list: not a JSON array of paths"), "{said}");
+        assert!(
+            said.contains("error: bad: not a prefetch list: not a JSON array of paths"),
+            "{said}"
+        );
         let said = sandbox.run(&index(&[&format!("{option}=worse"), "oci:img:v1"]));
-        assert!(said.contains("error: worse: not a prefetch list: line 1 is not a record of a read"), "{said}");
+        assert!(
+            said.contains("error: worse: not a prefetch list: line 1 is not a record of a read"),
+            "{said}"
+        );
         for file in ["list.json", "start.jsonl"] {
             let listed = run(&["--existing=replace", &format!("{option}={file}")]);
             assert!(!lists(&sandbox, &listed).is_empty(), "{option} {file}");
@@ -138,9 +167,12 @@ fn prefetch_lists_match_soci() {
     let Some(oracle) = soci::oracle_binary() else { return };
     let sandbox = Sandbox::new();
     image(&sandbox);
-    let options = ["--build-tool-identifier", "test", "--span-size", "16384", "--min-layer-size", "1024"];
-    for paths in [&["/srv/a"][..], &["srv/b", "/srv//c"], &["srv/a", "srv/b", "srv/c", "srv/none"]] {
-        let wanted: Vec<String> = paths.iter().map(|path| format!("--prefetch-file={path}")).collect();
+    let options =
+        ["--build-tool-identifier", "test", "--span-size", "16384", "--min-layer-size", "1024"];
+    for paths in [&["/srv/a"][..], &["srv/b", "/srv//c"], &["srv/a", "srv/b", "srv/c", "srv/none"]]
+    {
+        let wanted: Vec<String> =
+            paths.iter().map(|path| format!("--prefetch-file={path}")).collect();
         let soci = Command::new(&oracle)
             .arg("convert")
             .args(options)
@@ -153,8 +185,13 @@ fn prefetch_lists_match_soci() {
         let theirs = String::from_utf8(soci.stdout).unwrap().lines().last().unwrap().to_owned();
         let destination = format!("oci:ours-{}:v1", paths.len());
         let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
-        let args =
-            [&["convert", "--quiet", "--no-cache"], &options[..], &wanted, &["oci:img:v1", &destination]].concat();
+        let args = [
+            &["convert", "--quiet", "--no-cache"],
+            &options[..],
+            &wanted,
+            &["oci:img:v1", &destination],
+        ]
+        .concat();
         let ours = sandbox.command(&args).output().unwrap();
         assert!(ours.status.success(), "{}", String::from_utf8_lossy(&ours.stderr));
         assert_eq!(String::from_utf8(ours.stdout).unwrap().trim(), theirs, "{paths:?}");
@@ -163,10 +200,12 @@ fn prefetch_lists_match_soci() {
 
 /// The lists in a report, by the numbers of their layers.
 fn reported(report: &Value, prefetch: &Value) -> Vec<(usize, Vec<(u64, u64)>)> {
-    let layers: Vec<&Value> = report["layers"].as_array().unwrap().iter().map(|layer| &layer["digest"]).collect();
+    let layers: Vec<&Value> =
+        report["layers"].as_array().unwrap().iter().map(|layer| &layer["digest"]).collect();
     let list = |list: &Value| {
         let place = layers.iter().position(|layer| **layer == list["layer"]).unwrap();
-        let range = |range: &Value| (range["first"].as_u64().unwrap(), range["last"].as_u64().unwrap());
+        let range =
+            |range: &Value| (range["first"].as_u64().unwrap(), range["last"].as_u64().unwrap());
         assert!(list["bytes"].as_u64().unwrap() > 0, "{list}");
         (place, list["ranges"].as_array().unwrap().iter().map(range).collect())
     };
@@ -178,7 +217,8 @@ fn reports_list_the_prefetched_spans() {
     let sandbox = Sandbox::new();
     image(&sandbox);
     let args = ["--prefetch-file=/srv/a", "--prefetch-file=/srv/c", "--prefetch-file=/srv/old"];
-    let run = |args: &[&str]| sandbox.json(0, &index(&[args, &["--format=json", "oci:img:v1"]].concat()));
+    let run =
+        |args: &[&str]| sandbox.json(0, &index(&[args, &["--format=json", "oci:img:v1"]].concat()));
     let plain = run(&["--dry-run"]);
     assert_eq!(plain["images"][0]["manifests"][0]["prefetch"], Value::Null);
 
@@ -187,9 +227,11 @@ fn reports_list_the_prefetched_spans() {
     let found = lists(&sandbox, &report);
     assert_eq!(reported(manifest, &manifest["prefetch"]), found);
     assert_eq!(manifest["prefetch"]["carried_over"], false);
-    let missing = json!([{"path": "\"/srv/old\"", "reason": "no such file or directory: \"/srv/old\""}]);
+    let missing =
+        json!([{"path": "\"/srv/old\"", "reason": "no such file or directory: \"/srv/old\""}]);
     assert_eq!(manifest["prefetch"]["missing"], missing);
-    let spans: u64 = found.iter().flat_map(|(_, ranges)| ranges).map(|(first, last)| last - first + 1).sum();
+    let spans: u64 =
+        found.iter().flat_map(|(_, ranges)| ranges).map(|(first, last)| last - first + 1).sum();
     let line = format!("  prefetch {spans} spans of 2 layers, ");
     let said = sandbox.run(&index(&[&args[..], &["--dry-run", "oci:img:v1"]].concat()));
     assert!(said.contains(&line), "{said}");
@@ -202,9 +244,16 @@ fn reports_list_the_prefetched_spans() {
             assert_eq!(*list, Value::Null);
             continue;
         };
-        let shown: Vec<Value> = ranges.iter().map(|(first, last)| json!({"first": first, "last": last})).collect();
+        let shown: Vec<Value> =
+            ranges.iter().map(|(first, last)| json!({"first": first, "last": last})).collect();
         assert_eq!((&list["ranges"], &list["error"]), (&json!(shown), &Value::Null));
-        assert!(manifest["prefetch"]["layers"].as_array().unwrap().iter().any(|told| told["bytes"] == list["bytes"]));
+        assert!(
+            manifest["prefetch"]["layers"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|told| told["bytes"] == list["bytes"])
+        );
     }
     assert_eq!(inspected["indexes"][0]["prefetch"].as_array().unwrap().len(), 2);
     let said = sandbox.run(&["inspect", "oci:img:v1"]);
@@ -212,7 +261,8 @@ fn reports_list_the_prefetched_spans() {
 
     // A missing list is reported, and the rest is shown.
     let artifact = manifest["prefetch"]["layers"][0]["artifact"].as_str().unwrap();
-    std::fs::remove_file(sandbox.path("img/blobs/sha256").join(&artifact["sha256:".len()..])).unwrap();
+    std::fs::remove_file(sandbox.path("img/blobs/sha256").join(&artifact["sha256:".len()..]))
+        .unwrap();
     let said = sandbox.run(&["inspect", "oci:img:v1"]);
     assert!(said.contains(&format!("prefetch list {artifact} cannot be used: ")), "{said}");
     assert!(said.contains(" of 1 layer, ") && said.ends_with("--- status 0 ---"), "{said}");
@@ -221,7 +271,8 @@ fn reports_list_the_prefetched_spans() {
     assert_eq!(errors.filter(|layer| layer["prefetch"]["error"]["message"].is_string()).count(), 1);
 
     let options = ["--span-size=16KiB", "--min-layer-size=0", "--no-cache", "--format=json"];
-    let converted = sandbox.json(0, &[&["convert", "oci:img:v1", "oci:v2:v1"], &options[..], &args].concat());
+    let converted =
+        sandbox.json(0, &[&["convert", "oci:img:v1", "oci:v2:v1"], &options[..], &args].concat());
     let converted = &converted["manifests"][0];
     assert_eq!(reported(converted, &converted["prefetch"]), found);
 }
@@ -233,38 +284,58 @@ fn rebuilding_an_index_keeps_its_prefetch_list() {
     let options = ["index", "--min-layer-size=0", "--no-cache", "--format=json"];
     let run = |args: &[&str]| sandbox.json(0, &[&options[..], args, &["oci:img:v1"]].concat());
     let files = ["--prefetch-file=/srv/a", "--prefetch-file=/srv/b"];
-    let first = run(&[&["--span-size=16KiB", "--build-tool-identifier=ociseek v0.0.1"], &files[..]].concat());
+    let first =
+        run(&[&["--span-size=16KiB", "--build-tool-identifier=ociseek v0.0.1"], &files[..]]
+            .concat());
     let fine = lists(&sandbox, &first);
     assert_eq!(fine.len(), 2);
 
     // With a newer version of this program and other spans, and then with the first ones again.
     let newer = run(&["--span-size=16KiB"]);
     let manifest = &newer["images"][0]["manifests"][0];
-    assert_eq!((&manifest["status"], &manifest["prefetch"]["carried_over"]), (&json!("attached"), &json!(true)));
+    assert_eq!(
+        (&manifest["status"], &manifest["prefetch"]["carried_over"]),
+        (&json!("attached"), &json!(true))
+    );
     assert_eq!(lists(&sandbox, &newer), fine);
     let coarse = run(&["--span-size=64KiB"]);
     let spans = |report: &Value| -> Vec<(usize, u64)> {
-        let sum = |ranges: Vec<(u64, u64)>| ranges.iter().map(|(first, last)| last - first + 1).sum();
+        let sum =
+            |ranges: Vec<(u64, u64)>| ranges.iter().map(|(first, last)| last - first + 1).sum();
         lists(&sandbox, report).into_iter().map(|(place, ranges)| (place, sum(ranges))).collect()
     };
     for ((place, many), (same, few)) in spans(&newer).into_iter().zip(spans(&coarse)) {
         assert!(place == same && few > 0 && few < many, "{many} and {few} spans");
     }
     let again = run(&["--span-size=16KiB"]);
-    let within =
-        |(first, last): &(u64, u64), ranges: &[(u64, u64)]| ranges.iter().any(|(a, b)| a <= first && last <= b);
+    let within = |(first, last): &(u64, u64), ranges: &[(u64, u64)]| {
+        ranges.iter().any(|(a, b)| a <= first && last <= b)
+    };
     for ((_, old), (_, new)) in fine.iter().zip(lists(&sandbox, &again)) {
         assert!(old.iter().all(|range| within(range, &new)), "{old:?} {new:?}");
     }
-    let text = ["index", "--min-layer-size=0", "--no-cache", "--span-size=16KiB", "--existing=replace", "oci:img:v1"];
+    let text = [
+        "index",
+        "--min-layer-size=0",
+        "--no-cache",
+        "--span-size=16KiB",
+        "--existing=replace",
+        "oci:img:v1",
+    ];
     let said = sandbox.run(&text);
     assert!(said.contains(", carried over from the previous index"), "{said}");
 
     // A list that cannot be carried over is reported, and the index is built without it.
-    let lost = again["images"][0]["manifests"][0]["prefetch"]["layers"][0]["artifact"].as_str().unwrap().to_owned();
+    let lost = again["images"][0]["manifests"][0]["prefetch"]["layers"][0]["artifact"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     std::fs::remove_file(sandbox.path("img/blobs/sha256").join(&lost["sha256:".len()..])).unwrap();
     let said = sandbox.run(&text);
-    assert!(said.contains(" is not carried over: ") && said.ends_with("--- status 0 ---"), "{said}");
+    assert!(
+        said.contains(" is not carried over: ") && said.ends_with("--- status 0 ---"),
+        "{said}"
+    );
     assert_eq!(lists(&sandbox, &run(&["--span-size=16KiB"])).len(), 1);
 }
 
@@ -274,20 +345,28 @@ fn converting_takes_over_the_prefetch_list_of_the_source_only() {
     let sandbox = Sandbox::new();
     image(&sandbox);
     let options = ["--span-size=16KiB", "--min-layer-size=0", "--no-cache", "--format=json"];
-    let run =
-        |from: &str, to: &str, more: &[&str]| sandbox.json(0, &[&["convert", from, to], &options[..], more].concat());
+    let run = |from: &str, to: &str, more: &[&str]| {
+        sandbox.json(0, &[&["convert", from, to], &options[..], more].concat())
+    };
     let first = run("oci:img:v1", "oci:v2:v1", &["--prefetch-file=/srv/a"]);
     assert_eq!(first["manifests"][0]["prefetch"]["carried_over"], false);
     // By another tool, from the enabled image.
     let other = run("oci:v2:v1", "oci:other:v1", &["--build-tool-identifier=other"]);
     let new = &other["manifests"][0]["prefetch"];
     let old = &first["manifests"][0]["prefetch"];
-    assert_eq!((&other["status"], &new["carried_over"]), (&json!("written"), &json!(true)), "{other}");
+    assert_eq!(
+        (&other["status"], &new["carried_over"]),
+        (&json!("written"), &json!(true)),
+        "{other}"
+    );
     assert_eq!(new["layers"], old["layers"]);
 
-    let again = sandbox.run(&[&["convert", "oci:img:v1", "oci:v2:v1", "--progress=none"], &options[..3]].concat());
+    let again = sandbox
+        .run(&[&["convert", "oci:img:v1", "oci:v2:v1", "--progress=none"], &options[..3]].concat());
     assert!(
-        again.contains("warning: the image at the destination has a prefetch list, which is not taken over"),
+        again.contains(
+            "warning: the image at the destination has a prefetch list, which is not taken over"
+        ),
         "{again}"
     );
     let bare = run("oci:img:v1", "oci:bare:v1", &[]);

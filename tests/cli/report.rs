@@ -26,8 +26,12 @@ fn image(sandbox: &Sandbox) {
         {"created_by": "ADD base.tar / # <b>"}, {"created_by": "ENV A=b", "empty_layer": true},
         {"created_by": "RUN make"}, {"created_by": "COPY . ."},
     ]);
-    Image { layers: &[(GZIP, gzip(&tars[0])), (PLAIN, tars[1].clone()), (GZIP, gzip(&tars[2]))], tars: &tars, history }
-        .write(&sandbox.path("img"));
+    Image {
+        layers: &[(GZIP, gzip(&tars[0])), (PLAIN, tars[1].clone()), (GZIP, gzip(&tars[2]))],
+        tars: &tars,
+        history,
+    }
+    .write(&sandbox.path("img"));
 }
 
 fn append(tar: &mut tar::Builder<Vec<u8>>, name: &str, content: &[u8]) {
@@ -43,7 +47,8 @@ fn profile(sandbox: &Sandbox, reads: &[(&str, u64, u64)]) {
         json!({"ms": 1.5, "path": path, "layer": layer, "offset": offset, "size": size, "spans": [9]}).to_string()
             + "\n"
     };
-    std::fs::write(sandbox.path("start.jsonl"), reads.iter().map(line).collect::<String>()).unwrap();
+    std::fs::write(sandbox.path("start.jsonl"), reads.iter().map(line).collect::<String>())
+        .unwrap();
 }
 
 /// A start that reads the second file of the base and a part of a file in the upper layer.
@@ -51,7 +56,10 @@ fn indexed_with_profile() -> Sandbox {
     let sandbox = Sandbox::new();
     image(&sandbox);
     sandbox.json(0, &index(&["--json", "oci:img"]));
-    profile(&sandbox, &[("dir1/file1", 0, 50_000), ("dir2/file1", 2000, 10), ("dir1/gone<u>", 0, 1)]);
+    profile(
+        &sandbox,
+        &[("dir1/file1", 0, 50_000), ("dir2/file1", 2000, 10), ("dir1/gone<u>", 0, 1)],
+    );
     sandbox
 }
 
@@ -70,7 +78,10 @@ fn the_page_matches_the_reviewed_one() {
     let (style, rest) = rest.split_once("</style>").unwrap();
     let hash = STANDARD.encode(Digest::sha256(style.as_bytes()).as_bytes());
     assert!(head.contains(&format!("style-src 'sha256-{hash}';")), "{head}");
-    assert!(!page.contains(" style=") && !page.contains("<script"), "the policy lets neither through");
+    assert!(
+        !page.contains(" style=") && !page.contains("<script"),
+        "the policy lets neither through"
+    );
     let shown = masked(&format!("{}<style>…</style>{rest}", head.replace(&hash, "…")));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/report.html");
     if std::env::var_os("UPDATE_REPORT").is_some() {
@@ -83,16 +94,25 @@ fn the_page_matches_the_reviewed_one() {
 #[test]
 fn the_report_shows_what_a_start_reads() {
     let sandbox = indexed_with_profile();
-    let report = sandbox.json(0, &["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"]);
+    let report =
+        sandbox.json(0, &["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"]);
     // The second file of the base is at 51,200 to 101,200. A span has three blocks of 8,000 bytes,
     // up to the first border after 16 KiB.
     let layers = report["layers"].as_array().unwrap();
     let read: Vec<Vec<u64>> = layers
         .iter()
-        .map(|layer| layer["groups"].as_array().unwrap().iter().map(|group| group["read"].as_u64().unwrap()).collect())
+        .map(|layer| {
+            layer["groups"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|group| group["read"].as_u64().unwrap())
+                .collect()
+        })
         .collect();
     assert_eq!(read, [vec![0, 0, 1, 1, 1, 0, 0, 0, 0], vec![0, 0, 1, 0], vec![0]]);
-    let sum = |key: &str| layers.iter().map(|layer| layer["read"][key].as_u64().unwrap()).sum::<u64>();
+    let sum =
+        |key: &str| layers.iter().map(|layer| layer["read"][key].as_u64().unwrap()).sum::<u64>();
     assert_eq!((sum("spans"), &report["sizes"][0]["read_spans"]), (4, &json!(4)));
     assert_eq!(report["start"]["bytes"], report["sizes"][0]["read_bytes"]);
     assert_eq!(report["start"]["missing_files"], json!([{"path": "dir1/gone<u>"}]));
@@ -105,10 +125,15 @@ fn the_report_shows_what_a_start_reads() {
     let indexed = sandbox.json(0, &index(&["--json", "oci:img"]));
     assert_eq!(report["coverage"], indexed["images"][0]["manifests"][0]["coverage"]);
     // All estimates here are for larger spans: one for each layer, without an upper bound.
-    let sizes: Vec<_> =
-        report["sizes"].as_array().unwrap()[1..].iter().map(|size| &size["read_bytes_at_most"]).collect();
+    let sizes: Vec<_> = report["sizes"].as_array().unwrap()[1..]
+        .iter()
+        .map(|size| &size["read_bytes_at_most"])
+        .collect();
     assert_eq!(sizes, [&Value::Null; 4]);
-    assert_eq!((&report["sizes"][1]["spans"], &report["sizes"][1]["read_spans"]), (&json!(3), &json!(2)));
+    assert_eq!(
+        (&report["sizes"][1]["spans"], &report["sizes"][1]["read_spans"]),
+        (&json!(3), &json!(2))
+    );
 }
 
 #[test]
@@ -123,21 +148,39 @@ fn the_report_shows_what_a_start_fetches_with_a_fine_index() {
     // The facts remain those of the SOCI index.
     assert_eq!((&report["layers"], &report["sizes"]), (&before["layers"], &before["sizes"]));
     let fine = &report["fine"];
-    assert_eq!((&fine["digest"], &fine["coverage"]["layers"]), (&made["index"]["digest"], &json!(3)));
-    let sum = |key: &str| made["documents"].as_array().unwrap().iter().map(|d| d[key].as_u64().unwrap()).sum::<u64>();
-    assert_eq!((&fine["bytes"], &fine["start_bytes"]), (&json!(sum("size")), &json!(sum("start_size"))));
+    assert_eq!(
+        (&fine["digest"], &fine["coverage"]["layers"]),
+        (&made["index"]["digest"], &json!(3))
+    );
+    let sum = |key: &str| {
+        made["documents"].as_array().unwrap().iter().map(|d| d[key].as_u64().unwrap()).sum::<u64>()
+    };
+    assert_eq!(
+        (&fine["bytes"], &fine["start_bytes"]),
+        (&json!(sum("size")), &json!(sum("start_size")))
+    );
     // Each layer is one span of 256 KiB; of the smallest nothing is read.
     let size = |layer: usize| report["layers"][layer]["size"].as_u64().unwrap();
     let fetch = &fine["fetch"];
-    assert_eq!((&fetch["read_spans"], &fetch["read_bytes"]), (&json!(2), &json!(size(0) + size(1))));
-    assert_eq!((&fetch["whole_bytes"], &fetch["checkpoint_bytes"]), (&json!(0), &fine["start_bytes"]));
+    assert_eq!(
+        (&fetch["read_spans"], &fetch["read_bytes"]),
+        (&json!(2), &json!(size(0) + size(1)))
+    );
+    assert_eq!(
+        (&fetch["whole_bytes"], &fetch["checkpoint_bytes"]),
+        (&json!(0), &fine["start_bytes"])
+    );
     let html = page(&sandbox, &["--profile=start.jsonl", "oci:img"]);
     assert!(html.contains("<th>fine index</th>") && html.contains("<dt>Fine index</dt>"), "{html}");
     let html = page(&sandbox, &["oci:img"]);
-    assert!(!html.contains("<th>fine index</th>") && html.contains("<dt>Fine index</dt>"), "{html}");
+    assert!(
+        !html.contains("<th>fine index</th>") && html.contains("<dt>Fine index</dt>"),
+        "{html}"
+    );
     // A document that cannot be read is none.
     let document = made["documents"][0]["digest"].as_str().unwrap();
-    std::fs::remove_file(sandbox.path("img/blobs/sha256").join(&document["sha256:".len()..])).unwrap();
+    std::fs::remove_file(sandbox.path("img/blobs/sha256").join(&document["sha256:".len()..]))
+        .unwrap();
     let without = sandbox.json(0, &with_profile);
     assert_eq!(without["fine"]["coverage"]["layers"], json!(2));
     assert_eq!(
@@ -152,13 +195,21 @@ fn without_an_index_the_layers_are_read() {
     let sandbox = Sandbox::new();
     image(&sandbox);
     profile(&sandbox, &[("dir1/file1", 0, 10)]);
-    let report = sandbox.json(0, &["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"]);
+    let report =
+        sandbox.json(0, &["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"]);
     assert_eq!((&report["index"], &report["coverage"]["bytes"]), (&Value::Null, &json!(0)));
     assert_eq!(report["start"]["bytes"], report["coverage"]["of_bytes"]);
     assert_eq!(report["layers"][0]["reason"]["code"], "too-small");
-    assert_eq!(report["sizes"].as_array().unwrap().len(), 1, "no index would cover such small layers");
+    assert_eq!(
+        report["sizes"].as_array().unwrap().len(),
+        1,
+        "no index would cover such small layers"
+    );
     let page = page(&sandbox, &["oci:img"]);
-    assert!(page.contains("its layers are all smaller than 10 MiB") && !page.contains("What helps"), "{page}");
+    assert!(
+        page.contains("its layers are all smaller than 10 MiB") && !page.contains("What helps"),
+        "{page}"
+    );
 }
 
 #[test]
@@ -197,13 +248,22 @@ fn the_size_of_the_page_is_limited() {
 fn hostile_names_stay_text() {
     let sandbox = Sandbox::new();
     Image::hostile(&sandbox.path("img"));
-    let args = ["index", "-q", "--min-layer-size=0", "--no-cache", "--build-tool-identifier=<i>x</i>", "oci:img"];
+    let args = [
+        "index",
+        "-q",
+        "--min-layer-size=0",
+        "--no-cache",
+        "--build-tool-identifier=<i>x</i>",
+        "oci:img",
+    ];
     assert!(sandbox.command(&args).status().unwrap().success());
     let page = page(&sandbox, &["oci:img"]);
     for name in NAMES {
         assert!(!page.contains(name), "{name:?} is there as it is");
     }
-    assert!(page.contains("&lt;script&gt;") && page.contains("\\u{202e}") && page.contains("\\xff"));
+    assert!(
+        page.contains("&lt;script&gt;") && page.contains("\\u{202e}") && page.contains("\\xff")
+    );
     assert!(page.contains("made by <bdi>&lt;i&gt;x&lt;/i&gt;</bdi>"));
     // The page has no control characters except newlines.
     assert!(page.chars().all(|c| c == '\n' || !c.is_control()));

@@ -27,7 +27,8 @@ fn frame(content: &[u8], level: i32, has_checksum: bool) -> Vec<u8> {
 
 /// Whether a program is there. If not, this prints a line.
 fn has(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok_and(|said| said.status.success());
+    let found =
+        Command::new(program).arg("--version").output().is_ok_and(|said| said.status.success());
     if !found {
         skip(&format!("{program} is missing: documents of zstd layers"));
     }
@@ -61,17 +62,32 @@ fn a_reader_written_from_the_specification_reads_every_kind_of_document() {
     let image = layout.image("amd64", &layers);
     layout.tag(image, "v1");
     // Some spans are divided and come first.
-    let start: Vec<String> = [0, 1, 3].map(|layer| format!("--prefetch-file=/dir{layer}/file3")).into();
+    let start: Vec<String> =
+        [0, 1, 3].map(|layer| format!("--prefetch-file=/dir{layer}/file3")).into();
     let start: Vec<&str> = start.iter().map(String::as_str).collect();
     for more in [&[][..], &start] {
-        let options = ["index", "--kind=fine", "--min-layer-size=0", "--no-cache", "--format=json", "oci:img:v1"];
+        let options = [
+            "index",
+            "--kind=fine",
+            "--min-layer-size=0",
+            "--no-cache",
+            "--format=json",
+            "oci:img:v1",
+        ];
         let report: Value = sandbox.json(0, &[&options, more].concat());
-        assert_eq!(report["images"][0]["manifests"][0]["fine"]["documents"].as_array().unwrap().len(), 5);
+        assert_eq!(
+            report["images"][0]["manifests"][0]["fine"]["documents"].as_array().unwrap().len(),
+            5
+        );
         let Some(said) = second_reader(&sandbox.path("img")) else { return };
         let lines: Vec<&str> = said.lines().collect();
         assert_eq!(lines.len(), 5, "{said}");
         for (line, codec) in lines.iter().zip([2, 2, 2, 1, 0]) {
-            let (spans, rest) = line.strip_prefix(&format!("codec {codec}: ")).unwrap().split_once(" spans, ").unwrap();
+            let (spans, rest) = line
+                .strip_prefix(&format!("codec {codec}: "))
+                .unwrap()
+                .split_once(" spans, ")
+                .unwrap();
             assert!(spans.parse::<u32>().unwrap() > 1 && rest.starts_with("6 entries, "), "{said}");
         }
     }
@@ -102,16 +118,29 @@ fn layers_that_the_zstd_program_compresses_in_its_many_ways_have_sound_documents
         // The second half, after a tar without its end, repeats the first one from far away.
         let half = tar(seed, 5, 400_000);
         std::fs::write(&path, [&half[..half.len() - 1024], &half].concat()).unwrap();
-        let output = Command::new("zstd").args(way.split(' ')).arg("-qc").arg(path).output().unwrap();
+        let output =
+            Command::new("zstd").args(way.split(' ')).arg("-qc").arg(path).output().unwrap();
         assert!(output.status.success(), "{way}: {}", String::from_utf8_lossy(&output.stderr));
         layout.blob(ZSTD, &output.stdout)
     });
     let layers: Vec<Value> = layers.collect();
     let image = layout.image("amd64", &layers);
     layout.tag(image, "v1");
-    let report =
-        sandbox.json(0, &["index", "--kind=fine", "--min-layer-size=0", "--no-cache", "--format=json", "oci:img:v1"]);
-    assert_eq!(report["images"][0]["manifests"][0]["fine"]["documents"].as_array().unwrap().len(), WAYS.len());
+    let report = sandbox.json(
+        0,
+        &[
+            "index",
+            "--kind=fine",
+            "--min-layer-size=0",
+            "--no-cache",
+            "--format=json",
+            "oci:img:v1",
+        ],
+    );
+    assert_eq!(
+        report["images"][0]["manifests"][0]["fine"]["documents"].as_array().unwrap().len(),
+        WAYS.len()
+    );
     // The image's config lists no layers, which is reported too.
     let verified = sandbox.run(&["verify", "--no-cache", "oci:img:v1"]);
     assert!(verified.contains(&format!(": ok ({0} of {0} layers", WAYS.len())), "{verified}");

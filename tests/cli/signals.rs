@@ -22,17 +22,24 @@ fn an_interrupted_index_attaches_nothing() {
         let (address, requests) = stalling_registry();
         let image = format!("{address}/a/b:v1");
         let mut command = sandbox.command(&["index", "--min-layer-size=0", &image]);
-        let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
+        let mut child = ChildProcess::spawn(
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()),
+        );
         let mut seen = Vec::new();
         while !seen.last().is_some_and(|request: &String| {
             request.contains("/blobs/sha256:") && request.contains(&Digest::sha256(b"layer").hex())
         }) {
-            seen.push(requests.recv_timeout(Duration::from_secs(20)).expect("the layer is asked for"));
+            seen.push(
+                requests.recv_timeout(Duration::from_secs(20)).expect("the layer is asked for"),
+            );
         }
         child.signal(signal);
         assert_eq!(end(&mut child), (Some(code), "error: interrupted\n".to_owned()));
         seen.extend(requests.try_iter());
-        assert!(seen.iter().all(|request| request.starts_with("GET") || request.starts_with("HEAD")), "{seen:?}");
+        assert!(
+            seen.iter().all(|request| request.starts_with("GET") || request.starts_with("HEAD")),
+            "{seen:?}"
+        );
         assert!(sandbox.files(".cache").iter().all(|(_, content)| content.is_empty()));
     }
 }
@@ -42,7 +49,9 @@ fn an_interrupted_ztoc_is_not_written() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let sandbox = Sandbox::new();
         let mut command = sandbox.command(&["ztoc", "create", "-", "--output", "z"]);
-        let mut child = ChildProcess::spawn(command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()));
+        let mut child = ChildProcess::spawn(
+            command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()),
+        );
         // If the program reads more than a pipe holds, it has started, and its signal handlers are
         // installed.
         let mut stdin = child.stdin();

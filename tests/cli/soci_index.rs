@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 fn read(layout: &Path, digest: &str) -> Vec<u8> {
     let (algorithm, hex) = digest.split_once(':').expect("a digest");
-    std::fs::read(layout.join("blobs").join(algorithm).join(hex)).expect("the blob is in the layout")
+    std::fs::read(layout.join("blobs").join(algorithm).join(hex))
+        .expect("the blob is in the layout")
 }
 
 #[test]
@@ -19,7 +20,16 @@ fn index_manifests_match_soci() {
     let dir = tempfile::tempdir().expect("scratch space");
     let layout = dir.path().join("out");
     let output = Command::new(program())
-        .args(["index", "--min-layer-size", "0", "--span-size", "64KiB", "--build-tool-identifier", TOOL, "--no-cache"])
+        .args([
+            "index",
+            "--min-layer-size",
+            "0",
+            "--span-size",
+            "64KiB",
+            "--build-tool-identifier",
+            TOOL,
+            "--no-cache",
+        ])
         .args(["--format", "json", "--output", &format!("oci:{}", layout.display())])
         .arg(format!("oci:{}/fixtures/demo", env!("CARGO_MANIFEST_DIR")))
         .output()
@@ -51,7 +61,8 @@ fn index_manifests_match_soci() {
         })
         .collect();
     let image = &manifest["manifest"];
-    let subject = json!({"mediaType": image["media_type"], "digest": image["digest"], "size": image["size"]});
+    let subject =
+        json!({"mediaType": image["media_type"], "digest": image["digest"], "size": image["size"]});
     let job = json!({"blobs": blobs, "subject": subject, "tool": TOOL}).to_string();
     match Oracle::new(&oracle, "index").ask(&[&job]) {
         Verdict::Ok(theirs) => assert_eq!(String::from_utf8(ours).expect("JSON"), theirs),

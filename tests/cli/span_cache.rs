@@ -52,12 +52,17 @@ fn cached_spans_are_read_whole_and_in_part() {
         assert!(cache.has(&key(&span), length as u64));
         assert!(read(&open(dir.path()), &span).is_some_and(|found| found == span), "{length}");
         for number in all(&span) {
-            let piece = cache.read(&key(&span), length as u64, number..number + 1).unwrap().concat();
+            let piece =
+                cache.read(&key(&span), length as u64, number..number + 1).unwrap().concat();
             let from = number as usize * PIECE;
             assert!(piece == span[from..length.min(from + PIECE)], "{length} {number}");
         }
         let end = all(&span).end;
-        assert_eq!(cache.read(&key(&span), length as u64, end..end + 1), None, "behind the last piece");
+        assert_eq!(
+            cache.read(&key(&span), length as u64, end..end + 1),
+            None,
+            "behind the last piece"
+        );
         assert!(cache.has(&key(&span), length as u64), "and it is still there");
         assert_eq!(cache.read(&key(&span), length as u64 + 1, 0..1), None, "another size");
         cache.put(&key(&span), &span);
@@ -74,12 +79,17 @@ fn cached_spans_are_read_whole_and_in_part() {
 fn incomplete_spans_are_not_found() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = Arc::new(Recorder::default());
-    let cache = SpanCache::open(Some(dir.path()), PLENTY, Arc::clone(&recorder) as Arc<dyn Progress>);
+    let cache =
+        SpanCache::open(Some(dir.path()), PLENTY, Arc::clone(&recorder) as Arc<dyn Progress>);
     let span = span(1, 3 * PIECE);
     let mut writer = cache.writer(&key(&span), span.len() as u64).unwrap();
     assert!(writer.write(&span[..PIECE]));
     drop(writer);
-    assert_eq!(fs::read_dir(dir.path().join("spans")).unwrap().count(), 0, "nothing is left behind");
+    assert_eq!(
+        fs::read_dir(dir.path().join("spans")).unwrap().count(),
+        0,
+        "nothing is left behind"
+    );
     let mut writer = cache.writer(&key(&span), span.len() as u64).unwrap();
     assert!(writer.write(&span[..PIECE]));
     writer.finish();
@@ -172,21 +182,31 @@ fn a_file_size_limit_is_treated_like_a_full_disk() {
         // 64 KiB, without a signal when the limit is exceeded.
         let mut limited = Command::new("sh");
         limited.args(["-c", "trap '' XFSZ; ulimit -f 128; exec \"$0\" \"$@\""]);
-        let run = limited.arg(me.get_program()).args(me.get_args()).env("OCISEEK_TEST_FULL", "1").output().unwrap();
+        let run = limited
+            .arg(me.get_program())
+            .args(me.get_args())
+            .env("OCISEEK_TEST_FULL", "1")
+            .output()
+            .unwrap();
         let text = String::from_utf8_lossy(&run.stdout);
         assert!(run.status.success() && text.contains("1 passed"), "{text}");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     let recorder = Arc::new(Recorder::default());
-    let cache = SpanCache::open(Some(dir.path()), PLENTY, Arc::clone(&recorder) as Arc<dyn Progress>);
+    let cache =
+        SpanCache::open(Some(dir.path()), PLENTY, Arc::clone(&recorder) as Arc<dyn Progress>);
     let large = span(1, 1 << 20);
     for _ in 0..3 {
         cache.put(&key(&large), &large);
         assert!(read(&cache, &large).is_none());
     }
     assert_eq!(recorder.events().len(), 1, "{:?}", recorder.events());
-    assert_eq!(fs::read_dir(dir.path().join("spans")).unwrap().count(), 0, "nothing is left behind");
+    assert_eq!(
+        fs::read_dir(dir.path().join("spans")).unwrap().count(),
+        0,
+        "nothing is left behind"
+    );
     cache.put(&key(b"small"), b"small");
     assert!(read(&cache, b"small").is_some());
 }
@@ -258,6 +278,8 @@ fn many_processes_share_the_cache_despite_kill_9() {
 fn check_all(dir: &Path) {
     let cache = open(dir);
     let there = entries(dir).len();
-    let whole = (0..5u8).map(|seed| span(seed, 300_000)).filter(|span| read(&cache, span).as_ref() == Some(span));
+    let whole = (0..5u8)
+        .map(|seed| span(seed, 300_000))
+        .filter(|span| read(&cache, span).as_ref() == Some(span));
     assert_eq!(whole.count(), there);
 }

@@ -13,7 +13,8 @@ use ociseek::time::Time;
 use ociseek::ztoc::{Checkpoint, Checkpoints, FileKind, Ztoc, encode};
 
 fn proof(ztoc: &Ztoc, layer: &[u8], chunk: usize) -> Proof {
-    let mut proof = LayerProof::new(Some(Arc::new(ztoc.clone())), Algorithm::Sha256, Algorithm::Sha256);
+    let mut proof =
+        LayerProof::new(Some(Arc::new(ztoc.clone())), Algorithm::Sha256, Algorithm::Sha256);
     layer.chunks(chunk).for_each(|chunk| proof.push(chunk));
     proof.finish()
 }
@@ -48,7 +49,10 @@ fn a_correct_ztoc_has_no_differences() {
         assert_eq!(first.digest, Digest::sha256(&layer));
         assert_eq!(first.diff_id, Some(Digest::sha256(&tar)));
         assert_eq!((first.size, first.plain_size), (layer.len() as u64, tar.len() as u64));
-        assert_eq!(first.compared, if layer == tar { layer.len() as u64 } else { ztoc.uncompressed_size.0 });
+        assert_eq!(
+            first.compared,
+            if layer == tar { layer.len() as u64 } else { ztoc.uncompressed_size.0 }
+        );
         for chunk in [1, 511, 4096] {
             assert_eq!(proof(&ztoc, &layer, chunk), first);
         }
@@ -63,7 +67,10 @@ fn a_layer_without_a_ztoc_has_its_digests() {
         let mut proof = LayerProof::new(None, Algorithm::Sha512, Algorithm::Sha256);
         layer.chunks(1000).for_each(|chunk| proof.push(chunk));
         let found = proof.finish();
-        assert_eq!((found.digest, found.diff_id), (Digest::of(Algorithm::Sha512, &layer), Some(Digest::sha256(&tar))));
+        assert_eq!(
+            (found.digest, found.diff_id),
+            (Digest::of(Algorithm::Sha512, &layer), Some(Digest::sha256(&tar)))
+        );
         assert_eq!(found.differences, []);
         let cut = &layer[..layer.len() / 2];
         let mut proof = LayerProof::new(None, Algorithm::Sha256, Algorithm::Sha256);
@@ -84,16 +91,32 @@ fn tampering_with_the_ztoc_is_found() {
         ("two digests swapped", |z| z.span_digests.swap(2, 3), &["span-digest"]),
         ("last byte of a window", |z| checkpoint(z, 4).window[32_767] ^= 1, &["checkpoint-window"]),
         ("first byte of a window", |z| checkpoint(z, 4).window[0] ^= 1, &["checkpoint-window"]),
-        ("window of the first checkpoint", |z| checkpoint(z, 0).window[5] = 1, &["checkpoint-window"]),
+        (
+            "window of the first checkpoint",
+            |z| checkpoint(z, 0).window[5] = 1,
+            &["checkpoint-window"],
+        ),
         (
             "windows emptied",
             |z| (1..8).for_each(|n| checkpoint(z, n).window.fill(0)),
             &["checkpoint-window", "span-content"],
         ),
         ("checkpoint in", |z| checkpoint(z, 5).input.0 += 1, &["span-content", "span-digest"]),
-        ("checkpoint in, earlier", |z| checkpoint(z, 5).input.0 -= 1, &["span-content", "span-digest"]),
-        ("checkpoint out", |z| checkpoint(z, 5).output.0 += 1, &["checkpoint-window", "span-content"]),
-        ("checkpoint out, earlier", |z| checkpoint(z, 5).output.0 -= 1, &["checkpoint-window", "span-content"]),
+        (
+            "checkpoint in, earlier",
+            |z| checkpoint(z, 5).input.0 -= 1,
+            &["span-content", "span-digest"],
+        ),
+        (
+            "checkpoint out",
+            |z| checkpoint(z, 5).output.0 += 1,
+            &["checkpoint-window", "span-content"],
+        ),
+        (
+            "checkpoint out, earlier",
+            |z| checkpoint(z, 5).output.0 -= 1,
+            &["checkpoint-window", "span-content"],
+        ),
         ("bits", |z| checkpoint(z, 5).bits = (checkpoint(z, 5).bits + 3) % 8, &["span-content"]),
         ("version", |z| z.version = (*b"0.8").into(), &["version"]),
         ("compressed size", |z| z.compressed_size.0 += 1, &["size"]),
@@ -109,15 +132,27 @@ fn tampering_with_the_ztoc_is_found() {
         ("entry gid", |z| z.files[2].gid = 1, &["entry-field"]),
         ("entry uname", |z| z.files[2].uname = (*b"root").into(), &["entry-field"]),
         ("entry gname", |z| z.files[2].gname = (*b"root").into(), &["entry-field"]),
-        ("entry mtime", |z| z.files[2].mtime = Some(Time { seconds: 1, nanos: 0 }), &["entry-field"]),
+        (
+            "entry mtime",
+            |z| z.files[2].mtime = Some(Time { seconds: 1, nanos: 0 }),
+            &["entry-field"],
+        ),
         ("entry nanoseconds", |z| z.files[10].mtime.as_mut().unwrap().nanos += 1, &["entry-field"]),
         ("entry without a time", |z| z.files[2].mtime = None, &["entry-field"]),
-        ("entry devices", |z| (z.files[2].devmajor, z.files[2].devminor) = (1, 2), &["entry-field"]),
+        (
+            "entry devices",
+            |z| (z.files[2].devmajor, z.files[2].devminor) = (1, 2),
+            &["entry-field"],
+        ),
         ("xattr value", |z| z.files[10].pax[0].value = (*b"other").into(), &["entry-field"]),
         ("xattr gone", |z| z.files[10].pax = Box::default(), &["entry-field"]),
         (
             "xattr added",
-            |z| z.files[2].pax = [PaxRecord { key: (*b"SCHILY.xattr.user.x").into(), value: (*b"1").into() }].into(),
+            |z| {
+                z.files[2].pax =
+                    [PaxRecord { key: (*b"SCHILY.xattr.user.x").into(), value: (*b"1").into() }]
+                        .into()
+            },
             &["entry-field"],
         ),
         ("entry missing", |z| drop(z.files.remove(4)), &["entry-missing"]),
@@ -136,12 +171,18 @@ fn tampering_with_the_ztoc_is_found() {
         ("entry twice", |z| z.files.insert(3, z.files[2].clone()), &["entry-added"]),
         ("entries swapped", |z| z.files.swap(2, 5), &["entry-order"]),
         ("entries reversed", |z| z.files[1..9].reverse(), &["entry-order"]),
-        ("first checkpoint too late", |z| checkpoint(z, 0).input.0 += 1, &["size", "span-content", "span-digest"]),
+        (
+            "first checkpoint too late",
+            |z| checkpoint(z, 0).input.0 += 1,
+            &["size", "span-content", "span-digest"],
+        ),
         (
             "for a plain tar",
             |z| {
-                z.checkpoints =
-                    Checkpoints::Uncompressed { span_size: SpanSize::new(1 << 30).unwrap(), size: z.compressed_size.0 };
+                z.checkpoints = Checkpoints::Uncompressed {
+                    span_size: SpanSize::new(1 << 30).unwrap(),
+                    size: z.compressed_size.0,
+                };
                 z.span_digests.truncate(1);
             },
             &["compression", "span-digest"],
@@ -160,7 +201,8 @@ fn tampering_with_the_ztoc_is_found() {
         damage(&mut ztoc);
         let found = differences(&ztoc, &layer);
         // If consumers refuse the ztoc because of the damage, that is reported too.
-        let codes: Vec<_> = codes(&found).into_iter().filter(|code| *code != "unservable").collect();
+        let codes: Vec<_> =
+            codes(&found).into_iter().filter(|code| *code != "unservable").collect();
         assert_eq!(codes, *expected, "{name}: {found:?}");
         assert!(found.len() < 40, "{name}: {found:?}");
         for difference in &found {
@@ -184,7 +226,9 @@ fn differences_name_their_place() {
     );
     assert_eq!(
         told(|z| z.files[10].pax[1].value = (*b"\n").into()),
-        ["entry 10 of the ztoc, \"dir/attributes\", says xattrs \"mtime=\\n\"; the layer says \"mtime=1600000000.5\""]
+        [
+            "entry 10 of the ztoc, \"dir/attributes\", says xattrs \"mtime=\\n\"; the layer says \"mtime=1600000000.5\""
+        ]
     );
     assert_eq!(
         told(|z| drop(z.files.remove(9))),
@@ -192,9 +236,15 @@ fn differences_name_their_place() {
     );
     let window = told(|z| checkpoint(z, 4).window[32_767] ^= 1);
     let output = checkpoint(&mut whole.clone(), 4).output.0;
-    assert_eq!(window, [format!("the window of checkpoint 4 differs from the tar at byte {}", output - 1)]);
+    assert_eq!(
+        window,
+        [format!("the window of checkpoint 4 differs from the tar at byte {}", output - 1)]
+    );
     let content = told(|z| checkpoint(z, 5).bits = (checkpoint(z, 5).bits + 3) % 8);
-    assert!(content.iter().any(|one| one.contains("span 5") && one.contains("dir/file")), "{content:?}");
+    assert!(
+        content.iter().any(|one| one.contains("span 5") && one.contains("dir/file")),
+        "{content:?}"
+    );
 }
 
 #[test]
@@ -208,7 +258,10 @@ fn long_texts_are_compared_in_full() {
     let told: Vec<String> = differences(&ztoc, &tar).iter().map(Difference::to_string).collect();
     assert_eq!(told.len(), 1);
     let near = |end: &str| format!("\"…{}{end}\"", "n/".repeat(24));
-    assert!(told[0].ends_with(&format!("{}; the layer says {}", near("en!"), near("end"))), "{told:?}");
+    assert!(
+        told[0].ends_with(&format!("{}; the layer says {}", near("en!"), near("end"))),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -249,8 +302,12 @@ fn layers_that_consumers_refuse_are_detected() {
     let mut other = ztoc.files[0].clone();
     (other.name, other.offset) = ((*b"b").into(), Uncompressed(2560));
     ztoc.files.push(other);
-    (ztoc.compressed_size, ztoc.uncompressed_size) = (Compressed(tar.len() as u64), Uncompressed(tar.len() as u64));
-    ztoc.checkpoints = Checkpoints::Uncompressed { span_size: SpanSize::new(SPAN).unwrap(), size: tar.len() as u64 };
+    (ztoc.compressed_size, ztoc.uncompressed_size) =
+        (Compressed(tar.len() as u64), Uncompressed(tar.len() as u64));
+    ztoc.checkpoints = Checkpoints::Uncompressed {
+        span_size: SpanSize::new(SPAN).unwrap(),
+        size: tar.len() as u64,
+    };
     ztoc.span_digests = vec![Digest::sha256(&tar)];
     let found = differences(&ztoc, &tar);
     assert_eq!(codes(&found), ["unservable"]);
@@ -269,7 +326,10 @@ fn the_command_lists_differences_and_exits_with_3() {
     std::fs::write(sandbox.path("wrong"), encode(&ztoc)).unwrap();
     let verify = |ztoc| ["ztoc", "verify", "--layer", "layer", "--ztoc", ztoc];
     let right = sandbox.run(&verify("right"));
-    assert!(right.starts_with("the ztoc is correct: ") && right.ends_with("--- status 0 ---"), "{right}");
+    assert!(
+        right.starts_with("the ztoc is correct: ") && right.ends_with("--- status 0 ---"),
+        "{right}"
+    );
     insta::assert_snapshot!(sandbox.run(&verify("wrong")), @r#"
     entry 2 of the ztoc, "dir/file1", says uid 7; the layer says 0
     entry 3 of the ztoc, "\xff", says name "\xff"; the layer says "dir/file2"
@@ -287,8 +347,11 @@ fn the_command_lists_differences_and_exits_with_3() {
     assert_eq!(json["differences"][1]["name_b64"], "/w==");
     assert_eq!(json["more_differences"], 0);
     // For the ztoc of another layer, where everything differs, a single line says so.
-    std::fs::write(sandbox.path("other"), gzip(&[tarball::file("else", &[7; 5000]), tarball::end()].concat(), 6))
-        .unwrap();
+    std::fs::write(
+        sandbox.path("other"),
+        gzip(&[tarball::file("else", &[7; 5000]), tarball::end()].concat(), 6),
+    )
+    .unwrap();
     let other = ["ztoc", "verify", "--layer", "other", "--ztoc", "right"];
     insta::assert_snapshot!(sandbox.run(&other), @r#"
     this is the ztoc of another layer: it is for a blob of 172549 bytes, not 121, and none of its spans is in this one
@@ -307,5 +370,8 @@ fn the_command_lists_differences_and_exits_with_3() {
         (&"ztoc-malformed".into(), &serde_json::Value::Null)
     );
     assert_eq!(json["layer"]["digest"], Digest::sha256(&layer).to_string());
-    assert_eq!(sandbox.json(0, &[&verify("right")[..], &["--format=json"]].concat())["status"], "right");
+    assert_eq!(
+        sandbox.json(0, &[&verify("right")[..], &["--format=json"]].concat())["status"],
+        "right"
+    );
 }

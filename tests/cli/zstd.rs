@@ -20,19 +20,28 @@ fn image(sandbox: &Sandbox) -> Layers {
 
 fn image_of(sandbox: &Sandbox, [lower, upper]: [Vec<u8>; 2]) -> Layers {
     let mut layout = Layout::new(&sandbox.path("img"));
-    let frames: Vec<u8> = lower.chunks(300_000).flat_map(|part| ::zstd::encode_all(part, 3).unwrap()).collect();
-    let layers = [layout.blob(ZSTD, &frames), layout.blob(ZSTD, &::zstd::encode_all(&upper[..], 9).unwrap())];
+    let frames: Vec<u8> =
+        lower.chunks(300_000).flat_map(|part| ::zstd::encode_all(part, 3).unwrap()).collect();
+    let layers = [
+        layout.blob(ZSTD, &frames),
+        layout.blob(ZSTD, &::zstd::encode_all(&upper[..], 9).unwrap()),
+    ];
     let diff_ids = [&lower, &upper].map(|tar| Digest::sha256(tar).to_string());
     let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
-    let config = layout.blob("application/vnd.oci.image.config.v1+json", config.to_string().as_bytes());
-    let image = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+    let config =
+        layout.blob("application/vnd.oci.image.config.v1+json", config.to_string().as_bytes());
+    let image =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
     let image = layout.blob(OCI_MANIFEST, image.to_string().as_bytes());
     layout.tag(image, "v1");
     Layers { lower, upper }
 }
 
 fn run(sandbox: &Sandbox, args: &[&str]) -> Value {
-    sandbox.json(0, &[&["index", "--min-layer-size=1KiB", "--format=json"], args, &["oci:img:v1"]].concat())
+    sandbox.json(
+        0,
+        &[&["index", "--min-layer-size=1KiB", "--format=json"], args, &["oci:img:v1"]].concat(),
+    )
 }
 
 fn fine(report: &Value) -> &Value {
@@ -48,7 +57,11 @@ fn read_by_document(sandbox: &Sandbox, name: &str, layers: &Layers) {
         let mut bytes = Vec::new();
         std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
         let read = sandbox.command(&["cat", "--no-cache", name, &file]).output().unwrap();
-        assert!(read.status.success() && read.stdout == bytes, "{file}: {}", String::from_utf8_lossy(&read.stderr));
+        assert!(
+            read.status.success() && read.stdout == bytes,
+            "{file}: {}",
+            String::from_utf8_lossy(&read.stderr)
+        );
     }
 }
 
@@ -57,9 +70,15 @@ fn layers_of_zstd_are_read_by_their_documents() {
     let sandbox = Sandbox::new();
     let layers = image(&sandbox);
     let first = run(&sandbox, &["--fine-only"]);
-    assert_eq!((&fine(&first)["status"], fine(&first)["documents"].as_array().unwrap().len()), (&json!("attached"), 2));
+    assert_eq!(
+        (&fine(&first)["status"], fine(&first)["documents"].as_array().unwrap().len()),
+        (&json!("attached"), 2)
+    );
     let again = run(&sandbox, &["--fine-only"]);
-    assert_eq!((&fine(&again)["index"]["digest"], &again["bytes_read"]), (&fine(&first)["index"]["digest"], &json!(0)));
+    assert_eq!(
+        (&fine(&again)["index"]["digest"], &again["bytes_read"]),
+        (&fine(&first)["index"]["digest"], &json!(0))
+    );
     let verified = sandbox.run(&["verify", "oci:img:v1"]);
     assert!(verified.contains(": ok (2 of 2 layers, 4 spans, 7 files, 3.5 MiB)"), "{verified}");
     read_by_document(&sandbox, "oci:img:v1", &layers);
@@ -71,16 +90,28 @@ fn documents_of_zstd_layers_are_copied_and_used_again() {
     let layers = image(&sandbox);
     let first = run(&sandbox, &["--fine-only", "--no-cache"]);
     // For another profile, by what the fine index lists.
-    let entry =
-        tar::Archive::new(&layers.lower[..]).entries().unwrap().nth(1).unwrap().unwrap().path().unwrap().into_owned();
+    let entry = tar::Archive::new(&layers.lower[..])
+        .entries()
+        .unwrap()
+        .nth(1)
+        .unwrap()
+        .unwrap()
+        .path()
+        .unwrap()
+        .into_owned();
     let path = format!("/{}", entry.display());
     let read = json!({"ms": 1.0, "path": path, "layer": "sha256:0", "offset": 0, "size": 4096, "spans": []});
     fs::write(sandbox.path("start.jsonl"), read.to_string()).unwrap();
-    let second = run(&sandbox, &["--fine-only", "--no-cache", "--reuse-tags=4", "--profile=start.jsonl"]);
+    let second =
+        run(&sandbox, &["--fine-only", "--no-cache", "--reuse-tags=4", "--profile=start.jsonl"]);
     assert_eq!(fine(&second)["status"], "attached", "{second:#}");
     assert_ne!(fine(&second)["index"]["digest"], fine(&first)["index"]["digest"]);
     let whole = first["bytes_read"].as_u64().unwrap();
-    assert!(second["bytes_read"].as_u64().unwrap() < whole / 2, "{} of {whole}", second["bytes_read"]);
+    assert!(
+        second["bytes_read"].as_u64().unwrap() < whole / 2,
+        "{} of {whole}",
+        second["bytes_read"]
+    );
     read_by_document(&sandbox, "oci:img:v1", &layers);
 
     let copied = sandbox.run(&["copy", "oci:img:v1", "oci:copied:v1"]);
@@ -96,17 +127,30 @@ fn a_broken_layer_of_zstd_has_no_document_and_the_others_do() {
     let mut layout = Layout::new(&sandbox.path("img"));
     let content = tar(3, 3, 300_000);
     let sound = ::zstd::encode_all(&content[..], 3).unwrap();
-    let layers =
-        [layout.blob(ZSTD, &sound), layout.blob(ZSTD, &sound[..sound.len() / 2]), layout.blob(GZIP, &gzip(&content))];
+    let layers = [
+        layout.blob(ZSTD, &sound),
+        layout.blob(ZSTD, &sound[..sound.len() / 2]),
+        layout.blob(GZIP, &gzip(&content)),
+    ];
     let image = layout.image("amd64", &layers);
     layout.tag(image, "v1");
     let indexed = run(&sandbox, &["--fine", "--no-cache"]);
     let manifest = &indexed["images"][0]["manifests"][0];
-    assert_eq!((&manifest["status"], &manifest["fine"]["status"]), (&json!("attached"), &json!("attached")));
+    assert_eq!(
+        (&manifest["status"], &manifest["fine"]["status"]),
+        (&json!("attached"), &json!("attached"))
+    );
     assert_eq!(manifest["fine"]["documents"].as_array().unwrap().len(), 2, "{indexed:#}");
-    let said =
-        sandbox.run(&["index", "--fine", "--no-cache", "--min-layer-size=1KiB", "--progress=none", "oci:img:v1"]);
-    let warning = "has no fine document: it cannot be decoded: the zstd data is truncated inside a frame";
+    let said = sandbox.run(&[
+        "index",
+        "--fine",
+        "--no-cache",
+        "--min-layer-size=1KiB",
+        "--progress=none",
+        "oci:img:v1",
+    ]);
+    let warning =
+        "has no fine document: it cannot be decoded: the zstd data is truncated inside a frame";
     assert!(said.contains(warning) && said.ends_with("--- status 0 ---"), "{said}");
 }
 
@@ -115,22 +159,44 @@ fn an_image_of_zstd_layers_can_name_its_fine_index() {
     let sandbox = Sandbox::new();
     let layers = image(&sandbox);
     let convert = |more: &[&str]| {
-        let options = ["convert", "--fine", "--min-layer-size=1KiB", "--format=json", "oci:img:v1", "oci:new:v1"];
+        let options = [
+            "convert",
+            "--fine",
+            "--min-layer-size=1KiB",
+            "--format=json",
+            "oci:img:v1",
+            "oci:new:v1",
+        ];
         sandbox.json(0, &[&options, more].concat())
     };
     let first = convert(&[]);
-    assert_eq!((&first["status"], &first["manifests"][0]["index"]), (&json!("written"), &Value::Null), "{first:#}");
+    assert_eq!(
+        (&first["status"], &first["manifests"][0]["index"]),
+        (&json!("written"), &Value::Null),
+        "{first:#}"
+    );
     assert!(first["manifests"][0]["fine"].is_object(), "{first:#}");
     let again = convert(&["--no-cache"]);
-    assert_eq!((&again["status"], &again["digest"]), (&json!("already-there"), &first["digest"]), "{again:#}");
+    assert_eq!(
+        (&again["status"], &again["digest"]),
+        (&json!("already-there"), &first["digest"]),
+        "{again:#}"
+    );
     read_by_document(&sandbox, "oci:new:v1", &layers);
     let verified = sandbox.run(&["verify", "oci:new:v1"]);
-    assert!(verified.contains("2 of 2 layers") && verified.ends_with("--- status 0 ---"), "{verified}");
+    assert!(
+        verified.contains("2 of 2 layers") && verified.ends_with("--- status 0 ---"),
+        "{verified}"
+    );
     // Without --fine, there is nothing to name.
     let nothing = sandbox.run(&["convert", "--min-layer-size=1KiB", "oci:img:v1", "oci:other:v1"]);
     assert!(nothing.ends_with("--- status 1 ---"), "{nothing}");
-    let text = sandbox.run(&["convert", "--fine", "--min-layer-size=1KiB", "oci:img:v1", "oci:third:v1"]);
-    assert!(text.contains("an image that names its fine index; SOCI consumers pull it whole"), "{text}");
+    let text =
+        sandbox.run(&["convert", "--fine", "--min-layer-size=1KiB", "oci:img:v1", "oci:third:v1"]);
+    assert!(
+        text.contains("an image that names its fine index; SOCI consumers pull it whole"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -152,7 +218,8 @@ fn list_and_report_show_the_documents() {
     fs::write(sandbox.path("start.jsonl"), read.to_string()).unwrap();
     let made = run(&sandbox, &["--kind=fine", "--profile=start.jsonl"]);
     let documents = fine(&made)["documents"].as_array().unwrap();
-    let sum = |key: &str| documents.iter().map(|document| document[key].as_u64().unwrap()).sum::<u64>();
+    let sum =
+        |key: &str| documents.iter().map(|document| document[key].as_u64().unwrap()).sum::<u64>();
     // The window of the span that is read belongs to the recorded start.
     assert!(sum("head_size") < sum("start_size") && sum("start_size") < sum("size"), "{made:#}");
 
@@ -160,18 +227,34 @@ fn list_and_report_show_the_documents() {
     let shown = &listed["images"][0]["manifests"][0];
     assert_eq!(shown["indexes"], json!([]));
     let shown = &shown["fine"][0];
-    assert_eq!((&shown["digest"], &shown["chosen"]), (&fine(&made)["index"]["digest"], &json!(true)));
-    assert_eq!((&shown["bytes"], &shown["start_bytes"]), (&json!(sum("size")), &json!(sum("start_size"))));
-    assert_eq!((&shown["coverage"]["layers"], &shown["coverage"]["percent"]), (&json!(2), &json!(100.0)));
+    assert_eq!(
+        (&shown["digest"], &shown["chosen"]),
+        (&fine(&made)["index"]["digest"], &json!(true))
+    );
+    assert_eq!(
+        (&shown["bytes"], &shown["start_bytes"]),
+        (&json!(sum("size")), &json!(sum("start_size")))
+    );
+    assert_eq!(
+        (&shown["coverage"]["layers"], &shown["coverage"]["percent"]),
+        (&json!(2), &json!(100.0))
+    );
     let text = sandbox.run(&["list", "oci:img"]);
     assert!(text.contains("fine") && text.ends_with("--- status 0 ---"), "{text}");
 
-    let report = sandbox.json(0, &["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"]);
+    let report =
+        sandbox.json(0, &["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"]);
     assert_eq!((&report["index"], &report["coverage"]["layers"]), (&Value::Null, &json!(0)));
     assert_eq!(report["layers"][0]["reason"]["code"], "zstd", "{report:#}");
     let shown = &report["fine"];
-    assert_eq!((&shown["digest"], &shown["coverage"]["layers"]), (&fine(&made)["index"]["digest"], &json!(2)));
-    assert_eq!((&shown["bytes"], &shown["start_bytes"]), (&json!(sum("size")), &json!(sum("start_size"))));
+    assert_eq!(
+        (&shown["digest"], &shown["coverage"]["layers"]),
+        (&fine(&made)["index"]["digest"], &json!(2))
+    );
+    assert_eq!(
+        (&shown["bytes"], &shown["start_bytes"]),
+        (&json!(sum("size")), &json!(sum("start_size")))
+    );
     // By the documents, one span is fetched instead of both layers.
     let fetch = &shown["fetch"];
     assert_eq!((&fetch["whole_bytes"], &fetch["read_spans"]), (&json!(0), &json!(1)), "{fetch:#}");

@@ -153,8 +153,14 @@ fn standard_input_and_output_give_the_same_bytes() {
     let status = sandbox.command(&create(&["layer.tgz", "-o", "z"])).output().unwrap().status;
     assert!(status.success());
     let mut child = sandbox.command(&create(&["-", "--output", "-"]));
-    let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(&std::fs::read(sandbox.path("layer.tgz")).unwrap()).unwrap();
+    let mut child =
+        child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(&std::fs::read(sandbox.path("layer.tgz")).unwrap())
+        .unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
     assert_eq!(output.stdout, std::fs::read(sandbox.path("z")).unwrap());
@@ -205,7 +211,11 @@ fn refused_layers_leave_no_file() {
     --- status 1 ---
     "#);
     assert_eq!(std::fs::read(sandbox.path("z")).unwrap(), b"old");
-    assert!(sandbox.run(&create(&["layer.tgz", "--force", "--output", "z"])).ends_with("--- status 0 ---"));
+    assert!(
+        sandbox
+            .run(&create(&["layer.tgz", "--force", "--output", "z"]))
+            .ends_with("--- status 0 ---")
+    );
     assert_ne!(std::fs::read(sandbox.path("z")).unwrap(), b"old");
     assert_eq!(sandbox.files("").len(), 6);
 }
@@ -213,7 +223,8 @@ fn refused_layers_leave_no_file() {
 #[test]
 fn a_device_is_written_to_and_not_replaced() {
     let sandbox = layers();
-    let status = sandbox.command(&create(&["layer.tgz", "--output", "/dev/null"])).output().unwrap().status;
+    let status =
+        sandbox.command(&create(&["layer.tgz", "--output", "/dev/null"])).output().unwrap().status;
     assert!(status.success());
     assert!(!std::fs::metadata("/dev/null").unwrap().is_file());
 }

@@ -18,8 +18,18 @@ pub const CRATES: [&str; 7] = [
 ];
 const PURE: &str = "crates/ociseek-format/src";
 /// The allowed dependencies of the pure crate. None of them opens files or sockets or reads clocks.
-const PURE_DEPENDENCIES: [&str; 10] =
-    ["base64", "bytes", "crc32fast", "flate2", "memchr", "serde", "serde_json", "sha2", "thiserror", "zstd"];
+const PURE_DEPENDENCIES: [&str; 10] = [
+    "base64",
+    "bytes",
+    "crc32fast",
+    "flate2",
+    "memchr",
+    "serde",
+    "serde_json",
+    "sha2",
+    "thiserror",
+    "zstd",
+];
 /// The parts of the standard library that it must not use, however they are imported, and the only
 /// exception.
 const OUTSIDE: [&str; 16] = [
@@ -98,15 +108,20 @@ fn the_pure_crate_uses_no_file_socket_or_clock() {
 
 #[test]
 fn the_pure_crate_has_few_dependencies() {
-    let manifest = std::fs::read_to_string(root().join("crates/ociseek-format/Cargo.toml")).expect("is text");
+    let manifest =
+        std::fs::read_to_string(root().join("crates/ociseek-format/Cargo.toml")).expect("is text");
     let table = manifest.split("\n[dependencies]\n").nth(1).expect("has dependencies");
     // An optional one is there for those who ask for it.
     let is_needed = |line: &&str| !line.is_empty() && !line.contains("optional = true");
     let names = table.lines().take_while(|line| !line.starts_with('[')).filter(is_needed);
-    let names: Vec<_> =
-        names.map(|line| line.split(['.', ' ', '=']).next().expect("splits into one at least")).collect();
+    let names: Vec<_> = names
+        .map(|line| line.split(['.', ' ', '=']).next().expect("splits into one at least"))
+        .collect();
     assert_eq!(names, PURE_DEPENDENCIES);
-    assert!(!manifest.contains("build-dependencies") && !manifest.contains("target."), "these are not looked at here");
+    assert!(
+        !manifest.contains("build-dependencies") && !manifest.contains("target."),
+        "these are not looked at here"
+    );
 }
 
 /// Adding errors and removing libraries must be possible without a new major version. Errors of the
@@ -122,7 +137,9 @@ fn errors_are_not_exhaustive_and_hold_no_types_of_other_libraries() {
         // Names imported from another library, and paths into it.
         let mut foreign: Vec<String> = LIBRARIES.map(str::to_owned).into();
         for import in text.split("\nuse ").skip(1).filter_map(|import| import.split(';').next()) {
-            if LIBRARIES.iter().any(|library| import.strip_prefix(library).is_some_and(|rest| rest.starts_with("::"))) {
+            if LIBRARIES.iter().any(|library| {
+                import.strip_prefix(library).is_some_and(|rest| rest.starts_with("::"))
+            }) {
                 let names = import.split(|c: char| !c.is_alphanumeric() && c != '_').skip(1);
                 foreign.extend(names.filter(|name| !name.is_empty()).map(str::to_owned));
             }
@@ -135,9 +152,9 @@ fn errors_are_not_exhaustive_and_hold_no_types_of_other_libraries() {
             // Messages, and names of errors and fields at the start of a line, may contain these
             // words.
             let fields = body.lines().filter(|line| !line.trim_start().starts_with("#[error"));
-            for word in
-                fields.flat_map(|line| line.trim_start().split([' ', '(', ')', ',', '<', '>', '{', '}', '&']).skip(1))
-            {
+            for word in fields.flat_map(|line| {
+                line.trim_start().split([' ', '(', ')', ',', '<', '>', '{', '}', '&']).skip(1)
+            }) {
                 let name = word.split("::").next().unwrap_or_default();
                 let is_foreign = foreign.iter().any(|foreign| name == foreign);
                 assert!(!is_foreign, "{word} in {error}");
@@ -157,7 +174,8 @@ fn each_code_of_verify_is_reported_somewhere() {
     let text: String = files.iter().map(|file| code(file)).collect();
     let name = |rest: &str| rest.chars().take_while(|c| c.is_alphanumeric()).collect::<String>();
     let reported: BTreeSet<String> = text.split("Code::").skip(1).map(name).collect();
-    let never: Vec<_> = Code::ALL.iter().filter(|code| !reported.contains(&format!("{code:?}"))).collect();
+    let never: Vec<_> =
+        Code::ALL.iter().filter(|code| !reported.contains(&format!("{code:?}"))).collect();
     assert_eq!(never, Vec::<&Code>::new());
 }
 
@@ -179,7 +197,8 @@ fn names_of_shared_types_are_unique() {
             }
             let is_shape = std::mem::take(&mut attributes).contains("JsonSchema");
             if let Some(name) = public_type(line).filter(|_| !is_shape) {
-                let place = file.strip_prefix(root()).expect("lies in the folder").display().to_string();
+                let place =
+                    file.strip_prefix(root()).expect("lies in the folder").display().to_string();
                 places.entry(name.to_owned()).or_default().push(place);
             }
         }
@@ -192,7 +211,9 @@ fn names_of_shared_types_are_unique() {
 /// The name of the type that a line defines for others than its own file.
 fn public_type(line: &str) -> Option<&str> {
     let item = line.strip_prefix("pub")?;
-    let item = item.strip_prefix('(').map_or(Some(item), |scope| scope.split_once(')').map(|(_, item)| item))?;
+    let item = item
+        .strip_prefix('(')
+        .map_or(Some(item), |scope| scope.split_once(')').map(|(_, item)| item))?;
     let (kind, rest) = item.trim_start().split_once(' ')?;
     let is_type = matches!(kind, "struct" | "enum" | "trait" | "type");
     is_type.then(|| rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default())

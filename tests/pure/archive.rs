@@ -87,8 +87,11 @@ fn refusal(bytes: &[u8]) -> String {
 fn check(bytes: &[u8], image: &Image) {
     let (_dir, path) = written(bytes);
     let archive = Archive::open(&path).unwrap();
-    for select in [ImageSelector::Any, ImageSelector::Tag("1".to_owned()), ImageSelector::Digest(image.manifest.digest)]
-    {
+    for select in [
+        ImageSelector::Any,
+        ImageSelector::Tag("1".to_owned()),
+        ImageSelector::Digest(image.manifest.digest),
+    ] {
         assert_eq!(archive.find(&select).unwrap().digest, image.manifest.digest);
     }
     let document = archive.manifest(&Target::Tag("1".to_owned())).unwrap();
@@ -125,7 +128,12 @@ fn archives_of_all_tools_are_read() {
     append(&mut builder, tar::EntryType::XGlobalHeader, "pax_global_header", b"13 comment=x\n");
     for (i, (name, content)) in image.files.iter().enumerate() {
         if i % 2 == 0 {
-            append(&mut builder, tar::EntryType::GNULongName, "././@LongLink", format!("{name}\0").as_bytes());
+            append(
+                &mut builder,
+                tar::EntryType::GNULongName,
+                "././@LongLink",
+                format!("{name}\0").as_bytes(),
+            );
         } else {
             let records = pax(&[("path", name), ("size", &content.len().to_string())]);
             append(&mut builder, tar::EntryType::XHeader, "pax", &records);
@@ -174,13 +182,24 @@ fn hostile_tars_are_refused() {
         builder.into_inner().unwrap()
     };
     let regular = tar::EntryType::Regular;
-    for harmless in ["../../etc/passwd", "/index.json", "a/../index.json", "blobs/sha256/../../x", "blobs/sha256/XYZ"] {
+    for harmless in [
+        "../../etc/passwd",
+        "/index.json",
+        "a/../index.json",
+        "blobs/sha256/../../x",
+        "blobs/sha256/XYZ",
+    ] {
         check(&evil(harmless, regular, b"evil"), &image);
     }
     for (name, kind, content, reason) in [
         ("x", tar::EntryType::XHeader, &b"99 path=x\n"[..], "malformed PAX records"),
         ("x", tar::EntryType::XHeader, b"0 a=b\n", "malformed PAX records"),
-        ("x", tar::EntryType::XHeader, b"28 size=9223372036854775807\n", "truncated inside the data of an entry"),
+        (
+            "x",
+            tar::EntryType::XHeader,
+            b"28 size=9223372036854775807\n",
+            "truncated inside the data of an entry",
+        ),
         ("x", tar::EntryType::XHeader, b"11 size=-5\n", "negative size"),
         ("x", tar::EntryType::GNULongName, &[b'x'; (1 << 20) + 1], "more than 1 MiB"),
     ] {
@@ -212,7 +231,11 @@ fn hostile_tars_are_refused() {
 }
 
 /// The files of `image`, with `member` for its layer, in front of all or behind.
-fn with_layer(image: &Image, member: &dyn Fn(&mut tar::Builder<Vec<u8>>, &str), is_last: bool) -> Vec<u8> {
+fn with_layer(
+    image: &Image,
+    member: &dyn Fn(&mut tar::Builder<Vec<u8>>, &str),
+    is_last: bool,
+) -> Vec<u8> {
     let path = path_of(&image.layer.digest);
     let mut builder = tar::Builder::new(Vec::new());
     if !is_last {
@@ -240,9 +263,17 @@ fn links_are_followed_inside_the_archive() {
     let image = image();
     let hard = tar::EntryType::Link;
     let soft = tar::EntryType::Symlink;
-    for (kind, target) in [(hard, "other/layer"), (soft, "../../other/layer"), (soft, "./.././../other//layer")] {
-        check(&with_layer(&image, &|builder, path| link(builder, kind, path, target), true), &image);
-        check(&with_layer(&image, &|builder, path| link(builder, kind, path, target), false), &image);
+    for (kind, target) in
+        [(hard, "other/layer"), (soft, "../../other/layer"), (soft, "./.././../other//layer")]
+    {
+        check(
+            &with_layer(&image, &|builder, path| link(builder, kind, path, target), true),
+            &image,
+        );
+        check(
+            &with_layer(&image, &|builder, path| link(builder, kind, path, target), false),
+            &image,
+        );
     }
     // Through another link, and through a folder that is one.
     let chain = |builder: &mut tar::Builder<Vec<u8>>, path: &str| {
@@ -257,12 +288,14 @@ fn links_are_followed_inside_the_archive() {
         (hard, "../x", "leads out of the archive"),
         (tar::EntryType::Fifo, "x", "is not a regular file"),
     ] {
-        let (_dir, path) = written(&with_layer(&image, &|builder, path| link(builder, kind, path, target), true));
+        let (_dir, path) =
+            written(&with_layer(&image, &|builder, path| link(builder, kind, path, target), true));
         let error = Archive::open(&path).unwrap().blob(&image.layer).unwrap_err().to_string();
         assert!(error.contains(why) && !error.contains("valid"), "{error}");
     }
     // A layout need not have all blobs.
-    let (_dir, path) = written(&with_layer(&image, &|builder, path| link(builder, soft, path, "gone"), true));
+    let (_dir, path) =
+        written(&with_layer(&image, &|builder, path| link(builder, soft, path, "gone"), true));
     let error = Archive::open(&path).unwrap().blob(&image.layer).unwrap_err();
     assert!(matches!(error, LayoutError::Missing { .. }), "{error}");
 }
@@ -288,7 +321,11 @@ fn sparse_members_are_expanded() {
     let (layer, digest) = (Descriptor::of(PLAIN, &content), image.layer.digest);
     image.files.retain(|(name, _)| *name != path_of(&digest));
     let archive = |size: u64| {
-        let member = [sparse(&path_of(&layer.digest), 3, 17, size), b"the layer's bytes".to_vec(), vec![0; 495]];
+        let member = [
+            sparse(&path_of(&layer.digest), 3, 17, size),
+            b"the layer's bytes".to_vec(),
+            vec![0; 495],
+        ];
         let (dir, path) = written(&[&member.concat()[..], &tar_of(&image.files)].concat());
         (dir, Archive::open(&path).unwrap())
     };
@@ -303,7 +340,10 @@ fn sparse_members_are_expanded() {
     }
     let (_dir, bomb) = archive(1 << 32);
     let error = bomb.blob(&layer).unwrap_err().to_string();
-    assert!(error.contains("is a sparse file of more than 1024 times the bytes of the archive"), "{error}");
+    assert!(
+        error.contains("is a sparse file of more than 1024 times the bytes of the archive"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -325,18 +365,28 @@ fn the_last_member_of_a_name_counts() {
 #[test]
 fn a_folder_in_front_is_named() {
     let image = image();
-    let folder: Vec<_> = image.files.iter().map(|(name, content)| (format!("./a b/{name}"), content.clone())).collect();
+    let folder: Vec<_> = image
+        .files
+        .iter()
+        .map(|(name, content)| (format!("./a b/{name}"), content.clone()))
+        .collect();
     let said = refusal(&tar_of(&folder));
-    assert!(said.contains("it has oci-layout only in the folder a b: pack what is in the folder"), "{said}");
+    assert!(
+        said.contains("it has oci-layout only in the folder a b: pack what is in the folder"),
+        "{said}"
+    );
 }
 
 #[test]
 fn errors_for_other_files_say_what_to_do() {
     let image = image();
-    let docker: Vec<_> = image.files.iter().filter(|(n, _)| n == "manifest.json").cloned().collect();
+    let docker: Vec<_> =
+        image.files.iter().filter(|(n, _)| n == "manifest.json").cloned().collect();
     assert!(refusal(&tar_of(&docker)).contains("use docker-archive:FILE"));
     assert!(refusal(&tar_of(&[])).contains("no file oci-layout"));
-    for (magic, command) in [(&b"\x1f\x8b\x08"[..], "gunzip"), (b"\x28\xb5\x2f\xfd", "unzstd"), (b"BZh9", "bunzip2")] {
+    for (magic, command) in
+        [(&b"\x1f\x8b\x08"[..], "gunzip"), (b"\x28\xb5\x2f\xfd", "unzstd"), (b"BZh9", "bunzip2")]
+    {
         assert!(refusal(magic).contains(command));
     }
     assert!(refusal(b"").contains("it is empty"));

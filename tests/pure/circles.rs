@@ -32,37 +32,59 @@ fn files_do_not_use_each_other_in_a_circle() {
         sources(&src, &mut files);
         let module = |file: &PathBuf| {
             let relative = file.strip_prefix(&src).expect("lies in the folder").with_extension("");
-            let mut module: Module = relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+            let mut module: Module =
+                relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
             let _ = module.pop_if(|last| matches!(last.as_str(), "mod" | "lib"));
             module
         };
         files.retain(|file| !file.iter().any(|part| part == "tests" || part == "tests.rs"));
         for mut module in circles(&files.iter().map(|file| (module(file), code(file))).collect()) {
             let name = module.pop().expect("is not the crate itself");
-            let folder = [folder].into_iter().chain(module.iter().map(String::as_str)).collect::<Vec<_>>().join("/");
+            let folder = [folder]
+                .into_iter()
+                .chain(module.iter().map(String::as_str))
+                .collect::<Vec<_>>()
+                .join("/");
             found.entry(folder).or_default().push(name);
         }
     }
-    let known =
-        KNOWN.map(|(folder, files, _)| (folder.to_owned(), files.iter().map(|&file| file.to_owned()).collect()));
+    let known = KNOWN.map(|(folder, files, _)| {
+        (folder.to_owned(), files.iter().map(|&file| file.to_owned()).collect())
+    });
     assert_eq!(found, BTreeMap::from(known));
 }
 
 #[test]
 fn a_circle_is_found() {
     let circles_of = |texts: &[(&str, &str)]| {
-        let files = texts.iter().map(|(module, text)| (words(module), (*text).to_owned())).collect();
+        let files =
+            texts.iter().map(|(module, text)| (words(module), (*text).to_owned())).collect();
         circles(&files).iter().map(|module| module.join("::")).collect::<Vec<_>>()
     };
     let top = ("a", "pub use one::One;\nuse two::Two;");
     let a = ("a::one", "use super::two::Two;");
     assert_eq!(circles_of(&[top, a, ("a::two", "use crate::b;"), ("b", "")]), Vec::<String>::new());
-    for back in ["use super::one::{One, Other};", "use crate::{a::{One, Three}, b};", "use super::One as First;"] {
-        assert_eq!(circles_of(&[top, a, ("a::two", back), ("b", "")]), ["a::one", "a::two"], "{back}");
+    for back in [
+        "use super::one::{One, Other};",
+        "use crate::{a::{One, Three}, b};",
+        "use super::One as First;",
+    ] {
+        assert_eq!(
+            circles_of(&[top, a, ("a::two", back), ("b", "")]),
+            ["a::one", "a::two"],
+            "{back}"
+        );
     }
-    assert_eq!(circles_of(&[top, a, ("a::two", "use crate::b::B;"), ("b", "use crate::a::One;")]).len(), 3);
-    let through = [("a", "use crate::b::B;"), ("a::one", ""), ("b", "use crate::c::one::C;"), ("c", "")];
-    assert_eq!(circles_of(&[through.as_slice(), &[("c::one", "use crate::a::A;")]].concat()), ["a", "b", "c::one"]);
+    assert_eq!(
+        circles_of(&[top, a, ("a::two", "use crate::b::B;"), ("b", "use crate::a::One;")]).len(),
+        3
+    );
+    let through =
+        [("a", "use crate::b::B;"), ("a::one", ""), ("b", "use crate::c::one::C;"), ("c", "")];
+    assert_eq!(
+        circles_of(&[through.as_slice(), &[("c::one", "use crate::a::A;")]].concat()),
+        ["a", "b", "c::one"]
+    );
 }
 
 fn words(path: &str) -> Module {
@@ -71,7 +93,8 @@ fn words(path: &str) -> Module {
 
 /// The modules that use themselves by way of others.
 fn circles(files: &BTreeMap<Module, String>) -> Vec<Module> {
-    let imports: BTreeMap<&Module, Vec<Import>> = files.iter().map(|(module, text)| (module, imports(text))).collect();
+    let imports: BTreeMap<&Module, Vec<Import>> =
+        files.iter().map(|(module, text)| (module, imports(text))).collect();
     let mut used: BTreeMap<&Module, BTreeSet<Module>> = BTreeMap::new();
     for (module, list) in &imports {
         let targets = list.iter().filter_map(|import| target(&imports, module, &import.path, 0));
@@ -91,7 +114,12 @@ fn circles(files: &BTreeMap<Module, String>) -> Vec<Module> {
 
 /// The file that defines what `path` names in `module`, through files that pass it on. None for
 /// another crate.
-fn target(imports: &BTreeMap<&Module, Vec<Import>>, module: &Module, path: &[String], depth: usize) -> Option<Module> {
+fn target(
+    imports: &BTreeMap<&Module, Vec<Import>>,
+    module: &Module,
+    path: &[String],
+    depth: usize,
+) -> Option<Module> {
     let mut at = module.clone();
     let mut rest = path;
     match rest.first()?.as_str() {
@@ -115,10 +143,15 @@ fn target(imports: &BTreeMap<&Module, Vec<Import>>, module: &Module, path: &[Str
             continue;
         }
         at.pop();
-        let passed_on = imports.get(&at)?.iter().find(|import| import.is_public && import.path.last() == Some(word));
+        let passed_on = imports
+            .get(&at)?
+            .iter()
+            .find(|import| import.is_public && import.path.last() == Some(word));
         // The depth is limited, because names may be passed on in a circle.
         return match passed_on.filter(|_| depth < 8) {
-            Some(import) => target(imports, &at, &[import.path.as_slice(), after].concat(), depth + 1),
+            Some(import) => {
+                target(imports, &at, &[import.path.as_slice(), after].concat(), depth + 1)
+            }
             None => Some(at),
         };
     }
@@ -149,7 +182,11 @@ fn expand(prefix: &[String], tree: &str, each: &mut dyn FnMut(Module)) {
         return each([prefix, words(name.trim()).as_slice()].concat());
     };
     let before = before.trim().trim_end_matches("::");
-    let prefix = if before.is_empty() { prefix.to_vec() } else { [prefix, words(before).as_slice()].concat() };
+    let prefix = if before.is_empty() {
+        prefix.to_vec()
+    } else {
+        [prefix, words(before).as_slice()].concat()
+    };
     let inner = inner.trim_end().strip_suffix('}').unwrap_or(inner);
     let mut depth = 0;
     let mut start = 0;

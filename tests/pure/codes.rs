@@ -25,7 +25,9 @@ fn names(text: &str, word: &str) -> bool {
         let after = &text[at + quoted.len()..];
         let is_key = after.trim_start().starts_with(':');
         let indexed = before.strip_suffix('[').filter(|_| after.starts_with(']'));
-        let is_index = indexed.is_some_and(|value| value.ends_with(|c: char| c.is_alphanumeric() || ")]_".contains(c)));
+        let is_index = indexed.is_some_and(|value| {
+            value.ends_with(|c: char| c.is_alphanumeric() || ")]_".contains(c))
+        });
         !is_key && !is_index
     })
 }
@@ -39,7 +41,8 @@ fn every_code_is_named_by_a_test() {
     for file in ["fine_built.rs", "laptop/doctor.rs"] {
         text += &fs::read_to_string(tests.join(file)).expect("it is there");
     }
-    let missing: Vec<&str> = Code::ALL.iter().map(|code| code.word()).filter(|word| !names(&text, word)).collect();
+    let missing: Vec<&str> =
+        Code::ALL.iter().map(|code| code.word()).filter(|word| !names(&text, word)).collect();
     assert!(missing.is_empty(), "no test provokes {missing:?}");
     assert!(!names("x[\"size\"], \"size\": 1", "size") && names("&[\"size\"]", "size"));
 }

@@ -95,7 +95,8 @@ fn odd() -> Vec<u8> {
 }
 
 fn gzip(level: u32, tar: &[u8], make: impl FnOnce(GzBuilder) -> GzBuilder) -> Vec<u8> {
-    let mut encoder = make(GzBuilder::new().operating_system(255)).write(Vec::new(), Compression::new(level));
+    let mut encoder =
+        make(GzBuilder::new().operating_system(255)).write(Vec::new(), Compression::new(level));
     encoder.write_all(tar).unwrap();
     encoder.finish().unwrap()
 }
@@ -108,7 +109,11 @@ fn libdeflate(tar: &[u8]) -> Vec<u8> {
     out
 }
 
-fn zstd_frame(level: i32, tar: &[u8], make: impl FnOnce(&mut zstd::Encoder<'_, Vec<u8>>)) -> Vec<u8> {
+fn zstd_frame(
+    level: i32,
+    tar: &[u8],
+    make: impl FnOnce(&mut zstd::Encoder<'_, Vec<u8>>),
+) -> Vec<u8> {
     let mut encoder = zstd::Encoder::new(Vec::new(), level).unwrap();
     make(&mut encoder);
     encoder.write_all(tar).unwrap();
@@ -122,9 +127,12 @@ fn fixture(name: &str) -> (String, Vec<u8>) {
 
 /// The layers, with the tools that made them.
 fn small_layers() -> Vec<(String, Vec<u8>)> {
-    let members = |tar: &[u8]| tar.chunks(1024).flat_map(|part| gzip(6, part, |b| b)).collect::<Vec<u8>>();
+    let members =
+        |tar: &[u8]| tar.chunks(1024).flat_map(|part| gzip(6, part, |b| b)).collect::<Vec<u8>>();
     let bgzip = |tar: &[u8]| {
-        tar.chunks(1536).flat_map(|part| gzip(6, part, |b| b.extra(&b"BC\x02\x00\xff\x3f"[..]))).collect::<Vec<u8>>()
+        tar.chunks(1536)
+            .flat_map(|part| gzip(6, part, |b| b.extra(&b"BC\x02\x00\xff\x3f"[..])))
+            .collect::<Vec<u8>>()
     };
     let two_frames = |tar: &[u8]| {
         let skipped = b"\x50\x2a\x4d\x18\x03\0\0\0abc";
@@ -138,7 +146,10 @@ fn small_layers() -> Vec<(String, Vec<u8>)> {
         ("plain, odd", odd()),
         ("zlib-rs 1", gzip(1, &usual(), |b| b)),
         ("zlib-rs 6", gzip(6, &extended(), |b| b)),
-        ("zlib-rs 9, name and comment", gzip(9, &gnu(), |b| b.filename("layer.tar").comment("a layer").mtime(7))),
+        (
+            "zlib-rs 9, name and comment",
+            gzip(9, &gnu(), |b| b.filename("layer.tar").comment("a layer").mtime(7)),
+        ),
         ("stored", sandbox::gzip(&odd())),
         ("libdeflate", libdeflate(&usual())),
         ("flushed", layers::gzip(&extended(), 6)),
@@ -146,7 +157,10 @@ fn small_layers() -> Vec<(String, Vec<u8>)> {
         ("bgzip", bgzip(&gnu())),
         ("zstd 1", zstd_frame(1, &usual(), |_| ())),
         ("zstd 19", zstd_frame(19, &extended(), |_| ())),
-        ("zstd, checksum", zstd_frame(3, &gnu(), |encoder| encoder.include_checksum(true).unwrap())),
+        (
+            "zstd, checksum",
+            zstd_frame(3, &gnu(), |encoder| encoder.include_checksum(true).unwrap()),
+        ),
         ("zstd, two frames", two_frames(&usual())),
     ];
     let by_tools = ["gnutar-gnu", "bsdtar-pax", "go-pax", "python-gnu"];
@@ -157,7 +171,8 @@ fn small_layers() -> Vec<(String, Vec<u8>)> {
 /// The ztocs, each with its layer.
 fn small_ztocs() -> Vec<(String, Vec<u8>, Vec<u8>)> {
     let made = [("usual", usual()), ("extended", extended()), ("gzip", layers::gzip(&usual(), 6))];
-    let made = made.map(|(name, layer)| (format!("ztoc, {name}"), built(&layer).expect("it is sound"), layer));
+    let made = made
+        .map(|(name, layer)| (format!("ztoc, {name}"), built(&layer).expect("it is sound"), layer));
     let by_soci = ["tree-gnutar-gnu.tar", "tree-go-pax.tar", "tree-ustar.tar.gz"].map(|name| {
         let (_, layer) = fixture(&format!("layers/{name}"));
         let (name, ztoc) = fixture(&format!("ztocs/{name}.ztoc"));
@@ -214,9 +229,15 @@ fn damaged_input_is_refused_or_read_as_by_other_decoders() {
         assert_eq!(check_layer(layer, go.as_deref().map(Go::start).as_mut()), Ok(true), "{name}");
     }
     type Check<'a> = Box<dyn Fn(&[u8], Option<&mut Go>) -> Result<bool, String> + Sync + 'a>;
-    let layers = layers.iter().map(|(name, layer)| (name, layer, Box::new(check_layer) as Check<'_>));
+    let layers =
+        layers.iter().map(|(name, layer)| (name, layer, Box::new(check_layer) as Check<'_>));
     let ztocs = ztocs.iter().map(|(name, ztoc, layer)| {
-        (name, ztoc, Box::new(move |ztoc: &[u8], _: Option<&mut Go>| Ok(check_ztoc(ztoc, layer))) as Check<'_>)
+        (
+            name,
+            ztoc,
+            Box::new(move |ztoc: &[u8], _: Option<&mut Go>| Ok(check_ztoc(ztoc, layer)))
+                as Check<'_>,
+        )
     });
     let subjects: Vec<_> = layers.chain(ztocs).collect();
     let total: usize = subjects.iter().map(|(_, whole, _)| inputs(whole)).sum();
@@ -240,7 +261,9 @@ fn damaged_input_is_refused_or_read_as_by_other_decoders() {
                 })
                 .expect("it is one of all");
             let bytes = input(whole, within);
-            let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&bytes, go.as_mut())));
+            let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                check(&bytes, go.as_mut())
+            }));
             let ended = processor_time();
             let took = ended - std::mem::replace(&mut begun, ended);
             slowest = slowest.max(took);
@@ -268,6 +291,12 @@ fn damaged_input_is_refused_or_read_as_by_other_decoders() {
         slowest.as_millis(),
         wrong.len()
     );
-    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), chosen.len(), wrong[..wrong.len().min(20)].join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        chosen.len(),
+        wrong[..wrong.len().min(20)].join("\n")
+    );
     assert!(accepted > chosen.len() / 100, "only {accepted} of {} were accepted", chosen.len());
 }

@@ -31,7 +31,11 @@ fn debug_output_does_not_show_secrets() {
         &Source::Registry(repository.clone()),
         &Ecr::from_environment(keys).unwrap(),
         &Secrets::parse(SECRET).unwrap(),
-        &RequestCredentials { authorization: Some(SECRET), signature: Some(SECRET), token: Some(SECRET) },
+        &RequestCredentials {
+            authorization: Some(SECRET),
+            signature: Some(SECRET),
+            token: Some(SECRET),
+        },
     ];
     let bytes = format!("{:?}", SECRET.as_bytes());
     for value in shown {
@@ -53,17 +57,28 @@ fn no_type_with_a_derived_debug_has_a_field_for_a_secret() {
     let mut wrong = Vec::new();
     for file in files {
         for item in code(&file).split("#[derive(").skip(1) {
-            let Some((_, item)) = item.split_once(")]").filter(|(traits, _)| traits.contains("Debug")) else {
+            let Some((_, item)) =
+                item.split_once(")]").filter(|(traits, _)| traits.contains("Debug"))
+            else {
                 continue;
             };
             derived += 1;
             let fields = item.split("\n}").next().unwrap_or_default();
             let is_secret = |line: &&str| {
-                let Some((name, kind)) = line.trim().trim_start_matches("pub ").split_once(": ") else { return false };
-                let secret = ["password", "secret", "token", "secret_access_key", "session_token"].contains(&name);
-                secret && ["String", "Vec<u8>", "str", "HeaderValue"].iter().any(|text| kind.contains(text))
+                let Some((name, kind)) = line.trim().trim_start_matches("pub ").split_once(": ")
+                else {
+                    return false;
+                };
+                let secret = ["password", "secret", "token", "secret_access_key", "session_token"]
+                    .contains(&name);
+                secret
+                    && ["String", "Vec<u8>", "str", "HeaderValue"]
+                        .iter()
+                        .any(|text| kind.contains(text))
             };
-            wrong.extend(fields.lines().filter(is_secret).map(|line| format!("{}: {line}", file.display())));
+            wrong.extend(
+                fields.lines().filter(is_secret).map(|line| format!("{}: {line}", file.display())),
+            );
         }
     }
     assert!(derived > 300, "only {derived} were found");

@@ -35,7 +35,8 @@ fn others() -> Vec<PathBuf> {
 
 /// The page without its blocks of code.
 fn prose(path: &Path) -> String {
-    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text =
+        std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut is_code = false;
     let mut prose = String::new();
     for line in text.lines() {
@@ -60,7 +61,11 @@ fn anchor(heading: &str) -> String {
 }
 
 fn anchors(path: &Path) -> BTreeSet<String> {
-    prose(path).lines().filter(|line| line.starts_with('#')).map(|line| anchor(line.trim_start_matches('#'))).collect()
+    prose(path)
+        .lines()
+        .filter(|line| line.starts_with('#'))
+        .map(|line| anchor(line.trim_start_matches('#')))
+        .collect()
 }
 
 /// The targets of the links of a page that do not lead to another host.
@@ -100,7 +105,8 @@ fn every_link_has_a_target() {
 #[test]
 fn every_page_is_in_its_book() {
     for book in BOOKS {
-        let listed: BTreeSet<String> = links(&root().join(book).join("SUMMARY.md")).into_iter().collect();
+        let listed: BTreeSet<String> =
+            links(&root().join(book).join("SUMMARY.md")).into_iter().collect();
         let there: BTreeSet<String> = pages(book)
             .iter()
             .filter_map(|path| path.file_name()?.to_str().map(str::to_owned))
@@ -129,7 +135,8 @@ fn every_variable_in_the_help_is_documented() {
             of_help.insert(name, path.display().to_string());
         }
     }
-    let listed = variables(&std::fs::read_to_string(root().join("docs/environment.md")).expect("is there"));
+    let listed =
+        variables(&std::fs::read_to_string(root().join("docs/environment.md")).expect("is there"));
     assert!(of_help.len() > 40, "{of_help:?}");
     let missing: Vec<_> = of_help.iter().filter(|(name, _)| !listed.contains(*name)).collect();
     assert!(missing.is_empty(), "not in docs/environment.md: {missing:?}");
@@ -139,15 +146,19 @@ fn every_variable_in_the_help_is_documented() {
 
 /// The words of a table's row that are in backticks, in one of its columns.
 fn quoted(row: &str, column: usize) -> Vec<&str> {
-    row.split('|').nth(column).map_or_else(Vec::new, |cell| cell.split('`').skip(1).step_by(2).collect())
+    row.split('|')
+        .nth(column)
+        .map_or_else(Vec::new, |cell| cell.split('`').skip(1).step_by(2).collect())
 }
 
 #[test]
 fn every_option_beside_a_variable_is_in_the_help() {
     let pages = std::fs::read_dir(root().join("tests/help")).expect("the help pages are there");
-    let help = pages.map(|page| std::fs::read_to_string(page.expect("can be listed").path()).expect("is text"));
+    let help = pages
+        .map(|page| std::fs::read_to_string(page.expect("can be listed").path()).expect("is text"));
     let help = help.collect::<String>();
-    let known: BTreeSet<&str> = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
+    let known: BTreeSet<&str> =
+        help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
     let page = std::fs::read_to_string(root().join("docs/environment.md")).expect("is text");
     let options: Vec<&str> =
         page.lines().flat_map(|row| quoted(row, 2)).filter(|word| word.starts_with("--")).collect();
@@ -159,15 +170,23 @@ fn every_option_beside_a_variable_is_in_the_help() {
 #[test]
 fn every_test_that_docs_security_names_exists() {
     let page = std::fs::read_to_string(root().join("docs/SECURITY.md")).expect("is text");
-    let rows =
-        page.split("\n## What an attacker").nth(1).expect("has the section").split("\n## ").next().expect("ends");
-    let names: Vec<&str> = rows.lines().flat_map(|row| quoted(row, 4)).filter(|name| *name != "fuzz/").collect();
+    let rows = page
+        .split("\n## What an attacker")
+        .nth(1)
+        .expect("has the section")
+        .split("\n## ")
+        .next()
+        .expect("ends");
+    let names: Vec<&str> =
+        rows.lines().flat_map(|row| quoted(row, 4)).filter(|name| *name != "fuzz/").collect();
     assert!(names.len() > 20, "{names:?}");
     let is_test = |name: &str| {
         ["cli", "pure", "servers", "system"]
             .iter()
             .map(|program| root().join("tests").join(program))
-            .any(|program| program.join(name).is_dir() || program.join(format!("{name}.rs")).is_file())
+            .any(|program| {
+                program.join(name).is_dir() || program.join(format!("{name}.rs")).is_file()
+            })
     };
     let unknown: Vec<_> = names.iter().filter(|name| !is_test(name)).collect();
     assert!(unknown.is_empty(), "in docs/SECURITY.md, but no test: {unknown:?}");
@@ -186,7 +205,8 @@ fn the_readme_is_short() {
 fn features(manifest: &str) -> BTreeSet<String> {
     let manifest = std::fs::read_to_string(root().join(manifest)).expect("is text");
     let Some((_, rest)) = manifest.split_once("\n[features]\n") else { return BTreeSet::new() };
-    let features = rest.split("\n[").next().expect("ends").lines().filter(|line| !line.starts_with('#'));
+    let features =
+        rest.split("\n[").next().expect("ends").lines().filter(|line| !line.starts_with('#'));
     features
         .filter_map(|line| line.split_once(" = "))
         .map(|(name, _)| name.to_owned())
@@ -197,16 +217,30 @@ fn features(manifest: &str) -> BTreeSet<String> {
 /// docs/library.md lists each feature with the packages that have it.
 #[test]
 fn every_feature_is_documented() {
-    let packages = ["ociseek", "ociseek-format", "ociseek-store", "ociseek-rootfs", "ociseek-ops", "ociseek-hook"];
+    let packages = [
+        "ociseek",
+        "ociseek-format",
+        "ociseek-store",
+        "ociseek-rootfs",
+        "ociseek-ops",
+        "ociseek-hook",
+    ];
     let mut expected: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for package in packages {
-        let folder = if package == "ociseek" { String::new() } else { format!("crates/{package}/") };
+        let folder =
+            if package == "ociseek" { String::new() } else { format!("crates/{package}/") };
         for feature in features(&format!("{folder}Cargo.toml")) {
             expected.entry(feature).or_default().insert(package);
         }
     }
     let page = std::fs::read_to_string(root().join("docs/library.md")).expect("is text");
-    let section = page.split("\n## Features\n").nth(1).expect("has the section").split("\n## ").next().expect("ends");
+    let section = page
+        .split("\n## Features\n")
+        .nth(1)
+        .expect("has the section")
+        .split("\n## ")
+        .next()
+        .expect("ends");
     let rows = section.lines().filter(|line| line.starts_with("| `"));
     let listed: BTreeMap<String, BTreeSet<&str>> =
         rows.map(|row| (quoted(row, 1).concat(), quoted(row, 2).into_iter().collect())).collect();

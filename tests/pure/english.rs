@@ -108,8 +108,10 @@ fn files(places: &[&str]) -> Vec<PathBuf> {
             let entries = std::fs::read_dir(&path).expect("the folder can be read");
             left.extend(entries.map(|entry| entry.expect("can be listed").path()).filter(|path| {
                 let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                !matches!(&*name, "target" | "corpus" | "artifacts" | "__pycache__" | "schema" | "node_modules")
-                    || path.is_file()
+                !matches!(
+                    &*name,
+                    "target" | "corpus" | "artifacts" | "__pycache__" | "schema" | "node_modules"
+                ) || path.is_file()
             }));
         } else {
             found.push(path);
@@ -143,7 +145,8 @@ fn literals(source: &str) -> Vec<Literal> {
     while at < bytes.len() {
         let rest = &source[at..];
         // The r of a raw string begins a word, or comes after the b of one of bytes.
-        let word = |at: usize| at > 0 && (bytes[at - 1].is_ascii_alphanumeric() || bytes[at - 1] == b'_');
+        let word =
+            |at: usize| at > 0 && (bytes[at - 1].is_ascii_alphanumeric() || bytes[at - 1] == b'_');
         let is_word = word(at) && (bytes[at - 1] != b'b' || word(at - 1));
         let hashes = rest.bytes().skip(1).take_while(|b| *b == b'#').count();
         let start = at;
@@ -190,7 +193,8 @@ fn comments(source: &str) -> Vec<(usize, String)> {
     let mut found = Vec::<(usize, String)>::new();
     let mut is_open = false;
     for (at, line) in source.lines().enumerate() {
-        let comment = line.trim_start().strip_prefix("//").map(|text| text.trim_start_matches(['/', '!']));
+        let comment =
+            line.trim_start().strip_prefix("//").map(|text| text.trim_start_matches(['/', '!']));
         match (comment, found.last_mut().filter(|_| is_open)) {
             (Some(text), Some((_, earlier))) => earlier.push_str(text),
             (Some(text), None) => found.push((at + 1, text.to_owned())),
@@ -209,7 +213,9 @@ fn phrases(text: &str, unwanted: &[(&str, &str)]) -> Vec<String> {
         let said = text.match_indices(phrase).filter(|(at, _)| {
             *phrase != "is no "
                 || !BEFORE_IS_NO.iter().any(|idiom| text[..*at].ends_with(idiom))
-                    && !BEHIND_IS_NO.iter().any(|idiom| text[at + phrase.len()..].starts_with(idiom))
+                    && !BEHIND_IS_NO
+                        .iter()
+                        .any(|idiom| text[at + phrase.len()..].starts_with(idiom))
         });
         said.map(move |_| format!("{phrase:?}: write {better:?}"))
     });
@@ -223,11 +229,15 @@ fn messages_help_and_documents_are_plain_english() {
     let mut look = |path: &Path, line: usize, text: &str| {
         seen += 1;
         let file = path.strip_prefix(root()).unwrap_or(path).display();
-        found.extend(phrases(text, &PHRASES).into_iter().map(|what| format!("{file}:{line}: {what}")));
+        found.extend(
+            phrases(text, &PHRASES).into_iter().map(|what| format!("{file}:{line}: {what}")),
+        );
     };
     for path in files(&["src", "crates"]).into_iter().filter(|path| ends_in(path, &["rs"])) {
         let text = std::fs::read_to_string(&path).expect("is text");
-        literals(without_tests(&text)).iter().for_each(|literal| look(&path, literal.line, &literal.text));
+        literals(without_tests(&text))
+            .iter()
+            .for_each(|literal| look(&path, literal.line, &literal.text));
     }
     for path in files(&[
         "docs",
@@ -260,7 +270,9 @@ fn comments_are_plain_english() {
         for (line, text) in comments(&source) {
             seen += 1;
             let file = path.strip_prefix(root()).unwrap_or(&path).display();
-            found.extend(phrases(&text, &unwanted).into_iter().map(|what| format!("{file}:{line}: {what}")));
+            found.extend(
+                phrases(&text, &unwanted).into_iter().map(|what| format!("{file}:{line}: {what}")),
+            );
         }
     }
     assert!(seen > 5000, "{seen} comments were examined");
@@ -270,14 +282,18 @@ fn comments_are_plain_english() {
 #[test]
 fn the_check_finds_each_listed_phrase() {
     assert_eq!(phrases("\"x\" is no image name", &PHRASES).len(), 1);
-    assert_eq!(phrases("There is no image, and it is no longer than that.", &PHRASES), Vec::<String>::new());
+    assert_eq!(
+        phrases("There is no image, and it is no longer than that.", &PHRASES),
+        Vec::<String>::new()
+    );
     let found = comments("/// What became\n    /// of `anew` it.\nlet a = 1;\n// Somebody asks");
     assert_eq!(found, [(1, " What became of ` it.".to_owned()), (4, " Somebody asks".to_owned())]);
     assert!(found.iter().all(|(_, text)| phrases(text, &COMMENT_PHRASES).len() == 1));
     let source = "// \"no\"\nlet a = ('\"', \"o\\\"ne\", b\"two\");\nlet b = br#\"th\"ree\"#; // 'x'\n\
                   #[cfg(test)]\nmod tests \"four\"";
     let found = literals(without_tests(source));
-    let found: Vec<_> = found.iter().map(|literal| (literal.line, &*literal.text, literal.is_raw)).collect();
+    let found: Vec<_> =
+        found.iter().map(|literal| (literal.line, &*literal.text, literal.is_raw)).collect();
     assert_eq!(found, [(2, "o\\\"ne", false), (2, "two", false), (3, "th\"ree", true)]);
 }
 
@@ -285,7 +301,8 @@ fn the_check_finds_each_listed_phrase() {
 /// line.
 fn raw_lines(source: &str) -> Vec<usize> {
     let raw = literals(source).into_iter().filter(|literal| literal.is_raw);
-    raw.flat_map(|literal| literal.line..=literal.line + literal.text.matches('\n').count()).collect()
+    raw.flat_map(|literal| literal.line..=literal.line + literal.text.matches('\n').count())
+        .collect()
 }
 
 /// The numbers of the lines of a document that cannot be wrapped: tables, code, and lines with a
@@ -295,7 +312,11 @@ fn fixed_lines(page: &str) -> Vec<usize> {
     let fixed = page.lines().enumerate().filter(|(_, line)| {
         let is_fence = line.trim_start().starts_with("```");
         is_code ^= is_fence;
-        is_code || is_fence || line.starts_with('|') || line.starts_with("    ") || line.contains("](")
+        is_code
+            || is_fence
+            || line.starts_with('|')
+            || line.starts_with("    ")
+            || line.contains("](")
     });
     fixed.map(|(at, _)| at + 1).collect()
 }
@@ -303,12 +324,20 @@ fn fixed_lines(page: &str) -> Vec<usize> {
 /// The numbers of the lines of a TOML file that are entries, such as dependencies: each is easier
 /// to find in one line.
 fn entries(text: &str) -> Vec<usize> {
-    (1..).zip(text.lines()).filter(|(_, line)| !line.starts_with('#')).map(|(number, _)| number).collect()
+    (1..)
+        .zip(text.lines())
+        .filter(|(_, line)| !line.starts_with('#'))
+        .map(|(number, _)| number)
+        .collect()
 }
 
 /// All files of the repository, by their paths in it; None if this is not a checkout.
 fn tracked() -> Option<Vec<String>> {
-    let output = std::process::Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output().ok()?;
+    let output = std::process::Command::new("git")
+        .args(["ls-files", "-z"])
+        .current_dir(root())
+        .output()
+        .ok()?;
     let names = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
     Some(names.split_terminator('\0').map(str::to_owned).collect())
 }
@@ -316,9 +345,16 @@ fn tracked() -> Option<Vec<String>> {
 /// Whether a program wrote the file, or it is a table of cases: nobody wraps its lines.
 fn is_given(name: &str) -> bool {
     // What others sent or wrote, and what our own programs write.
-    let written = ["docs/schema/", "crates/ociseek-format/src/event/payloads/", "fuzz/regressions/", "fuzz/seeds/"];
+    let written = [
+        "docs/schema/",
+        "crates/ociseek-format/src/event/payloads/",
+        "fuzz/regressions/",
+        "fuzz/seeds/",
+    ];
     let file = name.rsplit('/').next();
-    let is_script = |file: &str| file == "make" || [".py", ".go", ".md"].iter().any(|ending| file.ends_with(ending));
+    let is_script = |file: &str| {
+        file == "make" || [".py", ".go", ".md"].iter().any(|ending| file.ends_with(ending))
+    };
     CASES.contains(&name)
         || written.iter().any(|folder| name.starts_with(folder))
         || name.starts_with("fixtures/") && !file.is_some_and(is_script)
@@ -330,7 +366,11 @@ fn is_given(name: &str) -> bool {
 fn the_check_of_lines_includes_files_without_an_extension() {
     let tracked = tracked().unwrap_or_default();
     for name in ["benches/compare", ".ci/tools", "packaging/deb", "fixtures/make", "action.yml"] {
-        assert!(!is_given(name) && (tracked.is_empty() || tracked.iter().any(|tracked| tracked == name)), "{name}");
+        assert!(
+            !is_given(name)
+                && (tracked.is_empty() || tracked.iter().any(|tracked| tracked == name)),
+            "{name}"
+        );
     }
     assert!(is_given("fixtures/golden/layers/a12.tar") && is_given("fuzz/Cargo.lock"));
     assert_eq!(entries("# a\n[b]\nc = 1\n"), [2, 3]);
@@ -340,8 +380,9 @@ fn the_check_of_lines_includes_files_without_an_extension() {
 fn is_prose(line: &str) -> bool {
     let comment = line.trim_start();
     let text = ["///", "//!", "//"].iter().find_map(|marker| comment.strip_prefix(marker));
-    text.is_some_and(|text| text.starts_with(' ') && !text.starts_with("     ") && !text.starts_with(" |"))
-        && !(comment.starts_with("//!") && line.contains(';') || line.contains("://"))
+    text.is_some_and(|text| {
+        text.starts_with(' ') && !text.starts_with("     ") && !text.starts_with(" |")
+    }) && !(comment.starts_with("//!") && line.contains(';') || line.contains("://"))
 }
 
 #[test]
@@ -362,7 +403,8 @@ fn no_line_is_too_long() {
         for (at, line) in text.lines().enumerate() {
             seen += 1;
             let columns = line.chars().count();
-            let most = if ends_in(&path, &["rs"]) && is_prose(line) { COMMENT_COLUMNS } else { COLUMNS };
+            let most =
+                if ends_in(&path, &["rs"]) && is_prose(line) { COMMENT_COLUMNS } else { COLUMNS };
             if columns > most && exempt.binary_search(&(at + 1)).is_err() {
                 long.push(format!("{name}:{}: {columns} columns", at + 1));
             }

@@ -12,7 +12,11 @@ const LAWS: &str = "laws.rs";
 fn declared(file: &Path) -> BTreeSet<String> {
     let text = std::fs::read_to_string(file).expect("a module's file is there");
     let line = |line: &str| {
-        line.strip_prefix("pub ").unwrap_or(line).strip_prefix("mod ")?.strip_suffix(';').map(String::from)
+        line.strip_prefix("pub ")
+            .unwrap_or(line)
+            .strip_prefix("mod ")?
+            .strip_suffix(';')
+            .map(String::from)
     };
     text.lines().filter_map(line).collect()
 }
@@ -33,7 +37,8 @@ fn look(dir: &Path, root: &Path, forgotten: &mut Vec<PathBuf>) {
             } else {
                 forgotten.push(path);
             }
-        } else if path.extension().is_some_and(|ending| ending == "rs") && !declared.contains(&name) {
+        } else if path.extension().is_some_and(|ending| ending == "rs") && !declared.contains(&name)
+        {
             forgotten.push(path);
         }
     }
@@ -57,7 +62,9 @@ fn every_test_file_is_a_module() {
     for entry in std::fs::read_dir(&tests).expect("tests is there") {
         let path = entry.expect("it can be listed").path();
         let known = PROGRAMS.iter().any(|program| path.ends_with(program));
-        if path.extension().is_some_and(|ending| ending == "rs") || path.join("main.rs").is_file() && !known {
+        if path.extension().is_some_and(|ending| ending == "rs")
+            || path.join("main.rs").is_file() && !known
+        {
             forgotten.push(path);
         }
     }
@@ -68,15 +75,20 @@ fn every_test_file_is_a_module() {
 fn every_law_of_schedules_is_tested() {
     let schedules = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schedules");
     let program = std::fs::read_to_string(schedules.join(LAWS)).expect("is text");
-    let tested: BTreeSet<&str> =
-        program.lines().filter_map(|line| line.trim_start().split_once(' ')).map(|(a, _)| a).collect();
+    let tested: BTreeSet<&str> = program
+        .lines()
+        .filter_map(|line| line.trim_start().split_once(' '))
+        .map(|(a, _)| a)
+        .collect();
     let mut files = Vec::new();
     super::architecture::sources(&schedules, &mut files);
     files.retain(|file| file.to_string_lossy().ends_with(LAWS) && *file != schedules.join(LAWS));
     assert!(files.len() >= 5, "{files:?}");
     for file in files {
         let text = std::fs::read_to_string(&file).expect("is text");
-        for law in text.lines().filter_map(|line| line.strip_prefix("pub fn ")?.strip_suffix("() {")) {
+        for law in
+            text.lines().filter_map(|line| line.strip_prefix("pub fn ")?.strip_suffix("() {"))
+        {
             assert!(tested.contains(law), "{law} in {}", file.display());
         }
     }

@@ -89,7 +89,10 @@ fn zstd_frames() {
     // Frames, and what frames are made of.
     let mut seeds = layers(".tar");
     seeds.truncate(24);
-    seeds.iter_mut().step_by(2).for_each(|(_, bytes)| *bytes = zstd::encode_all(&bytes[..], 3).expect("it is written"));
+    seeds
+        .iter_mut()
+        .step_by(2)
+        .for_each(|(_, bytes)| *bytes = zstd::encode_all(&bytes[..], 3).expect("it is written"));
     replay("zstd", seeds, bodies::zstd);
 }
 
@@ -97,7 +100,10 @@ fn zstd_frames() {
 fn zstd_blocks() {
     let mut seeds = layers(".tar");
     seeds.truncate(24);
-    seeds.iter_mut().step_by(2).for_each(|(_, bytes)| *bytes = zstd::encode_all(&bytes[..], 3).expect("it is written"));
+    seeds
+        .iter_mut()
+        .step_by(2)
+        .for_each(|(_, bytes)| *bytes = zstd::encode_all(&bytes[..], 3).expect("it is written"));
     seeds.extend(files("fuzz/seeds/zstd"));
     seeds.extend(files("fuzz/regressions/zstd"));
     replay("zstd_scan", seeds, bodies::zstd_scan);
@@ -107,7 +113,11 @@ fn zstd_blocks() {
 fn zstd_states() {
     // A window, some content, and then changes.
     let seed = |n: u8| vec![0x40 + n, n, n.wrapping_mul(5), 0, n % 16, n.wrapping_mul(7)];
-    replay("zstd_resume", (0..40).map(|n| (PathBuf::new(), seed(n))).collect(), bodies::zstd_resume);
+    replay(
+        "zstd_resume",
+        (0..40).map(|n| (PathBuf::new(), seed(n))).collect(),
+        bodies::zstd_resume,
+    );
 }
 
 #[test]
@@ -135,7 +145,9 @@ fn fine_documents() {
         let [low, high] = (turn * 97).to_le_bytes();
         vec![first, low, high, turn as u8, (turn * 31) as u8]
     };
-    let seeds = (0..4).flat_map(|first| (0..60).flat_map(move |turn| [change(first, turn), change(first | 128, turn)]));
+    let seeds = (0..4).flat_map(|first| {
+        (0..60).flat_map(move |turn| [change(first, turn), change(first | 128, turn)])
+    });
     let seeds = (0..4).map(|first| vec![first]).chain(seeds).map(|seed| (PathBuf::new(), seed));
     replay("fine", seeds.collect(), bodies::fine);
 }
@@ -154,7 +166,8 @@ fn two_hashes_at_once() {
 #[cfg(target_os = "linux")]
 fn blocks_of_the_allocator() {
     // A zeroed block of each size, resized to each other, and freed.
-    let resized = |from: u8| (0..10).flat_map(move |to| [0, from, 6, to, 0, 0]).collect::<Vec<u8>>();
+    let resized =
+        |from: u8| (0..10).flat_map(move |to| [0, from, 6, to, 0, 0]).collect::<Vec<u8>>();
     let seeds = (0..40).step_by(3).map(|form| (PathBuf::new(), resized(form)));
     replay("blocks", seeds.collect(), bodies::blocks);
 }
@@ -166,7 +179,9 @@ fn documents(dir: &str) -> Vec<(PathBuf, Vec<u8>)> {
     while let Some(path) = left.pop() {
         if path.is_dir() {
             left.extend(
-                std::fs::read_dir(path).expect("it can be listed").map(|entry| entry.expect("it is there").path()),
+                std::fs::read_dir(path)
+                    .expect("it can be listed")
+                    .map(|entry| entry.expect("it is there").path()),
             );
         } else if let Ok(bytes) = std::fs::read(&path)
             && bytes.starts_with(b"{")
@@ -190,7 +205,9 @@ fn notifications_of_registries() {
     // The first byte chooses the kind of headers.
     let seeds: Vec<_> = documents("crates/ociseek-format/src/event/payloads")
         .into_iter()
-        .flat_map(|(path, body)| (0..32).map(move |first| (path.clone(), [&[first][..], &body].concat())))
+        .flat_map(|(path, body)| {
+            (0..32).map(move |first| (path.clone(), [&[first][..], &body].concat()))
+        })
         .collect();
     replay("events", seeds, bodies::events);
 }

@@ -16,7 +16,10 @@ fn fixtures() -> PathBuf {
 /// The lines of a table in the fixtures, split at tabs.
 fn table(name: &str) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(fixtures().join(name)).expect("the table is there");
-    text.lines().filter(|l| !l.starts_with('#')).map(|l| l.split('\t').map(String::from).collect()).collect()
+    text.lines()
+        .filter(|l| !l.starts_with('#'))
+        .map(|l| l.split('\t').map(String::from).collect())
+        .collect()
 }
 
 /// The result of indexing a layer: the digest of its ztoc, the code of the refusal, or `error`.

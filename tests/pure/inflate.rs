@@ -125,14 +125,22 @@ fn streams_at_the_limits_of_the_format() {
     assert!(!accepted(&end(fixed().code(0b11000110, 8))), "length symbol 286");
     assert!(!accepted(&end(fixed().code(0b11000111, 8))), "length symbol 287");
     assert!(!accepted(&end(fixed().code(0x30, 8).code(1, 7).code(30, 5))), "distance symbol 30");
-    assert!(accepted(&end(fixed().code(0x30, 8).code(1, 7).code(0, 5))), "distance 1 after one byte");
-    assert!(!accepted(&end(fixed().code(0x30, 8).code(1, 7).code(1, 5))), "distance 2 after one byte");
+    assert!(
+        accepted(&end(fixed().code(0x30, 8).code(1, 7).code(0, 5))),
+        "distance 1 after one byte"
+    );
+    assert!(
+        !accepted(&end(fixed().code(0x30, 8).code(1, 7).code(1, 5))),
+        "distance 2 after one byte"
+    );
     assert!(!accepted(&Bits::default().put(0b111, 3).0), "block type 3");
     assert!(!accepted(&[1, 1, 0, 0xff, 0xff, 0]), "stored length and its complement differ");
     assert!(accepted(&[1, 1, 0, 0xfe, 0xff, 0]));
 
     // Dynamic blocks: counts, the code length code, and the rest from the test.
-    let dynamic = |litlen: u64, distance: u64| Bits::default().put(0b101, 3).put(litlen - 257, 5).put(distance - 1, 5);
+    let dynamic = |litlen: u64, distance: u64| {
+        Bits::default().put(0b101, 3).put(litlen - 257, 5).put(distance - 1, 5)
+    };
     assert!(!accepted(&dynamic(287, 1).put(0, 200).0), "287 length symbols");
     assert!(!accepted(&dynamic(257, 31).put(0, 200).0), "31 distance symbols");
     // Code lengths 0 and 1 and the run 18, with 1, 2 and 2 bits: order 16 17 18 0 8 7 9 6 10 5 11 4
@@ -155,8 +163,14 @@ fn streams_at_the_limits_of_the_format() {
         distance(one(bits)).put(1, 1).put(0, 20)
     };
     assert!(!accepted(&other_bit(&zero).0), "the bit that no code begins with");
-    assert!(!accepted(&zeros(zeros(lengths(dynamic(258, 1)), 138), 121).put(0, 50).0), "no end of block");
-    assert!(!accepted(&zeros(zeros(lengths(dynamic(257, 1)), 138), 138).put(0, 50).0), "a run past the end");
+    assert!(
+        !accepted(&zeros(zeros(lengths(dynamic(258, 1)), 138), 121).put(0, 50).0),
+        "no end of block"
+    );
+    assert!(
+        !accepted(&zeros(zeros(lengths(dynamic(257, 1)), 138), 138).put(0, 50).0),
+        "a run past the end"
+    );
 }
 
 /// A second stream starts with an empty history, but the window spans both.

@@ -20,14 +20,20 @@ fn tar_of(sizes: &[usize], noise: u32) -> Vec<u8> {
         let data: Vec<u8> = (0..size)
             .map(|i| {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                if noise.is_multiple_of(3) { b"all work and no play "[i % 21] } else { (state >> 24) as u8 & 0x3f }
+                if noise.is_multiple_of(3) {
+                    b"all work and no play "[i % 21]
+                } else {
+                    (state >> 24) as u8 & 0x3f
+                }
             })
             .collect();
         let mut header = tar::Header::new_ustar();
         header.set_size(size as u64);
         header.set_mode(0o644);
         header.set_mtime(1_700_000_000);
-        builder.append_data(&mut header, format!("dir{}/file{number}", number % 3), &data[..]).unwrap();
+        builder
+            .append_data(&mut header, format!("dir{}/file{number}", number % 3), &data[..])
+            .unwrap();
     }
     builder.into_inner().unwrap()
 }
@@ -44,10 +50,18 @@ fn gzip(tar: &[u8], level: u32, members: usize) -> Vec<u8> {
 }
 
 fn options(span_size: u64) -> LayerOptions {
-    LayerOptions { span_size: SpanSize::new(span_size).unwrap(), build_tool_identifier: "laws".to_owned(), fine: false }
+    LayerOptions {
+        span_size: SpanSize::new(span_size).unwrap(),
+        build_tool_identifier: "laws".to_owned(),
+        fine: false,
+    }
 }
 
-fn index(blob: &[u8], span_size: u64, chunks: impl IntoIterator<Item = usize>) -> Result<IndexedLayer, LayerError> {
+fn index(
+    blob: &[u8],
+    span_size: u64,
+    chunks: impl IntoIterator<Item = usize>,
+) -> Result<IndexedLayer, LayerError> {
     let mut indexer = LayerIndexer::new(options(span_size), None);
     let mut rest = blob;
     for size in chunks {
@@ -83,7 +97,10 @@ fn errors_do_not_depend_on_chunking() {
     ];
     for (name, blob) in cases {
         let whole = index(&blob, 4096, []);
-        assert!(!matches!(&whole, Ok(IndexedLayer { outcome: Outcome::Ztoc(_), .. })), "{name}: {whole:?}");
+        assert!(
+            !matches!(&whole, Ok(IndexedLayer { outcome: Outcome::Ztoc(_), .. })),
+            "{name}: {whole:?}"
+        );
         for size in [1, 7, 1000] {
             let chunks = std::iter::repeat_n(size, blob.len().div_ceil(size));
             assert_eq!(index(&blob, 4096, chunks), whole, "{name}, in chunks of {size}");

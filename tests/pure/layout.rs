@@ -27,11 +27,13 @@ fn put(layout: &Layout, media_type: &str, content: &[u8]) -> Descriptor {
 }
 
 fn image(layout: &Layout, content: &str) -> Descriptor {
-    let config =
-        put(layout, OCI_CONFIG, format!(r#"{{"os":"linux","architecture":"amd64","x":"{content}"}}"#).as_bytes());
+    let config = put(
+        layout,
+        OCI_CONFIG,
+        format!(r#"{{"os":"linux","architecture":"amd64","x":"{content}"}}"#).as_bytes(),
+    );
     let layer = put(layout, GZIP, content.as_bytes());
-    let manifest =
-        serde_json::json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
+    let manifest = serde_json::json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
     put(layout, OCI_MANIFEST, manifest.to_string().as_bytes())
 }
 
@@ -48,7 +50,13 @@ fn named(descriptor: &Descriptor, key: &str, name: &str) -> serde_json::Value {
 
 fn index_of(subject: &Descriptor, tool: &str) -> ociseek::image::soci::EncodedIndex {
     let subject = Some(subject.clone());
-    SociIndex { layers: Vec::new(), subject, build_tool_identifier: tool.to_owned(), prefetch: Vec::new() }.encode()
+    SociIndex {
+        layers: Vec::new(),
+        subject,
+        build_tool_identifier: tool.to_owned(),
+        prefetch: Vec::new(),
+    }
+    .encode()
 }
 
 fn index_json(dir: &Path) -> serde_json::Value {
@@ -120,21 +128,40 @@ fn attaching_adds_a_referrer_and_keeps_other_entries() {
     assert_eq!(attach(&old, &[]), AttachMethod::Layout);
     assert_eq!(attach(&old, &[]), AttachMethod::Layout);
     let digests = || -> Vec<Digest> {
-        layout.referrers(&subject.digest, Some(INDEX_V1)).unwrap().descriptors.iter().map(|d| d.digest).collect()
+        layout
+            .referrers(&subject.digest, Some(INDEX_V1))
+            .unwrap()
+            .descriptors
+            .iter()
+            .map(|d| d.digest)
+            .collect()
     };
     assert_eq!(digests(), [old.descriptor.digest], "attaching twice lists once");
     let other = index_of(&subject, "other");
     attach(&other, &[]);
     attach(&new, &[old.descriptor.digest]);
-    assert_eq!(digests(), [new.descriptor.digest, other.descriptor.digest], "in the place of what it replaces");
-    assert!(layout.blob_exists(&old.descriptor.digest, None).unwrap(), "blobs of replaced indexes stay");
+    assert_eq!(
+        digests(),
+        [new.descriptor.digest, other.descriptor.digest],
+        "in the place of what it replaces"
+    );
+    assert!(
+        layout.blob_exists(&old.descriptor.digest, None).unwrap(),
+        "blobs of replaced indexes stay"
+    );
 
     let json = index_json(dir.path());
     assert_eq!(json["x"], "y");
     assert_eq!(json["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"], "v1");
     assert_eq!(json["manifests"][1]["artifactType"], INDEX_V1);
-    assert_eq!(layout.find(&ImageSelector::Any).unwrap().digest, subject.digest, "a referrer is not an image");
-    assert!(layout.referrers(&subject.digest, Some("application/x")).unwrap().descriptors.is_empty());
+    assert_eq!(
+        layout.find(&ImageSelector::Any).unwrap().digest,
+        subject.digest,
+        "a referrer is not an image"
+    );
+    assert!(
+        layout.referrers(&subject.digest, Some("application/x")).unwrap().descriptors.is_empty()
+    );
     assert!(layout.referrers(&old.descriptor.digest, None).unwrap().descriptors.is_empty());
     let leftovers = fs::read_dir(dir.path().join("l")).unwrap().count();
     assert_eq!(leftovers, 3, "blobs, index.json, oci-layout and no temporary file");
@@ -169,7 +196,11 @@ fn a_fallback_tag_of_something_other_than_a_list_is_left_alone() {
     let referrer = serde_json::to_value(&index.descriptor).unwrap();
     let tag = format!("sha256-{}", subject.digest.hex());
     for strange in ["[]", "\"x\"", "1", "{}", r#"{"manifests": null}"#, r#"{"manifests": {}}"#] {
-        let strange = named(&put(&layout, OCI_INDEX, strange.as_bytes()), "org.opencontainers.image.ref.name", &tag);
+        let strange = named(
+            &put(&layout, OCI_INDEX, strange.as_bytes()),
+            "org.opencontainers.image.ref.name",
+            &tag,
+        );
         list(dir.path(), &[referrer.clone(), strange.clone()]);
         layout.detach(&subject.digest, &[index.descriptor.digest]).unwrap();
         assert_eq!(index_json(dir.path())["manifests"], serde_json::json!([strange]));
@@ -210,7 +241,10 @@ fn concurrent_writers_lose_nothing() {
             });
         }
     });
-    assert_eq!(layout.referrers(&subject.digest, Some(INDEX_V1)).unwrap().descriptors.len(), threads * each);
+    assert_eq!(
+        layout.referrers(&subject.digest, Some(INDEX_V1)).unwrap().descriptors.len(),
+        threads * each
+    );
 }
 
 #[test]
@@ -288,7 +322,10 @@ fn invalid_layouts_are_refused() {
     assert!(reason(path).contains("no file oci-layout"));
     fs::write(path.join("file"), "x").unwrap();
     assert!(reason(&path.join("file")).contains("oci-archive:FILE"));
-    assert!(matches!(Layout::open_or_new(path), Err(LayoutError::NotALayout { .. })), "other files are not mixed in");
+    assert!(
+        matches!(Layout::open_or_new(path), Err(LayoutError::NotALayout { .. })),
+        "other files are not mixed in"
+    );
     fs::write(path.join("manifest.json"), "[]").unwrap();
     assert!(reason(path).contains("docker save"));
     fs::write(path.join("oci-layout"), r#"{"imageLayoutVersion":"2.0.0"}"#).unwrap();
@@ -350,12 +387,22 @@ fn nothing_is_written_through_links() {
         std::os::unix::fs::symlink(&away, &path).unwrap();
         let algorithm = if link == "blobs/sha512" { Sha512 } else { Sha256 };
         let content = b"content";
-        let blob = Descriptor { digest: Digest::of(algorithm, content), ..Descriptor::of("x/y", content) };
+        let blob =
+            Descriptor { digest: Digest::of(algorithm, content), ..Descriptor::of("x/y", content) };
         let chunks = [Some(vec![bytes::Bytes::from_static(content)]), None];
-        for written in [layout.write_blob(&blob, content).map(drop), layout.write_chunks(&blob, chunks.into_iter())] {
-            assert!(matches!(&written, Err(LayoutError::Link { path: named }) if *named == path), "{written:?}");
+        for written in [
+            layout.write_blob(&blob, content).map(drop),
+            layout.write_chunks(&blob, chunks.into_iter()),
+        ] {
+            assert!(
+                matches!(&written, Err(LayoutError::Link { path: named }) if *named == path),
+                "{written:?}"
+            );
         }
-        assert_eq!(fs::read_dir(&away).unwrap().filter(|e| e.as_ref().unwrap().path().is_file()).count(), 0);
+        assert_eq!(
+            fs::read_dir(&away).unwrap().filter(|e| e.as_ref().unwrap().path().is_file()).count(),
+            0
+        );
     }
     // A directory that somebody prepared is not completed through one either.
     let dir = tempfile::tempdir().unwrap();

@@ -16,7 +16,8 @@ use ociseek::layer::map::SparseFile;
 use ociseek::layer::parallel::{ChunksError, Threads, index_chunks, read_chunks};
 use ociseek::layer::span::SpanTable;
 use ociseek::layer::{
-    IndexedLayer, KeepSpans, LayerError, LayerIndexer, LayerMap, LayerOptions, MappedLayer, Notes, Outcome,
+    IndexedLayer, KeepSpans, LayerError, LayerIndexer, LayerMap, LayerOptions, MappedLayer, Notes,
+    Outcome,
 };
 use ociseek::layer::{ReadOptions, record};
 use ociseek::offset::{SpanId, SpanSize};
@@ -35,7 +36,8 @@ struct Noise(u64);
 
 impl Noise {
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
     }
 
@@ -88,7 +90,11 @@ fn by_file(tar: &[u8], starts: &[usize]) -> Vec<u8> {
 }
 
 fn options(span_size: u64) -> LayerOptions {
-    LayerOptions { span_size: SpanSize::new(span_size).unwrap(), build_tool_identifier: "members".into(), fine: false }
+    LayerOptions {
+        span_size: SpanSize::new(span_size).unwrap(),
+        build_tool_identifier: "members".into(),
+        fine: false,
+    }
 }
 
 fn straight(blob: &[u8], chunk: usize, span_size: u64) -> Result<IndexedLayer, LayerError> {
@@ -100,9 +106,14 @@ fn straight(blob: &[u8], chunk: usize, span_size: u64) -> Result<IndexedLayer, L
 }
 
 /// The blob in chunks, in batches of `count`.
-fn batches(blob: &[u8], chunk: usize, count: usize) -> impl FnMut() -> Result<Option<Vec<Bytes>>, Infallible> {
+fn batches(
+    blob: &[u8],
+    chunk: usize,
+    count: usize,
+) -> impl FnMut() -> Result<Option<Vec<Bytes>>, Infallible> {
     let blob = Bytes::copy_from_slice(blob);
-    let mut chunks = (0..blob.len()).step_by(chunk).map(move |at| blob.slice(at..(at + chunk).min(blob.len())));
+    let mut chunks =
+        (0..blob.len()).step_by(chunk).map(move |at| blob.slice(at..(at + chunk).min(blob.len())));
     move || {
         let batch: Vec<_> = chunks.by_ref().take(count).collect();
         Ok((!batch.is_empty()).then_some(batch))
@@ -117,7 +128,12 @@ fn of_layer(error: ChunksError<Infallible>) -> LayerError {
     }
 }
 
-fn on_cores(blob: &[u8], chunk: usize, cores: usize, guide: Option<&Arc<Ztoc>>) -> Result<IndexedLayer, LayerError> {
+fn on_cores(
+    blob: &[u8],
+    chunk: usize,
+    cores: usize,
+    guide: Option<&Arc<Ztoc>>,
+) -> Result<IndexedLayer, LayerError> {
     let threads = Threads { cores, guide: guide.cloned() };
     let next = batches(blob, chunk, cores);
     index_chunks(options(SPAN), None, threads, &Budget::new(u64::MAX), next).map_err(of_layer)
@@ -135,7 +151,11 @@ impl KeepSpans for Keeper {
 }
 
 /// The map of a blob that is only read locally, and all plain bytes of its spans.
-fn read_here(blob: &[u8], chunk: usize, cores: usize) -> Result<(MappedLayer, Vec<u8>), LayerError> {
+fn read_here(
+    blob: &[u8],
+    chunk: usize,
+    cores: usize,
+) -> Result<(MappedLayer, Vec<u8>), LayerError> {
     let keeper = Keeper::default();
     let options = ReadOptions {
         span_size: SpanSize::new(SPAN).unwrap(),
@@ -146,7 +166,8 @@ fn read_here(blob: &[u8], chunk: usize, cores: usize) -> Result<(MappedLayer, Ve
     let expected = (Digest::sha256(blob), blob.len() as u64);
     let threads = Threads { cores, guide: None };
     let memory = Budget::new(u64::MAX).open();
-    let mapped = read_chunks(options, expected, threads, memory, batches(blob, chunk, cores)).map_err(of_layer)?;
+    let mapped = read_chunks(options, expected, threads, memory, batches(blob, chunk, cores))
+        .map_err(of_layer)?;
     let kept = std::mem::take(&mut *keeper.0.lock().unwrap());
     Ok((mapped, kept))
 }
@@ -173,7 +194,10 @@ fn compare(name: &str, blob: &[u8], guide: Option<&Arc<Ztoc>>) -> Result<Indexed
         let straight = straight(blob, chunk, SPAN);
         for cores in [1, 2, 7] {
             let shared = on_cores(blob, chunk, cores, guide);
-            assert!(shared == straight, "{name}, chunks of {chunk}, {cores} cores: {shared:?}\n{straight:?}");
+            assert!(
+                shared == straight,
+                "{name}, chunks of {chunk}, {cores} cores: {shared:?}\n{straight:?}"
+            );
         }
     }
     straight(blob, 256 << 10, SPAN)
@@ -227,7 +251,13 @@ fn highly_compressed_members() {
 fn member_headers_inside_of_members() {
     let mut noise = Noise(3);
     let inner = by_size(&noise.bytes(6 << 20), 300_000, b"", 6);
-    let (tar, starts) = tar(&[noise.bytes(500_000), inner.clone(), noise.bytes(700_000), inner, noise.bytes(900_000)]);
+    let (tar, starts) = tar(&[
+        noise.bytes(500_000),
+        inner.clone(),
+        noise.bytes(700_000),
+        inner,
+        noise.bytes(900_000),
+    ]);
     for level in [0, 6] {
         compare("gzip in one member", &by_size(&tar, usize::MAX, b"", level), None).unwrap();
         compare("gzip in members", &by_size(&tar, 777_777, b"", level), None).unwrap();
@@ -287,7 +317,8 @@ fn a_ztoc_is_a_guide() {
     ] {
         for span_size in [10_000, 1 << 20, 4 << 20] {
             let guide = Arc::new(ztoc(&blob, span_size));
-            compare(&format!("{name}, guided by spans of {span_size}"), &blob, Some(&guide)).unwrap();
+            compare(&format!("{name}, guided by spans of {span_size}"), &blob, Some(&guide))
+                .unwrap();
         }
     }
 }
@@ -349,7 +380,10 @@ fn layers_without_a_ztoc_are_mapped() {
         let spans_of = if map.is_unpacked() { &tar } else { &blob };
         assert!(through_spans(&map, spans_of) == tar, "{name}: its spans are not the tar");
         let kept = record::encode(&map, &notes).unwrap().concat();
-        assert!(decoded(&kept).unwrap() == (map.clone(), notes.clone()), "{name}: its record says something else");
+        assert!(
+            decoded(&kept).unwrap() == (map.clone(), notes.clone()),
+            "{name}: its record says something else"
+        );
         for (chunk, cores) in [(256 << 10, 1), (256 << 10, 2), (100_003, 7), (16 << 10, 2)] {
             let (same, kept) = read_here(&blob, chunk, cores).unwrap();
             let case = format!("{name}, chunks of {chunk}, {cores} cores");
@@ -366,9 +400,12 @@ fn decoded(record: &[u8]) -> Option<(LayerMap, Notes)> {
 #[test]
 fn layer_map_records_round_trip_and_reject_damage() {
     let (tar, _) = tar(&files(&mut Noise(9), 3, 20_000));
-    let (MappedLayer { mut map, .. }, _) = read_here(&by_size(&tar, usize::MAX, b"", 6), 1 << 20, 1).unwrap();
-    let sparse =
-        |entry, parts: &[(u64, u64)]| SparseFile { entry, map: SparseMap::new(50, parts.iter().copied()).unwrap() };
+    let (MappedLayer { mut map, .. }, _) =
+        read_here(&by_size(&tar, usize::MAX, b"", 6), 1 << 20, 1).unwrap();
+    let sparse = |entry, parts: &[(u64, u64)]| SparseFile {
+        entry,
+        map: SparseMap::new(50, parts.iter().copied()).unwrap(),
+    };
     map.sparse = vec![sparse(0, &[(10, 5), (20, 30)]), sparse(2, &[])];
     let mut files = map.files.all().to_vec();
     files[1].mtime = Some(Time { seconds: 1 << 40, nanos: 5 });

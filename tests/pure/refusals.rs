@@ -65,11 +65,17 @@ fn unservable_entries() {
         ("pax-global-header", vec![pax(b'g', &[("comment", b"c")]), a(), end()]),
         ("entry-type", vec![with(|b| b.flag = b'7'), end()]),
         ("entry-type", vec![with(|b| b.flag = b'V'), a(), end()]),
-        ("sparse-file", vec![x(&[("GNU.sparse.major", b"1"), ("GNU.sparse.minor", b"0")]), a(), end()]),
+        (
+            "sparse-file",
+            vec![x(&[("GNU.sparse.major", b"1"), ("GNU.sparse.minor", b"0")]), a(), end()],
+        ),
         ("sparse-file", vec![x(&[("GNU.sparse.map", b"0,5")]), a(), end()]),
         ("sparse-file", vec![with(|b| (b.flag, b.magic) = (b'S', *b"ustar  \0")), end()]),
         ("size-without-data", vec![with(|b| (b.flag, b.size) = (b'5', 4096)), a(), end()]),
-        ("size-without-data", vec![a(), with(|b| (b.flag, b.size, b.link) = (b'1', 5, b"a".to_vec())), end()]),
+        (
+            "size-without-data",
+            vec![a(), with(|b| (b.flag, b.size, b.link) = (b'1', 5, b"a".to_vec())), end()],
+        ),
         ("owner-out-of-range", vec![with(|b| b.uid = -2), end()]),
         ("owner-out-of-range", vec![x(&[("gid", b"4294967296")]), a(), end()]),
         ("mtime-out-of-range", vec![x(&[("mtime", b"253402300800")]), a(), end()]),
@@ -86,8 +92,14 @@ fn unservable_entries() {
         ("repeated-directory", vec![dir("d", 0, 5), dir("e", 0, 0), dir("./d", 7, 0), end()]),
         ("repeated-directory", vec![dir("./", 5, 5), dir("d", 0, 0), dir(".", 0, 5), end()]),
         ("repeated-directory", vec![x(&[(&xattr("user.a"), b"1")]), a(), dir("a", 0, 0), end()]),
-        ("repeated-directory", vec![two(), dir("d", 0, 0), x(&[(&xattr("user.a"), b"1")]), dir("d/", 0, 0), end()]),
-        ("repeated-directory", vec![dir("d", 0, 0), x(&[("mtime", b"-62135596800")]), dir("d", 0, 0), end()]),
+        (
+            "repeated-directory",
+            vec![two(), dir("d", 0, 0), x(&[(&xattr("user.a"), b"1")]), dir("d/", 0, 0), end()],
+        ),
+        (
+            "repeated-directory",
+            vec![dir("d", 0, 0), x(&[("mtime", b"-62135596800")]), dir("d", 0, 0), end()],
+        ),
         ("names-root", vec![file("../..", b""), end()]),
         ("long-name", vec![x(&[("path", &[b'n'; 40_000])]), a(), end()]),
     ] {
@@ -98,20 +110,25 @@ fn unservable_entries() {
 #[test]
 fn odd_but_servable_entries() {
     let x = |records: &[(&str, &[u8])]| pax(b'x', records);
-    let long =
-        || Block { name: b"@LongLink".to_vec(), flag: b'L', size: 150, magic: *b"ustar  \0", ..Block::default() };
+    let long = || Block {
+        name: b"@LongLink".to_vec(),
+        flag: b'L',
+        size: 150,
+        magic: *b"ustar  \0",
+        ..Block::default()
+    };
     let a = || file("a", b"hello");
     let one = || x(&[("SCHILY.xattr.user.a", b"1")]);
     let two = || x(&[("SCHILY.xattr.user.a", b"1"), ("SCHILY.xattr.user.b", b"2")]);
     for (entries, tar) in [
-        (1, vec![file("a", b"hello")]),                                          // no end blocks
-        (1, vec![file("a", b"hello")[..517].to_vec()]),                          // cut in the padding
-        (1, vec![file("a", b"hello"), vec![0; 512]]),                            // one end block
-        (1, vec![file("a", b"hello"), end(), b"anything".to_vec()]),             // bytes behind the end
-        (1, vec![file("a", b""), x(&[("path", b"lost")])]),                      // a PAX header of nothing
-        (1, vec![with(|b| b.mode = 0o100_644), end()]),                          // the type it has anyway
+        (1, vec![file("a", b"hello")]),                 // no end blocks
+        (1, vec![file("a", b"hello")[..517].to_vec()]), // cut in the padding
+        (1, vec![file("a", b"hello"), vec![0; 512]]),   // one end block
+        (1, vec![file("a", b"hello"), end(), b"anything".to_vec()]), // bytes behind the end
+        (1, vec![file("a", b""), x(&[("path", b"lost")])]), // a PAX header of nothing
+        (1, vec![with(|b| b.mode = 0o100_644), end()]), // the type it has anyway
         (1, vec![x(&[("GNU.sparse.major", b"2")]), file("a", b"hello"), end()]), // a sparse format of the future
-        (1, vec![x(&[("SCHILY.xattr.user.e", b"")]), file("a", b""), end()]),    // a lone empty xattr
+        (1, vec![x(&[("SCHILY.xattr.user.e", b"")]), file("a", b""), end()]), // a lone empty xattr
         (1, vec![long().bytes(), padded(&[b'n'; 150]), file("short", b""), end()]), // GNU long name
         (3, vec![file("a", b"1"), entry(b'1', "h", "./a"), file("a", b"2"), end()]), // the link keeps the first one
         (2, vec![entry(b'5', "./", ""), file("./a", b""), end()]),
@@ -132,7 +149,9 @@ fn odd_but_servable_entries() {
 
 #[test]
 fn broken_tars() {
-    let broken = |tar: &[Vec<u8>], message: &str| assert_eq!(judge(tar), Verdict::Broken(message.to_owned()));
+    let broken = |tar: &[Vec<u8>], message: &str| {
+        assert_eq!(judge(tar), Verdict::Broken(message.to_owned()))
+    };
     let a = || file("a", b"hello");
     let half = |bytes: Vec<u8>, n: usize| bytes[..n].to_vec();
     broken(
@@ -140,7 +159,10 @@ fn broken_tars() {
         "not a tar header (its checksum is wrong) at byte 1024 of the tar",
     );
     broken(&[half(a(), 400)], "the tar is truncated inside a header block at byte 0 of the tar");
-    broken(&[a(), half(a(), 515)], "the tar is truncated inside the data of an entry at byte 1024 of the tar");
+    broken(
+        &[a(), half(a(), 515)],
+        "the tar is truncated inside the data of an entry at byte 1024 of the tar",
+    );
     broken(&[a(), vec![0; 511]], "the tar is truncated inside a header block at byte 0 of the tar");
     broken(
         &[a(), vec![0; 512], a()],
@@ -169,9 +191,14 @@ fn blobs_that_are_not_layers() {
         assert_eq!(index(&gzip(&blob), 4096), Verdict::Broken(message));
     }
     let twice = gzip(&gzip(&vec![7; 100_000]));
-    assert_eq!(index(&twice, 4096), Verdict::Broken("not a layer: it looks like gzip data inside gzip".into()));
+    assert_eq!(
+        index(&twice, 4096),
+        Verdict::Broken("not a layer: it looks like gzip data inside gzip".into())
+    );
     assert_eq!(index(b"", 4096), Verdict::Refused("empty"));
-    for (magic, _) in [(&b"\x28\xb5\x2f\xfd"[..], "zstd"), (b"BZh9", "bzip2"), (b"\xfd7zXZ\0", "xz")] {
+    for (magic, _) in
+        [(&b"\x28\xb5\x2f\xfd"[..], "zstd"), (b"BZh9", "bzip2"), (b"\xfd7zXZ\0", "xz")]
+    {
         assert_eq!(index(&[magic, &[0; 700]].concat(), 4096), Verdict::Refused("compression"));
     }
 }
@@ -183,7 +210,11 @@ fn gzip_framing() {
     let index = |blob: &[u8]| index(blob, 1000);
     let n = good.len();
     assert_eq!(index(&good), Verdict::Entries(1));
-    assert_eq!(index(&[&gzip(b"")[..], &good, &gzip(b"")].concat()), Verdict::Entries(1), "empty members");
+    assert_eq!(
+        index(&[&gzip(b"")[..], &good, &gzip(b"")].concat()),
+        Verdict::Entries(1),
+        "empty members"
+    );
     for behind in [&b"\0"[..], b"garbage", &[0; 512], b"\x1f\x8b\x07"] {
         assert_eq!(index(&[&good[..], behind].concat()), Verdict::Refused("trailing-bytes"));
     }
@@ -242,7 +273,10 @@ fn a_ztoc_too_large_for_readers_is_not_written() {
     let gzip_of = |checkpoints: usize| {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder
-            .write_all(&Block { name: b"a".to_vec(), size: 1024 * checkpoints as i64, ..Block::default() }.bytes())
+            .write_all(
+                &Block { name: b"a".to_vec(), size: 1024 * checkpoints as i64, ..Block::default() }
+                    .bytes(),
+            )
             .unwrap();
         for _ in 0..checkpoints {
             encoder.write_all(&[0; 1024]).unwrap();
@@ -259,6 +293,7 @@ fn a_ztoc_too_large_for_readers_is_not_written() {
 /// A layer may have many entries.
 #[test]
 fn layers_may_have_many_entries() {
-    let files: Vec<u8> = (0..200_000).flat_map(|n| file(&format!("a/folder/with/files/number-{n}"), b"")).collect();
+    let files: Vec<u8> =
+        (0..200_000).flat_map(|n| file(&format!("a/folder/with/files/number-{n}"), b"")).collect();
     assert_eq!(index(&gzip(&files), 4 << 20), Verdict::Entries(200_000));
 }

@@ -29,7 +29,8 @@ fn read(blob: &[u8]) -> Result<(MappedLayer, Vec<u8>), LayerError> {
     let mut plain = blob.to_vec();
     if blob.starts_with(b"\x1f\x8b") {
         plain.clear();
-        std::io::Read::read_to_end(&mut flate2::read::MultiGzDecoder::new(blob), &mut plain).unwrap();
+        std::io::Read::read_to_end(&mut flate2::read::MultiGzDecoder::new(blob), &mut plain)
+            .unwrap();
     }
     Ok((read, plain))
 }
@@ -48,7 +49,8 @@ fn content(read: &MappedLayer, plain: &[u8], path: &str) -> Vec<u8> {
 }
 
 fn golden(name: &str) -> Vec<u8> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/golden/layers").join(name);
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/golden/layers").join(name);
     std::fs::read(path).unwrap()
 }
 
@@ -70,7 +72,8 @@ fn sparse_files_of_real_archivers_are_read_as_go_reads_them() {
         let (read, plain) = read(&golden(layer)).unwrap();
         let found = content(&read, &plain, path);
         assert_eq!((found.len(), crc32fast::hash(&found)), (size, sum), "{layer}");
-        let after = if layer.starts_with('s') { ("z", 0x3385_33db) } else { ("z.txt", 0x3633_f73c) };
+        let after =
+            if layer.starts_with('s') { ("z", 0x3385_33db) } else { ("z.txt", 0x3633_f73c) };
         assert_eq!(crc32fast::hash(&content(&read, &plain, after.0)), after.1, "{layer}");
     }
     for layer in [
@@ -92,7 +95,8 @@ fn text(map: &[u8], data: &[u8], size: &str) -> Vec<u8> {
         ("GNU.sparse.name", b"s"),
         ("GNU.sparse.realsize", size.as_bytes()),
     ];
-    [pax(b'x', &records), file("GNUSparseFile.0/s", &[&padded(map)[..], data].concat()), end()].concat()
+    [pax(b'x', &records), file("GNUSparseFile.0/s", &[&padded(map)[..], data].concat()), end()]
+        .concat()
 }
 
 /// A file in PAX format 0.1.
@@ -108,9 +112,11 @@ fn listed(map: &str, count: &str, data: &[u8], size: &str) -> Vec<u8> {
 
 #[test]
 fn maps_that_go_refuses_are_refused() {
-    for good in
-        [text(b"1\n2\n3\n", b"abc", "10"), listed("2,3", "1", b"abc", "10"), listed("2,0,2,3", "2", b"abc", "10")]
-    {
+    for good in [
+        text(b"1\n2\n3\n", b"abc", "10"),
+        listed("2,3", "1", b"abc", "10"),
+        listed("2,0,2,3", "2", b"abc", "10"),
+    ] {
         let (read, plain) = read(&good).unwrap();
         assert_eq!(content(&read, &plain, "s"), b"\0\0abc\0\0\0\0\0");
         assert!(read.notes.warnings.is_empty());
@@ -145,12 +151,19 @@ fn old(parts: &[(u64, u64)], size: u64) -> Vec<u8> {
     let number = |value: u64| format!("{value:011o}\0").into_bytes();
     let put = |block: &mut [u8], parts: &[(u64, u64)]| {
         for (at, (start, length)) in parts.iter().enumerate() {
-            block[24 * at..24 * at + 24].copy_from_slice(&[number(*start), number(*length)].concat());
+            block[24 * at..24 * at + 24]
+                .copy_from_slice(&[number(*start), number(*length)].concat());
         }
     };
     let stored = parts.iter().map(|(_, length)| *length as i64).sum();
-    let mut header =
-        Block { name: b"s".to_vec(), flag: b'S', size: stored, magic: *b"ustar  \0", ..Block::default() }.bytes();
+    let mut header = Block {
+        name: b"s".to_vec(),
+        flag: b'S',
+        size: stored,
+        magic: *b"ustar  \0",
+        ..Block::default()
+    }
+    .bytes();
     let (first, rest) = parts.split_at(parts.len().min(4));
     put(&mut header[386..482], first);
     header[482] = u8::from(!rest.is_empty());

@@ -32,10 +32,17 @@ pub fn check(name: &str, timeouts_elapse: bool, law: impl Fn() + Send + Sync + '
     let begun = WallClock::now();
     let random = run(RandomScheduler::new_from_seed(seed, half), &law);
     let priorities = run(PctScheduler::new_from_seed(seed, CHANGES, half), &law);
-    println!("schedules: {name}: {} with seed {seed}, {:.1} s", random + priorities, begun.elapsed().as_secs_f32());
+    println!(
+        "schedules: {name}: {} with seed {seed}, {:.1} s",
+        random + priorities,
+        begun.elapsed().as_secs_f32()
+    );
 }
 
-fn run<L: Fn() + Send + Sync + 'static>(scheduler: impl Scheduler + 'static, law: &Arc<L>) -> usize {
+fn run<L: Fn() + Send + Sync + 'static>(
+    scheduler: impl Scheduler + 'static,
+    law: &Arc<L>,
+) -> usize {
     let mut config = Config::new();
     config.max_steps = MaxSteps::FailAfter(STEPS);
     config.failure_persistence = FailurePersistence::Print;

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::support::faulty::{Faulty, RegistrySettings, json_answer};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
+use crate::support::sandbox::{
+    GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar,
+};
 use crate::support::servers::{Server, faketime};
 use axum::body::Body;
 use axum::http::Response;
@@ -28,15 +30,22 @@ struct Image {
 }
 
 fn image(seed: u64, created: &str) -> Image {
-    let config = Bytes::from(json!({"os": "linux", "architecture": "amd64", "created": created}).to_string());
+    let config = Bytes::from(
+        json!({"os": "linux", "architecture": "amd64", "created": created}).to_string(),
+    );
     let layer = Bytes::from(gzip(&tar(seed, 1, 20_000)));
-    let blobs = [(Descriptor::of(OCI_CONFIG, &config), config), (Descriptor::of(GZIP, &layer), layer)];
+    let blobs =
+        [(Descriptor::of(OCI_CONFIG, &config), config), (Descriptor::of(GZIP, &layer), layer)];
     let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": blobs[0].0, "layers": [blobs[1].0]});
     Image { manifest: manifest.to_string().into_bytes(), blobs }
 }
 
 fn client() -> Client {
-    Client::new(ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() }).unwrap()
+    Client::new(ClientConfig {
+        credentials: CredentialSource::Anonymous,
+        ..ClientConfig::default()
+    })
+    .unwrap()
 }
 
 async fn push(server: &Server, repository: &str, image: &Image, tags: &[String]) {
@@ -102,7 +111,8 @@ async fn many(server: &Server, has_catalog: bool) {
     let mut places = vec![host.clone()];
     if !has_catalog {
         let all = (0..MANY).map(|n| format!("{host}/many/app{n}"));
-        places = all.chain(["team/app", "other/broken"].map(|name| format!("{host}/{name}"))).collect();
+        places =
+            all.chain(["team/app", "other/broken"].map(|name| format!("{host}/{name}"))).collect();
     }
     let work = move || {
         let sandbox = Sandbox::new();
@@ -117,14 +127,26 @@ async fn many(server: &Server, has_catalog: bool) {
             assert_eq!((count(&lines, "skipped"), lines.len()), (1, MANY + 2));
         }
         // Selected by age.
-        let text = sandbox.run(&["backfill", "--dry-run", "--since=2025-06-01", &format!("{host}/team/app")]);
-        assert!(text.contains(": created 2020-01-31T00:00:00Z, before 2025-06-01T00:00:00Z\n"), "{text}");
+        let text = sandbox.run(&[
+            "backfill",
+            "--dry-run",
+            "--since=2025-06-01",
+            &format!("{host}/team/app"),
+        ]);
+        assert!(
+            text.contains(": created 2020-01-31T00:00:00Z, before 2025-06-01T00:00:00Z\n"),
+            "{text}"
+        );
         let lines = team(0, &["--since=2025-06-01", "--state=team.state"]);
         assert_eq!((count(&lines, "indexed"), count(&lines, "old")), (1, 1));
         // Recorded images are not examined again, others are.
         let lines = team(0, &["--state=team.state"]);
         assert_eq!(
-            (count(&lines, "indexed"), count(&lines, "already-indexed"), count(&lines, "done-before")),
+            (
+                count(&lines, "indexed"),
+                count(&lines, "already-indexed"),
+                count(&lines, "done-before")
+            ),
             (1, 0, MANY + 1)
         );
         let (_, stderr) = all(1, &["--state=team.state", "--platform=linux/arm64"]);
@@ -132,7 +154,10 @@ async fn many(server: &Server, has_catalog: bool) {
 
         // All images, one of which fails: each has its line.
         let (lines, stderr) = all(1, &["--jobs=4"]);
-        assert_eq!((count(&lines, "indexed"), count(&lines, "already-indexed"), count(&lines, "failed")), (MANY, 2, 1));
+        assert_eq!(
+            (count(&lines, "indexed"), count(&lines, "already-indexed"), count(&lines, "failed")),
+            (MANY, 2, 1)
+        );
         let failed = lines.iter().find(|line| line["status"] == "failed").unwrap();
         assert!(failed["image"].as_str().unwrap().ends_with("/other/broken:v1"));
         assert!(failed["error"]["message"].as_str().unwrap().contains("is broken"), "{failed}");
@@ -154,11 +179,17 @@ async fn many(server: &Server, has_catalog: bool) {
         assert_eq!(count(&lines, "already-indexed"), 1);
 
         // Output for people, for a single repository.
-        let text = sandbox.run(&["backfill", "--min-layer-size=0", "--span-size=16KiB", &format!("{host}/many/app7")]);
+        let text = sandbox.run(&[
+            "backfill",
+            "--min-layer-size=0",
+            "--span-size=16KiB",
+            &format!("{host}/many/app7"),
+        ]);
         let expected = format!("already-indexed {host}/many/app7:v1@sha256:");
         assert!(text.starts_with(&expected), "{text}");
         assert!(
-            text.contains("1 image: 1 already-indexed; read 0 B, in ") && text.ends_with("--- status 0 ---"),
+            text.contains("1 image: 1 already-indexed; read 0 B, in ")
+                && text.ends_with("--- status 0 ---"),
             "{text}"
         );
     };
@@ -184,8 +215,10 @@ async fn a_duration_is_counted_back_from_the_clock() {
     const DAY: i64 = 86_400;
     let Some(faketime) = faketime() else { return };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
-    let days_ago = move |days: i64| Time { seconds: now - days * DAY, nanos: 0 }.to_rfc3339().unwrap();
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let days_ago =
+        move |days: i64| Time { seconds: now - days * DAY, nanos: 0 }.to_rfc3339().unwrap();
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     for (number, days) in [(1, 10), (2, 100), (3, 2000)] {
         let image = image(number, &days_ago(days));
         for (_, content) in image.blobs {
@@ -197,17 +230,27 @@ async fn a_duration_is_counted_back_from_the_clock() {
     let place = format!("{}/a/b", registry.host());
     let work = move || {
         for (days, old) in [(0, &[100, 2000][..]), (-400, &[2000]), (3650, &[10, 100, 2000])] {
-            let (lines, _) = backfill_with(&sandbox, 0, &["--dry-run", "--since=30d", &place], |command| {
-                command.envs(faketime).env("FAKETIME", format!("{days:+}d"));
-            });
+            let (lines, _) =
+                backfill_with(&sandbox, 0, &["--dry-run", "--since=30d", &place], |command| {
+                    command.envs(faketime).env("FAKETIME", format!("{days:+}d"));
+                });
             let told = lines.iter().filter(|line| line["status"] == "old").map(|line| {
-                let [image, created, since] = ["image", "created", "since"].map(|key| line[key].as_str().unwrap());
+                let [image, created, since] =
+                    ["image", "created", "since"].map(|key| line[key].as_str().unwrap());
                 // The run itself takes some seconds.
-                assert!(*days_ago(30 - days) <= *since && *since < *days_ago(29 - days), "{days}: {line}");
+                assert!(
+                    *days_ago(30 - days) <= *since && *since < *days_ago(29 - days),
+                    "{days}: {line}"
+                );
                 (image.to_owned(), created.to_owned())
             });
-            let expected = old.iter().map(|age| (format!("{place}:made-{age}-days-ago"), days_ago(*age)));
-            assert_eq!(told.collect::<BTreeSet<_>>(), expected.collect::<BTreeSet<_>>(), "{days}: {lines:?}");
+            let expected =
+                old.iter().map(|age| (format!("{place}:made-{age}-days-ago"), days_ago(*age)));
+            assert_eq!(
+                told.collect::<BTreeSet<_>>(),
+                expected.collect::<BTreeSet<_>>(),
+                "{days}: {lines:?}"
+            );
             assert_eq!(count(&lines, "pending"), 3 - old.len(), "{days}: {lines:?}");
         }
     };
@@ -215,7 +258,9 @@ async fn a_duration_is_counted_back_from_the_clock() {
 }
 
 /// A registry that answers `path` with `list` and a link to `next`.
-async fn lying<const N: usize>(answers: [(&'static str, &'static str, Option<&'static str>); N]) -> Faulty {
+async fn lying<const N: usize>(
+    answers: [(&'static str, &'static str, Option<&'static str>); N],
+) -> Faulty {
     Faulty::start(RegistrySettings::default(), move |seen, _| {
         let (_, list, next) = answers.iter().find(|(path, ..)| seen.is("GET", path))?;
         let mut answer = json_answer(200, &serde_json::from_str::<Value>(list).unwrap());
@@ -243,10 +288,17 @@ async fn failed(registry: &Faulty) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_lists_are_refused() {
     // The host of a link does not count.
-    let elsewhere = lying([("_catalog", r#"{"repositories":[]}"#, Some("http://169.254.169.254/latest"))]).await;
-    assert!(failed(&elsewhere).await[0].contains(&format!("GET http://{}/latest: 404", elsewhere.host())));
+    let elsewhere =
+        lying([("_catalog", r#"{"repositories":[]}"#, Some("http://169.254.169.254/latest"))])
+            .await;
+    assert!(
+        failed(&elsewhere).await[0]
+            .contains(&format!("GET http://{}/latest: 404", elsewhere.host()))
+    );
     let scheme = lying([("_catalog", r#"{"repositories":[]}"#, Some("file:///etc/passwd"))]).await;
-    assert!(failed(&scheme).await[0].contains("the link to the next page of the list is not a URL"));
+    assert!(
+        failed(&scheme).await[0].contains("the link to the next page of the list is not a URL")
+    );
 
     let endless = lying([("_catalog", r#"{"repositories":[]}"#, Some("/v2/_catalog?n=100"))]).await;
     assert!(failed(&endless).await[0].contains("the list does not end"));
@@ -257,9 +309,11 @@ async fn hostile_lists_are_refused() {
     assert_eq!(failed(&names).await, ["5 names in the list are not valid"]);
     assert_eq!(names.requests().len(), 1);
 
-    let tags =
-        lying([("_catalog", r#"{"repositories":["a"]}"#, None), ("/a/tags/list", r#"{"tags":["../x","$(x)"]}"#, None)])
-            .await;
+    let tags = lying([
+        ("_catalog", r#"{"repositories":["a"]}"#, None),
+        ("/a/tags/list", r#"{"tags":["../x","$(x)"]}"#, None),
+    ])
+    .await;
     assert_eq!(failed(&tags).await, ["2 names in the list are not valid"]);
     assert_eq!(tags.requests().len(), 2);
 
@@ -267,16 +321,22 @@ async fn hostile_lists_are_refused() {
     let page = AtomicUsize::new(0);
     let empty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let number = page.fetch_add(1, Ordering::SeqCst);
-        let mut answer = seen.is("GET", "_catalog").then(|| json_answer(200, &json!({"repositories": []})))?;
-        answer.headers_mut().insert("link", format!("</v2/_catalog?last={number}>; rel=\"next\"").parse().unwrap());
+        let mut answer =
+            seen.is("GET", "_catalog").then(|| json_answer(200, &json!({"repositories": []})))?;
+        answer
+            .headers_mut()
+            .insert("link", format!("</v2/_catalog?last={number}>; rel=\"next\"").parse().unwrap());
         Some(answer)
     })
     .await;
-    assert!(failed(&empty).await[0].contains("the list does not end: 1000 pages in a row are empty"));
+    assert!(
+        failed(&empty).await[0].contains("the list does not end: 1000 pages in a row are empty")
+    );
 
     // Many registries do not allow listing their catalog.
     let closed = Faulty::start(RegistrySettings::default(), |seen, _| {
-        seen.is("GET", "_catalog").then(|| Response::builder().status(404).body(Body::empty()).unwrap())
+        seen.is("GET", "_catalog")
+            .then(|| Response::builder().status(404).body(Body::empty()).unwrap())
     })
     .await;
     assert!(failed(&closed).await[0].starts_with("cannot list the repositories: "));
@@ -285,16 +345,25 @@ async fn hostile_lists_are_refused() {
 /// A failed list is not an image, and has a hint.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_list_is_reported_once() {
-    for (status, hint) in [(404, "name the repositories to index, HOST/REPOSITORY"), (401, "docker login")] {
+    for (status, hint) in
+        [(404, "name the repositories to index, HOST/REPOSITORY"), (401, "docker login")]
+    {
         let closed = Faulty::start(RegistrySettings::default(), move |seen, _| {
-            seen.is("GET", "_catalog").then(|| Response::builder().status(status).body(Body::empty()).unwrap())
+            seen.is("GET", "_catalog")
+                .then(|| Response::builder().status(status).body(Body::empty()).unwrap())
         })
         .await;
         let host = closed.host();
         let work = move || Sandbox::new().run(&["backfill", "--no-cache", &host]);
         let said = tokio::task::spawn_blocking(work).await.unwrap();
-        assert!(said.contains("error: 1 list cannot be read\n") && said.contains("\n0 images, in "), "{said}");
-        assert!(said.contains("hint: ") && said.contains(hint) && said.ends_with("--- status 1 ---"), "{said}");
+        assert!(
+            said.contains("error: 1 list cannot be read\n") && said.contains("\n0 images, in "),
+            "{said}"
+        );
+        assert!(
+            said.contains("hint: ") && said.contains(hint) && said.ends_with("--- status 1 ---"),
+            "{said}"
+        );
     }
 }
 
@@ -302,9 +371,13 @@ async fn a_failed_list_is_reported_once() {
 /// annotation.
 #[tokio::test(flavor = "multi_thread")]
 async fn soci_enabled_images_are_skipped() {
-    let registry = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, |seen, _| {
-        seen.is("GET", "/app/tags/list").then(|| json_answer(200, &json!({"tags": ["whole", "part"]})))
-    })
+    let registry = Faulty::start(
+        RegistrySettings { referrers: true, ..RegistrySettings::default() },
+        |seen, _| {
+            seen.is("GET", "/app/tags/list")
+                .then(|| json_answer(200, &json!({"tags": ["whole", "part"]})))
+        },
+    )
     .await;
     let image = image(1, "2026-01-31T00:00:00Z");
     for (_, content) in &image.blobs {
@@ -346,9 +419,13 @@ async fn soci_enabled_images_are_skipped() {
 /// Each reason for skipping is reported, and the dry run reports the same as the real one.
 #[tokio::test(flavor = "multi_thread")]
 async fn skipped_images_have_the_right_reason() {
-    let registry = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, |seen, _| {
-        seen.is("GET", "/app/tags/list").then(|| json_answer(200, &json!({"tags": ["small", "zstd", "both"]})))
-    })
+    let registry = Faulty::start(
+        RegistrySettings { referrers: true, ..RegistrySettings::default() },
+        |seen, _| {
+            seen.is("GET", "/app/tags/list")
+                .then(|| json_answer(200, &json!({"tags": ["small", "zstd", "both"]})))
+        },
+    )
     .await;
     let config = json!({"os": "linux", "architecture": "amd64"}).to_string();
     let gzip = gzip(&tar(1, 1, 20_000));
@@ -357,7 +434,9 @@ async fn skipped_images_have_the_right_reason() {
     }
     let small = Descriptor::of(GZIP, &gzip);
     let zstd = Descriptor::of(ZSTD, b"zstd");
-    for (tag, layers) in [("small", vec![&small]), ("zstd", vec![&zstd]), ("both", vec![&small, &zstd])] {
+    for (tag, layers) in
+        [("small", vec![&small]), ("zstd", vec![&zstd]), ("both", vec![&small, &zstd])]
+    {
         let config = Descriptor::of(OCI_CONFIG, config.as_bytes());
         let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
         registry.add_manifest(tag, OCI_MANIFEST, manifest.to_string());
@@ -365,10 +444,15 @@ async fn skipped_images_have_the_right_reason() {
     let place = format!("{}/app", registry.host());
     let work = move || {
         let told = |sandbox: &Sandbox, more: &[&str]| {
-            let said = sandbox.command(&[&["backfill", "--format=json", "--jobs=1"], more].concat()).output().unwrap();
+            let said = sandbox
+                .command(&[&["backfill", "--format=json", "--jobs=1"], more].concat())
+                .output()
+                .unwrap();
             let lines = String::from_utf8(said.stdout).unwrap();
             let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-            lines.map(|line| [line["status"].to_string(), line["reason"].to_string()]).collect::<Vec<_>>()
+            lines
+                .map(|line| [line["status"].to_string(), line["reason"].to_string()])
+                .collect::<Vec<_>>()
         };
         let sandbox = Sandbox::new();
         let want = ["layers-too-small", "not-servable", "not-servable"];
@@ -377,7 +461,10 @@ async fn skipped_images_have_the_right_reason() {
         assert_eq!(told(&sandbox, &[&place]), want);
         let said = sandbox.run(&["backfill", "--jobs=1", &place]);
         assert!(said.contains(": all of its layers are smaller than 10485760 bytes"), "{said}");
-        assert!(said.contains(": none of its layers can be served lazily (too-small, zstd)"), "{said}");
+        assert!(
+            said.contains(": none of its layers can be served lazily (too-small, zstd)"),
+            "{said}"
+        );
     };
     tokio::task::spawn_blocking(work).await.unwrap();
 }
@@ -385,9 +472,12 @@ async fn skipped_images_have_the_right_reason() {
 /// Their fine index is attached, and an image is written that names one.
 #[tokio::test(flavor = "multi_thread")]
 async fn images_of_zstd_layers_are_done_once() {
-    let registry = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, |seen, _| {
-        seen.is("GET", "/app/tags/list").then(|| json_answer(200, &json!({"tags": ["v1"]})))
-    })
+    let registry = Faulty::start(
+        RegistrySettings { referrers: true, ..RegistrySettings::default() },
+        |seen, _| {
+            seen.is("GET", "/app/tags/list").then(|| json_answer(200, &json!({"tags": ["v1"]})))
+        },
+    )
     .await;
     let content = tar(5, 4, 300_000);
     let layer = zstd::encode_all(&content[..], 3).unwrap();
@@ -403,12 +493,16 @@ async fn images_of_zstd_layers_are_done_once() {
     let work = move || {
         for status in ["indexed", "already-indexed"] {
             let sandbox = Sandbox::new();
-            let (lines, _) = backfill(&sandbox, 0, &["--fine", "--v2={tag}-soci", "--no-cache", &place]);
+            let (lines, _) =
+                backfill(&sandbox, 0, &["--fine", "--v2={tag}-soci", "--no-cache", &place]);
             let found: Vec<&Value> = lines.iter().map(|line| &line["status"]).collect();
             assert_eq!(found, [status], "{lines:?}");
             for tag in ["v1", "v1-soci"] {
                 let verified = sandbox.run(&["verify", "--no-cache", &format!("{place}:{tag}")]);
-                assert!(verified.contains("1 of 1 layer") && verified.ends_with("--- status 0 ---"), "{verified}");
+                assert!(
+                    verified.contains("1 of 1 layer") && verified.ends_with("--- status 0 ---"),
+                    "{verified}"
+                );
             }
         }
     };
@@ -419,7 +513,8 @@ async fn images_of_zstd_layers_are_done_once() {
 fn a_tag_is_refused_as_the_root() {
     let said = Sandbox::new().run(&["backfill", "localhost:5000/app:v1"]);
     assert!(
-        said.contains("expected a registry, or a repository without a tag") && said.ends_with("--- status 2 ---"),
+        said.contains("expected a registry, or a repository without a tag")
+            && said.ends_with("--- status 2 ---"),
         "{said}"
     );
 }

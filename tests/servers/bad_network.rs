@@ -38,7 +38,8 @@ fn push(server: &Server, number: usize) -> (String, Digest) {
     put_blob(&server.host, &repository, &layer);
     put_blob(&server.host, &repository, config.as_bytes());
     let config = Descriptor::of(OCI_CONFIG, config.as_bytes());
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+    let manifest =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
     let manifest = manifest.to_string();
     let digest = Digest::sha256(manifest.as_bytes());
     server.put_manifest(&repository, &digest.to_string(), OCI_MANIFEST, manifest.as_bytes());
@@ -52,7 +53,13 @@ async fn every_image_is_indexed_once_over_a_bad_network() {
     let seed = number_in("OCISEEK_NETWORK_SEED").unwrap_or(1);
     let relay = Relay::start(&server.host, seed);
     let sandbox = Sandbox::new();
-    let args = ["serve", "--listen=127.0.0.1:0", "--retry-wait=1", "--min-layer-size=0", "--span-size=16KiB"];
+    let args = [
+        "serve",
+        "--listen=127.0.0.1:0",
+        "--retry-wait=1",
+        "--min-layer-size=0",
+        "--span-size=16KiB",
+    ];
     let allow = format!("--allow={}", relay.host);
     let limits = ["--stall-timeout=2s", "--retry-for=20s", "--rate=1000", &allow];
     let hook = Hook::spawn(&mut sandbox.command(&[&["hook"], &args[..], &limits].concat()));
@@ -64,12 +71,14 @@ async fn every_image_is_indexed_once_over_a_bad_network() {
     for number in 0..pushes {
         images.push(push(&server, number));
         let (repository, digest) = &images[number];
-        let (status, text) = hook.post(&pushed(&number.to_string(), &relay.host, repository, digest));
+        let (status, text) =
+            hook.post(&pushed(&number.to_string(), &relay.host, repository, digest));
         assert_eq!(status, 202, "{text}");
         accepted += 1;
         if number % REPEATED == 0 {
             let (repository, digest) = &images[number / 2];
-            let (status, text) = hook.post(&pushed(&format!("{number} again"), &relay.host, repository, digest));
+            let (status, text) =
+                hook.post(&pushed(&format!("{number} again"), &relay.host, repository, digest));
             // After ten minutes it may be a job again, which finds the index.
             assert!([200, 202].contains(&status), "{text}");
             accepted += usize::from(status == 202);
@@ -117,10 +126,14 @@ async fn every_image_is_indexed_once_over_a_bad_network() {
         // A try that fails after it has attached the index leaves nothing to do for the next one.
         let was_retried = || retries.iter().any(|retry| retry["image"] == image);
         let is_indexed = *first == "indexed" || *first == "already-indexed" && was_retried();
-        assert!(is_indexed && later.iter().all(|result| *result == "already-indexed"), "{image}: {results:?}");
+        assert!(
+            is_indexed && later.iter().all(|result| *result == "already-indexed"),
+            "{image}: {results:?}"
+        );
     }
     // Without the relay.
-    let config = ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
+    let config =
+        ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
     let client = Client::new(config).unwrap();
     let mut indexed = BTreeMap::new();
     for (repository, digest) in &images {

@@ -42,7 +42,10 @@ async fn manifests_are_limited_together() {
     let image = format!("{}/a/b:many", registry.host());
     let sandbox = Sandbox::new();
     for command in ["index", "verify", "doctor"] {
-        assert_over_budget(&run(&sandbox, &[command, "--max-memory=48MiB", &image]), "manifest sha256:");
+        assert_over_budget(
+            &run(&sandbox, &[command, "--max-memory=48MiB", &image]),
+            "manifest sha256:",
+        );
     }
     let more = run(&sandbox, &["index", "--quiet", &image]);
     assert_eq!(more.code, Some(0), "{}", more.text);
@@ -55,10 +58,12 @@ async fn the_number_of_referrers_is_limited() {
     let registry = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let (_, query) = seen.path.split_once("/referrers/")?;
         let page = query.rsplit_once("page=").map_or(0, |(_, page)| page.parse().unwrap());
-        let mut referrer = descriptor(OCI_MANIFEST, Digest::sha256(format!("{page}").as_bytes()), 100);
+        let mut referrer =
+            descriptor(OCI_MANIFEST, Digest::sha256(format!("{page}").as_bytes()), 100);
         referrer["artifactType"] = SOCI.into();
         referrer["annotations"] = json!({"a": filler});
-        let body = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [referrer]}).to_string();
+        let body = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [referrer]})
+            .to_string();
         let path = seen.path.split('?').next().unwrap();
         let answer = axum::http::Response::builder().header("content-type", OCI_INDEX);
         let answer = answer.header("link", format!("<{path}?page={}>; rel=\"next\"", page + 1));
@@ -97,7 +102,10 @@ async fn the_number_of_indexes_read_is_limited() {
     assert_eq!((read(0), read(31), read(32), read(39)), (1, 1, 0, 0));
     assert_eq!(registry.saw("DELETE", "").len(), 0);
     let others = run["images"][0]["manifests"][0]["others"].as_array().unwrap();
-    let unread = others.iter().filter(|other| other["unusable"].as_str().unwrap().contains("was not read")).count();
+    let unread = others
+        .iter()
+        .filter(|other| other["unusable"].as_str().unwrap().contains("was not read"))
+        .count();
     assert_eq!((others.len(), unread), (40, 8));
 }
 
@@ -121,8 +129,11 @@ fn with_ztoc(registry: &Faulty, layer: &[u8], times: usize, ztoc: &[u8]) -> Stri
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_layer_repeated_200_times_is_kept_once() {
     let layer = sandbox::tar(1, 1, 8 << 20);
-    let options =
-        LayerOptions { span_size: SpanSize::new(512).unwrap(), build_tool_identifier: "test".into(), fine: false };
+    let options = LayerOptions {
+        span_size: SpanSize::new(512).unwrap(),
+        build_tool_identifier: "test".into(),
+        fine: false,
+    };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(&layer).unwrap();
     let Outcome::Ztoc(ztoc) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
@@ -144,7 +155,10 @@ async fn a_layer_repeated_200_times_is_kept_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ztocs_that_share_their_span_digests_are_refused() {
-    assert_eq!(ociseek::ztoc::decode(&hand_written(2, 0)).map(|ztoc| ztoc.span_digests.len()), Ok(2));
+    assert_eq!(
+        ociseek::ztoc::decode(&hand_written(2, 0)).map(|ztoc| ztoc.span_digests.len()),
+        Ok(2)
+    );
     let ztoc = hand_written(2 << 20, 0);
     assert!(ociseek::ztoc::decode(&ztoc).unwrap_err().to_string().contains("reuses its parts"));
     let registry = Faulty::honest(RegistrySettings::default()).await;
@@ -170,15 +184,18 @@ fn pax_layer(entries: usize, n: u8) -> Vec<u8> {
 async fn the_entries_of_a_layer_are_limited() {
     let registry = Faulty::honest(RegistrySettings::default()).await;
     let image = |n: u8, layers: Vec<Vec<u8>>| {
-        let layers: Vec<Value> =
-            layers.into_iter().map(|layer| descriptor(GZIP, registry.add_blob(layer.clone()), layer.len())).collect();
+        let layers: Vec<Value> = layers
+            .into_iter()
+            .map(|layer| descriptor(GZIP, registry.add_blob(layer.clone()), layer.len()))
+            .collect();
         name(&registry, &manifest(&registry, n.into(), &layers))
     };
     let sandbox = Sandbox::new();
     let large = pax_layer(32, 0);
     let digest = Digest::sha256(&large).to_string();
     std::fs::write(sandbox.path("large"), &large).unwrap();
-    let ended = run(&sandbox, &["ztoc", "create", "--max-memory=64MiB", "large", "--output", "ztoc"]);
+    let ended =
+        run(&sandbox, &["ztoc", "create", "--max-memory=64MiB", "large", "--output", "ztoc"]);
     assert_over_budget(&ended, "large: the layer does not fit into memory");
     let large = image(0, vec![large]);
     for args in [&["index", "--min-layer-size=0"][..], &["ls"]] {
@@ -188,7 +205,8 @@ async fn the_entries_of_a_layer_are_limited() {
     }
     // Two layers that fit one after the other, but not together.
     let two = image(1, vec![pax_layer(10, 1), pax_layer(10, 2)]);
-    let args = ["index", "--min-layer-size=0", "--no-cache", "--jobs=2", "--max-memory=80MiB", &two];
+    let args =
+        ["index", "--min-layer-size=0", "--no-cache", "--jobs=2", "--max-memory=80MiB", &two];
     let ended = run(&sandbox, &args);
     assert_eq!(ended.code, Some(0), "{}", ended.text);
     assert!(ended.peak < 160 * MIB, "{} MiB", ended.peak / MIB);

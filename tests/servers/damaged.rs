@@ -6,7 +6,9 @@ use std::sync::Mutex;
 use serde_json::json;
 
 use crate::support::faulty::{Faulty, RegistrySettings, body_of, damaged};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index, shown, tar};
+use crate::support::sandbox::{
+    GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index, shown, tar,
+};
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
 
@@ -15,11 +17,13 @@ const FILE: usize = 60_000;
 /// A registry with an image that has a layer of each kind, whose numbers are 1 to 3, and their
 /// digests.
 async fn image() -> (Faulty, Vec<Digest>) {
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let tars: Vec<Vec<u8>> = (1..4).map(|seed| tar(seed, 2, FILE)).collect();
     let zstd = zstd::stream::encode_all(&tars[2][..], 3).unwrap();
     let blobs = [(GZIP, gzip(&tars[0])), (PLAIN, tars[1].clone()), (ZSTD, zstd)];
-    let layers: Vec<Descriptor> = blobs.iter().map(|(kind, blob)| Descriptor::of(*kind, blob)).collect();
+    let layers: Vec<Descriptor> =
+        blobs.iter().map(|(kind, blob)| Descriptor::of(*kind, blob)).collect();
     let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
     let config = json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
     let config = config.to_string();
@@ -38,7 +42,8 @@ async fn image() -> (Faulty, Vec<Digest>) {
 async fn damaging(registry: &Faulty, always: Option<Digest>) -> Faulty {
     let asked = Mutex::new(HashSet::new());
     let copy = registry.copy(move |seen, faulty| {
-        let (_, digest) = seen.path.rsplit_once('/').filter(|(_, last)| last.starts_with("sha256:"))?;
+        let (_, digest) =
+            seen.path.rsplit_once('/').filter(|(_, last)| last.starts_with("sha256:"))?;
         let part = (seen.path.clone(), seen.header("range").map(str::to_owned));
         let is_hit = match always {
             Some(always) => always.to_string() == digest,
@@ -101,7 +106,10 @@ async fn permanent_damage_is_reported_after_two_reads() {
         assert_eq!(there.saw("GET", &layer.to_string()).len(), 2);
         for more in [&[][..], &["--quick", "--spans=99"]] {
             let text = run(&there, &[&["verify", "--progress=none"], more].concat()).await;
-            assert!(text.contains(" (it was read twice)") && text.ends_with("--- status 3 ---"), "{text}");
+            assert!(
+                text.contains(" (it was read twice)") && text.ends_with("--- status 3 ---"),
+                "{text}"
+            );
         }
     }
 }
@@ -115,7 +123,8 @@ async fn copied_blobs_are_read_again_if_damaged() {
         let mut command = sandbox.command(&["copy", "--progress=none", &from, to]);
         tokio::task::spawn_blocking(move || shown(&mut command)).await.unwrap()
     };
-    let other = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let other =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let name = format!("{}/c/d:v1", other.host());
     for to in ["oci:copy:v1", &name] {
         let text = copy(&damaging(&registry, None).await, to).await;
@@ -125,6 +134,9 @@ async fn copied_blobs_are_read_again_if_damaged() {
     let another = format!("{}/e/f:v1", Faulty::honest(RegistrySettings::default()).await.host());
     for to in ["oci:copy:v1", &another] {
         let text = copy(&damaging(&registry, Some(layers[0])).await, to).await;
-        assert!(text.contains(": it was read twice: ") && text.ends_with("--- status 1 ---"), "{to}: {text}");
+        assert!(
+            text.contains(": it was read twice: ") && text.ends_with("--- status 1 ---"),
+            "{to}: {text}"
+        );
     }
 }

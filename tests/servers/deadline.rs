@@ -15,8 +15,8 @@ use ociseek::layer::LayerOptions;
 use ociseek::offset::SpanSize;
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{
-    IndexError, IndexOptions, IndexedImage, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, Origin, Reuse,
-    Work, index,
+    IndexError, IndexOptions, IndexedImage, LayerOutcome, LayerReport, LeftOutReason,
+    ManifestResult, Origin, Reuse, Work, index,
 };
 use ociseek::progress::{Progress, SilentProgress};
 use ociseek::store::blob::Target;
@@ -43,7 +43,11 @@ impl Slow {
     }
 
     /// Requests for which `refused` is true are refused.
-    async fn lying(referrers: bool, stalled: &[usize], refused: fn(&ReceivedRequest) -> bool) -> Slow {
+    async fn lying(
+        referrers: bool,
+        stalled: &[usize],
+        refused: fn(&ReceivedRequest) -> bool,
+    ) -> Slow {
         let contents: Vec<Bytes> = [30_000, 90_000, 10_000, 60_000]
             .iter()
             .enumerate()
@@ -58,11 +62,13 @@ impl Slow {
             if refused(seen) {
                 return Some(problem(405, "UNSUPPORTED", "not here"));
             }
-            let (_, content) = held.iter().find(|(digest, _)| seen.is("GET", &format!("blobs/{digest}")))?;
+            let (_, content) =
+                held.iter().find(|(digest, _)| seen.is("GET", &format!("blobs/{digest}")))?;
             slow.load(SeqCst).then(|| stalls(content, 20_000))
         })
         .await;
-        let layers: Vec<Descriptor> = contents.iter().map(|content| Descriptor::of(GZIP, content)).collect();
+        let layers: Vec<Descriptor> =
+            contents.iter().map(|content| Descriptor::of(GZIP, content)).collect();
         contents.into_iter().for_each(|content| {
             registry.add_blob(content);
         });
@@ -72,11 +78,17 @@ impl Slow {
         let manifest =
             json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers}).to_string();
         registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
-        Slow { registry, subject: Descriptor::of(OCI_MANIFEST, manifest.as_bytes()), layers, is_slow }
+        Slow {
+            registry,
+            subject: Descriptor::of(OCI_MANIFEST, manifest.as_bytes()),
+            layers,
+            is_slow,
+        }
     }
 
     fn repository(&self) -> Repository {
-        let config = ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
+        let config =
+            ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
         Client::new(config).unwrap().repository(&self.registry.host(), "a/b").unwrap()
     }
 
@@ -96,7 +108,9 @@ impl Slow {
 
     /// With a near deadline.
     async fn in_time(&self) -> IndexedImage {
-        self.index(&IndexOptions { deadline: Some(Instant::now() + SOON), ..options() }).await.unwrap()
+        self.index(&IndexOptions { deadline: Some(Instant::now() + SOON), ..options() })
+            .await
+            .unwrap()
     }
 
     async fn complete(&self) -> IndexedImage {
@@ -104,7 +118,11 @@ impl Slow {
     }
 
     async fn listed(&self) -> Vec<Descriptor> {
-        self.repository().referrers(&self.subject.digest, Some(soci::INDEX_V1)).await.unwrap().descriptors
+        self.repository()
+            .referrers(&self.subject.digest, Some(soci::INDEX_V1))
+            .await
+            .unwrap()
+            .descriptors
     }
 
     /// How many times each of the image's layers was requested as a whole.
@@ -132,7 +150,10 @@ impl Add for Faulty {
 
 fn options() -> IndexOptions {
     IndexOptions {
-        layer: LayerOptions { span_size: SpanSize::new(16 << 10).unwrap(), ..LayerOptions::default() },
+        layer: LayerOptions {
+            span_size: SpanSize::new(16 << 10).unwrap(),
+            ..LayerOptions::default()
+        },
         min_layer_size: 0,
         jobs: 2,
         // Another run continues with what this one attached.
@@ -143,7 +164,9 @@ fn options() -> IndexOptions {
 
 fn attached(done: &IndexedImage) -> (&Descriptor, &[Digest], &[Digest]) {
     match &done.manifests[0].result {
-        ManifestResult::Attached { index, replaced, not_deleted, .. } => (index, replaced, not_deleted),
+        ManifestResult::Attached { index, replaced, not_deleted, .. } => {
+            (index, replaced, not_deleted)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -165,9 +188,14 @@ fn manifest_of(slow: &Slow, done: &IndexedImage, places: &[usize]) -> Vec<u8> {
         other => panic!("{other:?}"),
     });
     let subject = Some(slow.subject.clone());
-    SociIndex { layers: layers.collect(), subject, build_tool_identifier: TOOL_IDENTIFIER.into(), prefetch: Vec::new() }
-        .encode()
-        .bytes
+    SociIndex {
+        layers: layers.collect(),
+        subject,
+        build_tool_identifier: TOOL_IDENTIFIER.into(),
+        prefetch: Vec::new(),
+    }
+    .encode()
+    .bytes
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -197,7 +225,8 @@ async fn finished_layers_are_attached_at_the_deadline_and_the_next_run_adds_the_
             slow.registry.manifest(&complete.digest.to_string()).unwrap(),
             manifest_of(&slow, &second, &[0, 1, 2, 3])
         );
-        let reads: Vec<usize> = slow.reads().iter().zip(&before).map(|(now, before)| now - before).collect();
+        let reads: Vec<usize> =
+            slow.reads().iter().zip(&before).map(|(now, before)| now - before).collect();
         assert_eq!(reads, [0, 1, 0, 0], "only what was left is read");
         assert_eq!(second.bytes_read, slow.layers[1].size);
         for (place, layer) in second.manifests[0].layers.iter().enumerate() {
@@ -205,8 +234,14 @@ async fn finished_layers_are_attached_at_the_deadline_and_the_next_run_adds_the_
             assert_eq!(facts.origin == Origin::Destination, place != 1, "{facts:?}");
             assert_eq!(facts.gzip_members, (place == 1).then_some(1));
         }
-        assert_eq!(slow.listed().await.iter().map(|d| d.digest).collect::<Vec<_>>(), [complete.digest]);
-        assert!(slow.registry.manifest(&sparse.digest.to_string()).is_none(), "the one that lacked a layer is gone");
+        assert_eq!(
+            slow.listed().await.iter().map(|d| d.digest).collect::<Vec<_>>(),
+            [complete.digest]
+        );
+        assert!(
+            slow.registry.manifest(&sparse.digest.to_string()).is_none(),
+            "the one that lacked a layer is gone"
+        );
 
         // The same as if there had never been an incomplete one.
         let fresh = Slow::registry(referrers, &[]).await;
@@ -214,7 +249,10 @@ async fn finished_layers_are_attached_at_the_deadline_and_the_next_run_adds_the_
 
         let before = slow.registry.requests().len();
         let third = slow.complete().await;
-        assert!(matches!(third.manifests[0].result, ManifestResult::AlreadyThere { built: false, .. }));
+        assert!(matches!(
+            third.manifests[0].result,
+            ManifestResult::AlreadyThere { built: false, .. }
+        ));
         let asked = slow.registry.requests();
         assert!(
             asked[before..].iter().all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD")),
@@ -230,11 +268,16 @@ async fn if_no_layer_is_finished_in_time_nothing_is_attached() {
     let done = slow.in_time().await;
     assert!(matches!(done.manifests[0].result, ManifestResult::OutOfTime), "{done:?}");
     // Repeating the run would make no progress, which is reported.
-    let stuck =
-        |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: true }));
+    let stuck = |layer: &LayerReport| {
+        matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: true }))
+    };
     assert!(done.manifests[0].layers.iter().all(stuck), "{done:?}");
     assert_eq!(left(&done), slow.digests(&[0, 1, 2, 3]));
-    let written = slow.registry.requests().into_iter().filter(|seen| !matches!(seen.method.as_str(), "GET" | "HEAD"));
+    let written = slow
+        .registry
+        .requests()
+        .into_iter()
+        .filter(|seen| !matches!(seen.method.as_str(), "GET" | "HEAD"));
     assert_eq!(written.count(), 0);
     // Only the shortest layers were started.
     assert_eq!(slow.reads(), [1, 0, 1, 0]);
@@ -243,11 +286,13 @@ async fn if_no_layer_is_finished_in_time_nothing_is_attached() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_expired_deadline_starts_no_work() {
     let slow = Slow::registry(true, &[]).await;
-    let done = slow.index(&IndexOptions { deadline: Some(Instant::now()), ..options() }).await.unwrap();
+    let done =
+        slow.index(&IndexOptions { deadline: Some(Instant::now()), ..options() }).await.unwrap();
     assert_eq!(done.left.len(), 4);
     assert_eq!(slow.reads(), [0; 4]);
-    let begun =
-        |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: true }));
+    let begun = |layer: &LayerReport| {
+        matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: true }))
+    };
     assert!(!done.manifests[0].layers.iter().any(begun), "{done:?}");
 }
 
@@ -259,9 +304,15 @@ async fn without_progress_nothing_is_written_again() {
     let before = slow.registry.requests().len();
     let second = slow.in_time().await;
     assert_eq!(left(&second), slow.digests(&[1, 3]));
-    let ManifestResult::AlreadyThere { index, .. } = &second.manifests[0].result else { panic!("{second:?}") };
+    let ManifestResult::AlreadyThere { index, .. } = &second.manifests[0].result else {
+        panic!("{second:?}")
+    };
     assert_eq!(index.digest, attached(&first).0.digest);
-    assert!(slow.registry.requests()[before..].iter().all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD")));
+    assert!(
+        slow.registry.requests()[before..]
+            .iter()
+            .all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD"))
+    );
     assert_eq!(slow.reads()[0], 1);
 }
 
@@ -282,7 +333,10 @@ async fn an_older_index_with_more_layers_stays_until_the_complete_one_exists() {
     let sparse = slow.in_time().await;
     let (index, replaced, _) = attached(&sparse);
     assert_eq!(replaced, []);
-    assert_eq!(slow.listed().await.iter().map(|d| d.digest).collect::<Vec<_>>(), [old, index.digest]);
+    assert_eq!(
+        slow.listed().await.iter().map(|d| d.digest).collect::<Vec<_>>(),
+        [old, index.digest]
+    );
     assert!(sparse.manifests[0].others[0].listed_first);
 
     slow.is_slow.store(false, SeqCst);
@@ -290,7 +344,10 @@ async fn an_older_index_with_more_layers_stays_until_the_complete_one_exists() {
     let sampled = slow.in_time().await;
     let (index, replaced, _) = attached(&sampled);
     assert_eq!(replaced.len(), 1);
-    assert_eq!(slow.listed().await.iter().map(|d| d.digest).collect::<Vec<_>>(), [old, index.digest]);
+    assert_eq!(
+        slow.listed().await.iter().map(|d| d.digest).collect::<Vec<_>>(),
+        [old, index.digest]
+    );
     assert_eq!(sampled.bytes_read, slow.layers[1].size);
     let read = IndexOptions { reuse: Reuse::default(), ..options() };
     let complete = slow.index(&read).await.unwrap();
@@ -321,19 +378,27 @@ async fn a_registry_that_refuses_deletion_keeps_both_indexes_with_a_warning() {
 async fn a_lost_or_damaged_ztoc_is_built_again() {
     let slow = Slow::registry(true, &[1]).await;
     let first = slow.in_time().await;
-    let LayerOutcome::Indexed(lost) = &first.manifests[0].layers[0].outcome else { panic!("{first:?}") };
+    let LayerOutcome::Indexed(lost) = &first.manifests[0].layers[0].outcome else {
+        panic!("{first:?}")
+    };
     slow.registry.remove_blob(&lost.digest);
     slow.is_slow.store(false, SeqCst);
     let before = slow.reads();
     let second = slow.complete().await;
-    let reads: Vec<usize> = slow.reads().iter().zip(&before).map(|(now, before)| now - before).collect();
+    let reads: Vec<usize> =
+        slow.reads().iter().zip(&before).map(|(now, before)| now - before).collect();
     assert_eq!(reads, [1, 1, 0, 0]);
-    assert_eq!(attached(&second).0.digest, attached(&Slow::registry(true, &[]).await.complete().await).0.digest);
+    assert_eq!(
+        attached(&second).0.digest,
+        attached(&Slow::registry(true, &[]).await.complete().await).0.digest
+    );
 
     // An index under our name with one layer's ztoc for another: the sizes differ, so both layers
     // are read.
     let slow = Slow::registry(true, &[]).await;
-    let LayerOutcome::Indexed(other) = &second.manifests[0].layers[3].outcome else { panic!("{second:?}") };
+    let LayerOutcome::Indexed(other) = &second.manifests[0].layers[3].outcome else {
+        panic!("{second:?}")
+    };
     let ztoc = fresh_ztoc(other.digest).await;
     slow.registry.add_blob(ztoc.clone());
     slow.registry.add_blob(&b"{}"[..]);
@@ -368,18 +433,30 @@ async fn only_layers_missing_from_the_index_are_read_again() {
     // Another image: the first layer again, and one that no consumer can read.
     let odd = Bytes::from([&gzip(&tar(9, 2, 50_000))[..], b"x"].concat());
     slow.registry.add_blob(odd.clone());
-    let config = Descriptor::of(OCI_CONFIG, &slow.registry.add(Bytes::from_static(b"{\"os\":\"linux\"}")));
+    let config =
+        Descriptor::of(OCI_CONFIG, &slow.registry.add(Bytes::from_static(b"{\"os\":\"linux\"}")));
     let layers = [&slow.layers[0], &Descriptor::of(GZIP, &odd)];
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+    let manifest =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
     slow.registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
 
     let first = slow.complete().await;
-    assert!(matches!(first.manifests[0].layers[1].outcome, LayerOutcome::LeftOut(LeftOutReason::Unservable(_))));
+    assert!(matches!(
+        first.manifests[0].layers[1].outcome,
+        LayerOutcome::LeftOut(LeftOutReason::Unservable(_))
+    ));
     let before = slow.registry.requests().len();
     let again = slow.complete().await;
-    assert!(matches!(again.manifests[0].result, ManifestResult::AlreadyThere { built: true, .. }), "{again:?}");
+    assert!(
+        matches!(again.manifests[0].result, ManifestResult::AlreadyThere { built: true, .. }),
+        "{again:?}"
+    );
     assert_eq!(again.bytes_read, odd.len() as u64);
-    assert!(slow.registry.requests()[before..].iter().all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD")));
+    assert!(
+        slow.registry.requests()[before..]
+            .iter()
+            .all(|seen| matches!(seen.method.as_str(), "GET" | "HEAD"))
+    );
 }
 
 /// Another run was faster and complete while this one was reading: then nothing is attached next to
@@ -408,7 +485,9 @@ async fn a_complete_index_attached_meanwhile_stays_the_only_one() {
     });
     let late = slow.in_time().await;
     let index = faster.await.unwrap();
-    let ManifestResult::AlreadyThere { index: there, .. } = &late.manifests[0].result else { panic!("{late:?}") };
+    let ManifestResult::AlreadyThere { index: there, .. } = &late.manifests[0].result else {
+        panic!("{late:?}")
+    };
     assert_eq!(there.digest, index.digest);
     assert_eq!(slow.listed().await.len(), 1);
     assert!(late.left.is_empty(), "nothing is left to be done");
@@ -421,19 +500,29 @@ async fn the_command_stops_at_its_timeout_and_continues_next_time() {
     let is_slow = Arc::clone(&slow.is_slow);
     let commands = move || {
         let sandbox = Sandbox::new();
-        let common = ["index", "--no-cache", "--min-layer-size=0", "--span-size=16KiB", "--progress=none"];
-        let run = |more: &[&str]| sandbox.run(&[&common[..], &["--reuse-tags=1"], more, &[&image]].concat());
+        let common =
+            ["index", "--no-cache", "--min-layer-size=0", "--span-size=16KiB", "--progress=none"];
+        let run = |more: &[&str]| {
+            sandbox.run(&[&common[..], &["--reuse-tags=1"], more, &[&image]].concat())
+        };
         let first = run(&["--timeout=6s"]);
         assert!(first.contains("timed out; run it again to continue"), "{first}");
         assert!(first.contains("timed out with 1 layer left (178.1 KiB)"), "{first}");
         assert!(first.contains("--- status 0 ---"), "{first}");
         // It now has all the time for itself, which is still not enough.
         let alone = run(&["--timeout=3s"]);
-        assert!(alone.contains("timed out before any layer was done; use a longer --timeout"), "{alone}");
-        assert!(alone.contains("no layer was finished in time, so use a longer --timeout"), "{alone}");
+        assert!(
+            alone.contains("timed out before any layer was done; use a longer --timeout"),
+            "{alone}"
+        );
+        assert!(
+            alone.contains("no layer was finished in time, so use a longer --timeout"),
+            "{alone}"
+        );
         assert!(!alone.contains("to continue"), "{alone}");
         is_slow.store(false, SeqCst);
-        let second = sandbox.json(0, &[&common[..], &["--reuse-tags=1", "--format=json", &image]].concat());
+        let second =
+            sandbox.json(0, &[&common[..], &["--reuse-tags=1", "--format=json", &image]].concat());
         let second = &second["images"][0];
         assert_eq!(second["left"], json!([]));
         assert_eq!(second["manifests"][0]["replaced"].as_array().unwrap().len(), 1);

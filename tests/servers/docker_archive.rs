@@ -49,7 +49,8 @@ type Placed<'a> = &'a dyn Fn(usize, &[u8]) -> (Vec<u8>, String);
 fn archive(sandbox: &Sandbox, place: Placed<'_>) {
     let tars = layers();
     let config = config(&[&tars[0], &tars[1], &tars[2]]);
-    let placed: Vec<(Vec<u8>, String)> = tars.iter().enumerate().map(|(number, tar)| place(number, tar)).collect();
+    let placed: Vec<(Vec<u8>, String)> =
+        tars.iter().enumerate().map(|(number, tar)| place(number, tar)).collect();
     let names: Vec<&str> = placed.iter().map(|(_, name)| name.as_str()).collect();
     let mut members = vec![file("c.json", &config)];
     members.extend(placed.iter().map(|(bytes, _)| bytes.clone()));
@@ -93,14 +94,20 @@ fn archives_of_all_tools_are_read() {
     // Docker 1.10 to 24: a folder for each layer. A repeated layer is a link.
     all("folders", &|number, tar| {
         let name = format!("id{number}/layer.tar");
-        let more = [file(&format!("id{number}/VERSION"), b"1.0"), entry(b'5', &format!("id{number}/"), "")].concat();
-        let member = if number == 2 { entry(b'2', &name, "../id0/layer.tar") } else { file(&name, tar) };
+        let more = [
+            file(&format!("id{number}/VERSION"), b"1.0"),
+            entry(b'5', &format!("id{number}/"), ""),
+        ]
+        .concat();
+        let member =
+            if number == 2 { entry(b'2', &name, "../id0/layer.tar") } else { file(&name, tar) };
         ([more, member].concat(), name)
     });
     // Names with a leading `./`, a link through a link, a hard link.
     all("links", &|number, tar| match number {
         0 => (
-            [entry(b'2', "./a/1", "./2"), entry(b'1', "a/2", "b/./layer"), file("./b/layer", tar)].concat(),
+            [entry(b'2', "./a/1", "./2"), entry(b'1', "a/2", "b/./layer"), file("./b/layer", tar)]
+                .concat(),
             "a/1".into(),
         ),
         _ => (file(&format!("./{number}.tar"), tar), format!("{number}.tar")),
@@ -120,7 +127,13 @@ fn archives_of_all_tools_are_read() {
     // Names that are too long for a header, and a file that is not requested.
     all("long names", &|number, tar| {
         let name = format!("{}/{number}", "d".repeat(150));
-        let sparse = Block { name: b"sparse".to_vec(), flag: b'S', magic: *b"ustar  \0", ..Block::default() }.bytes();
+        let sparse = Block {
+            name: b"sparse".to_vec(),
+            flag: b'S',
+            magic: *b"ustar  \0",
+            ..Block::default()
+        }
+        .bytes();
         ([sparse, pax(b'x', &[("path", name.as_bytes())]), file("short", tar)].concat(), name)
     });
 }
@@ -134,10 +147,14 @@ fn layers_are_identified_by_their_tars_unless_compressed() {
         1 => (file("1", &packed), "1".into()),
         _ => (if number == 0 { file("0", tar) } else { Vec::new() }, "0".into()),
     });
-    succeeds(&sandbox, &["convert", "-q", "--min-layer-size=0", "--no-cache", "docker-archive:x.tar", "oci:out:1"]);
+    succeeds(
+        &sandbox,
+        &["convert", "-q", "--min-layer-size=0", "--no-cache", "docker-archive:x.tar", "oci:out:1"],
+    );
     let found = sandbox.json(0, &["inspect", "--format=json", "oci:out:1"]);
     let layers = found["manifests"][0]["layers"].as_array().unwrap().iter();
-    let layers: Vec<_> = layers.map(|layer| (&layer["digest"], &layer["media_type"], &layer["size"])).collect();
+    let layers: Vec<_> =
+        layers.map(|layer| (&layer["digest"], &layer["media_type"], &layer["size"])).collect();
     let plain = (json!(Digest::sha256(&tars[0])), json!(PLAIN), json!(tars[0].len()));
     let packed = (json!(Digest::sha256(&packed)), json!(GZIP), json!(packed.len()));
     assert_eq!(layers, [&plain, &packed, &plain].map(|(digest, kind, size)| (digest, kind, size)));
@@ -200,8 +217,10 @@ fn one_of_several_images_is_selected() {
     --- status 2 ---
     "#);
     // Images for two platforms, saved together.
-    members[0] =
-        file("manifest.json", &manifest_json(&[("0.json", &["app:1"], &["0"]), ("1.json", &["app:1"], &["1"])]));
+    members[0] = file(
+        "manifest.json",
+        &manifest_json(&[("0.json", &["app:1"], &["0"]), ("1.json", &["app:1"], &["1"])]),
+    );
     write(&sandbox, &members);
     assert_snapshot!(sandbox.run(&["ls", "docker-archive:x.tar:app:1"]), @r#"
     --- stderr ---
@@ -233,7 +252,10 @@ fn archives_cannot_be_indexed_and_the_error_suggests_a_way() {
     "#);
     // A policy requires an index, but there is none.
     let judged = sandbox.run(&["verify", "--min-coverage=0%", "docker-archive:x.tar"]);
-    assert!(judged.contains("has neither a SOCI index") && judged.ends_with("--- status 1 ---"), "{judged}");
+    assert!(
+        judged.contains("has neither a SOCI index") && judged.ends_with("--- status 1 ---"),
+        "{judged}"
+    );
     assert_snapshot!(sandbox.run(&["verify", "docker-archive:x.tar"]), @r#"
     docker-archive:x.tar linux/amd64: 2 layers against the config: ok (6.5 KiB); docker save keeps no SOCI index
     --- stderr ---
@@ -244,13 +266,17 @@ fn archives_cannot_be_indexed_and_the_error_suggests_a_way() {
     for verb in ["convert", "copy"] {
         let refused = sandbox.run(&[verb, "docker-archive:x.tar", "127.0.0.1:1/a/b:1"]);
         assert!(
-            refused.contains("error: docker-archive:x.tar is not pushed: its layers are not compressed"),
+            refused.contains(
+                "error: docker-archive:x.tar is not pushed: its layers are not compressed"
+            ),
             "{refused}"
         );
         assert!(refused.contains("skopeo copy docker-archive:x.tar docker://NAME"), "{refused}");
         assert!(refused.ends_with("--- status 2 ---"), "{refused}");
     }
-    assert!(sandbox.run(&["copy", "docker-archive:x.tar", "docker-archive:b:1"]).contains("read-only"));
+    assert!(
+        sandbox.run(&["copy", "docker-archive:x.tar", "docker-archive:b:1"]).contains("read-only")
+    );
     // A layer that is large enough for an index.
     let large = layer("large", &vec![0; 11 << 20]);
     let manifest = file("manifest.json", &manifest_json(&[("c", &["app:1"], &["l"])]));
@@ -267,7 +293,12 @@ fn archives_cannot_be_indexed_and_the_error_suggests_a_way() {
 /// The standard error of a command that must fail.
 fn refusal(sandbox: &Sandbox, args: &[&str]) -> String {
     let output = sandbox.command(args).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(
+        output.status.code(),
+        Some(1),
+        "{args:?}: {}",
+        String::from_utf8_lossy(&output.stdout)
+    );
     String::from_utf8(output.stderr).unwrap()
 }
 
@@ -295,7 +326,12 @@ fn hostile_archives_are_refused() {
     }
 
     // The last member of a name counts.
-    for older in [file("manifest.json", b"[]"), file("/l", b"other"), file("./l", b"other"), entry(b'2', "l", "c")] {
+    for older in [
+        file("manifest.json", b"[]"),
+        file("/l", b"other"),
+        file("./l", b"other"),
+        entry(b'2', "l", "c"),
+    ] {
         write(&sandbox, &with(older));
         assert_eq!(succeeds(&sandbox, &["cat", "docker-archive:x.tar", "f"]), "content");
     }
@@ -303,13 +339,24 @@ fn hostile_archives_are_refused() {
     refused(&leading_to("gone"), "\"gone\" in x.tar is not in the archive");
     refused(&leading_to("../l"), "\"../l\" in x.tar leads out of the archive");
     refused(&leading_to("a/../../l"), "leads out of the archive");
-    let links = [entry(b'2', "a", "b"), entry(b'2', "b", "./a"), entry(b'2', "out", "../l"), entry(b'2', "root", "/l")];
+    let links = [
+        entry(b'2', "a", "b"),
+        entry(b'2', "b", "./a"),
+        entry(b'2', "out", "../l"),
+        entry(b'2', "root", "/l"),
+    ];
     let linked = |name: &str| [links.to_vec(), leading_to(name)].concat();
     refused(&linked("a"), "\"a\" in x.tar is a link in a loop");
     refused(&linked("out"), "is a link that leads out of the archive");
     refused(&linked("root"), "is a link that leads out of the archive");
-    refused(&[vec![entry(b'6', "fifo", "")], leading_to("fifo")].concat(), "\"fifo\" in x.tar is not a regular file");
-    refused(&[vec![entry(b'5', "d/", "")], leading_to("d")].concat(), "\"d\" in x.tar is not in the archive");
+    refused(
+        &[vec![entry(b'6', "fifo", "")], leading_to("fifo")].concat(),
+        "\"fifo\" in x.tar is not a regular file",
+    );
+    refused(
+        &[vec![entry(b'5', "d/", "")], leading_to("d")].concat(),
+        "\"d\" in x.tar is not in the archive",
+    );
 
     let json = |text: &[u8]| vec![file("c", &sound), file("l", &tar), file("manifest.json", text)];
     refused(&json(b"[]"), "manifest.json lists no image");
@@ -322,26 +369,40 @@ fn hostile_archives_are_refused() {
     refused(&[file("repositories", b"{}")], "Docker before 1.10");
     refused(&[file("c", b"{}")], "it has no manifest.json");
 
-    let config_claims =
-        |digest: Digest, layer: &[u8]| vec![file("c", &config_of(&[digest])), file("l", layer), manifest(&["l"])];
+    let config_claims = |digest: Digest, layer: &[u8]| {
+        vec![file("c", &config_of(&[digest])), file("l", layer), manifest(&["l"])]
+    };
     let other = Digest::sha256(b"other");
     refused(&config_claims(other, &gzip(&tar)), &format!("{other} in x.tar is damaged"));
-    refused(&config_claims(other, &zstd::encode_all(&tar[..], 3).unwrap()), &format!("{other} in x.tar is damaged"));
+    refused(
+        &config_claims(other, &zstd::encode_all(&tar[..], 3).unwrap()),
+        &format!("{other} in x.tar is damaged"),
+    );
     let cut = gzip(&tar);
     refused(&config_claims(other, &cut[..cut.len() - 9]), "\"l\" in x.tar cannot be decompressed");
     refused(&config_claims(other, b"\xfd7zXZ\0 and so on"), "has an unsupported compression");
     // A size that exceeds the file.
     let lies = Block { name: b"l".to_vec(), size: 1 << 40, ..Block::default() }.bytes();
-    refused(&[file("c", &sound), manifest(&["l"]), lies], "the tar is truncated inside the data of an entry");
+    refused(
+        &[file("c", &sound), manifest(&["l"]), lies],
+        "the tar is truncated inside the data of an entry",
+    );
     // Very many names.
-    let many: Vec<Vec<u8>> = (0..70_000).map(|number| entry(b'0', &format!("{number}"), "")).collect();
+    let many: Vec<Vec<u8>> =
+        (0..70_000).map(|number| entry(b'0', &format!("{number}"), "")).collect();
     refused(&[many, base()].concat(), "more than 65536 files");
 
     fs::write(sandbox.path("x.tar"), gzip(&base().concat())).unwrap();
-    assert!(refusal(&sandbox, &["ls", "docker-archive:x.tar"]).contains("must be decompressed first (gunzip)"));
+    assert!(
+        refusal(&sandbox, &["ls", "docker-archive:x.tar"])
+            .contains("must be decompressed first (gunzip)")
+    );
     fs::write(sandbox.path("x.tar"), b"").unwrap();
     assert!(refusal(&sandbox, &["ls", "docker-archive:x.tar"]).contains("it is empty"));
-    assert!(refusal(&sandbox, &["ls", "docker-archive:."]).contains("not a docker save archive: it is a directory"));
+    assert!(
+        refusal(&sandbox, &["ls", "docker-archive:."])
+            .contains("not a docker save archive: it is a directory")
+    );
 }
 
 #[test]
@@ -356,9 +417,16 @@ fn a_plain_layer_that_differs_from_the_config_is_refused() {
             let said = refusal(&sandbox, args);
             assert!(said.contains(&other.to_string()), "{said}");
         }
-        let said = refusal(&sandbox, &["convert", "--min-layer-size=0", "docker-archive:x.tar", "oci:out:1"]);
+        let said = refusal(
+            &sandbox,
+            &["convert", "--min-layer-size=0", "docker-archive:x.tar", "oci:out:1"],
+        );
         assert!(said.contains(&other.to_string()), "{said}");
-        assert!(!fs::read_to_string(sandbox.path("out/index.json")).unwrap_or_default().contains("manifests\":[{"));
+        assert!(
+            !fs::read_to_string(sandbox.path("out/index.json"))
+                .unwrap_or_default()
+                .contains("manifests\":[{")
+        );
         let verified = sandbox.json(3, &["verify", "--format=json", "docker-archive:x.tar"]);
         assert_eq!(verified["manifests"][0]["differences"][0]["code"], "diff-id");
     }
@@ -369,8 +437,13 @@ fn layout(sandbox: &Sandbox) -> Value {
     let tars = layers();
     let mut layout = Layout::new(&sandbox.path("img"));
     let config = layout.blob(OCI_CONFIG, &config(&[&tars[0], &tars[1], &tars[2]]));
-    let layers = [layout.blob(GZIP, &gzip(&tars[0])), layout.blob(GZIP, &gzip(&tars[1])), layout.blob(PLAIN, &tars[2])];
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+    let layers = [
+        layout.blob(GZIP, &gzip(&tars[0])),
+        layout.blob(GZIP, &gzip(&tars[1])),
+        layout.blob(PLAIN, &tars[2]),
+    ];
+    let manifest =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
     let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
     layout.tag(manifest, "v1");
     json!(layers)
@@ -389,13 +462,17 @@ fn skopeo_reads_the_same_layer_digests() {
     check(&sandbox, "docker-archive:x.tar", "skopeo, without a name");
     let theirs: Value = serde_json::from_str(&run(&skopeo, &["inspect", &to])).unwrap();
     let ours = sandbox.json(0, &["inspect", "--format=json", "docker-archive:x.tar"]);
-    let ours: Vec<&Value> = ours["manifests"][0]["layers"].as_array().unwrap().iter().map(|l| &l["digest"]).collect();
+    let ours: Vec<&Value> =
+        ours["manifests"][0]["layers"].as_array().unwrap().iter().map(|l| &l["digest"]).collect();
     assert_eq!(theirs["Layers"].as_array().unwrap().iter().collect::<Vec<_>>(), ours);
 }
 
 #[test]
 fn archives_by_regctl_and_crane_keep_the_layers_of_the_registry() {
-    let (Some(regctl), Some(crane), Some(skopeo)) = (tool("regctl"), tool("crane"), tool("skopeo")) else { return };
+    let (Some(regctl), Some(crane), Some(skopeo)) = (tool("regctl"), tool("crane"), tool("skopeo"))
+    else {
+        return;
+    };
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
     let layers = layout(&sandbox);
@@ -412,9 +489,12 @@ fn archives_by_regctl_and_crane_keep_the_layers_of_the_registry() {
             &format!("docker://{image}"),
         ],
     );
-    let digests =
-        |found: &Value| -> Vec<Value> { found.as_array().unwrap().iter().map(|l| l["digest"].clone()).collect() };
-    let found = |name: &str| digests(&sandbox.json(0, &["inspect", "--format=json", name])["manifests"][0]["layers"]);
+    let digests = |found: &Value| -> Vec<Value> {
+        found.as_array().unwrap().iter().map(|l| l["digest"].clone()).collect()
+    };
+    let found = |name: &str| {
+        digests(&sandbox.json(0, &["inspect", "--format=json", name])["manifests"][0]["layers"])
+    };
 
     run(&regctl, &["image", "export", &format!("ocidir://{}:v1", at("img")), &at("x.tar")]);
     check(&sandbox, "docker-archive:x.tar", "regctl");

@@ -33,9 +33,9 @@ use crate::support::sandbox::{OCI_MANIFEST, Sandbox, tar};
 /// The manifests with this text, without duplicates.
 fn manifests(setting: &Setting, text: &str) -> Vec<Bytes> {
     let all = setting.registry.manifests();
-    let found = all
-        .iter()
-        .filter(|(reference, bytes)| reference.starts_with("sha256:") && String::from_utf8_lossy(bytes).contains(text));
+    let found = all.iter().filter(|(reference, bytes)| {
+        reference.starts_with("sha256:") && String::from_utf8_lossy(bytes).contains(text)
+    });
     found.map(|(_, bytes)| bytes.clone()).collect()
 }
 
@@ -48,14 +48,21 @@ fn fine_index(setting: &Setting) -> FineIndex {
 
 async fn verified(setting: &Setting, options: &VerifyOptions) -> VerifiedImage {
     let progress: Arc<dyn Progress> = Arc::new(Recorder::default());
-    verify(&Source::Registry(setting.repository()), &Target::Tag("v1".into()), options, &progress).await.unwrap()
+    verify(&Source::Registry(setting.repository()), &Target::Tag("v1".into()), options, &progress)
+        .await
+        .unwrap()
 }
 
 /// What is found of the layers by their ztocs, and by their fine documents.
 fn found(verified: &VerifiedImage) -> [Vec<Problem>; 2] {
     let manifest = &verified.manifests[0];
-    let ztocs = manifest.indexes.iter().flat_map(|index| &index.layers).flat_map(|layer| &layer.differences);
-    let documents = manifest.fine.iter().flat_map(|index| &index.layers).flat_map(|layer| &layer.differences);
+    let ztocs = manifest
+        .indexes
+        .iter()
+        .flat_map(|index| &index.layers)
+        .flat_map(|layer| &layer.differences);
+    let documents =
+        manifest.fine.iter().flat_map(|index| &index.layers).flat_map(|layer| &layer.differences);
     [ztocs.cloned().collect(), documents.cloned().collect()]
 }
 
@@ -88,8 +95,10 @@ async fn verify_reads_each_layer_once_for_both_kinds() {
     let verified_all = verified(&setting, &all).await;
     assert_eq!((requests(&setting, &one), requests(&setting, &two)), ((2, 0), (2, 0)));
     assert_eq!(found(&verified_all), [Vec::new(), Vec::new()]);
-    let soci: Value = serde_json::from_slice(&manifests(&setting, "soci.index.v1+json")[0]).unwrap();
-    let ztocs: u64 = soci["layers"].as_array().unwrap().iter().map(|ztoc| ztoc["size"].as_u64().unwrap()).sum();
+    let soci: Value =
+        serde_json::from_slice(&manifests(&setting, "soci.index.v1+json")[0]).unwrap();
+    let ztocs: u64 =
+        soci["layers"].as_array().unwrap().iter().map(|ztoc| ztoc["size"].as_u64().unwrap()).sum();
     let documents: u64 = fine_index(&setting).layers.iter().map(|document| document.size).sum();
     assert_eq!(verified_all.bytes_read, (one.len() + two.len()) as u64 + ztocs + documents);
     let manifest = &verified_all.manifests[0];
@@ -98,14 +107,20 @@ async fn verify_reads_each_layer_once_for_both_kinds() {
             (ztoc.compared.spans, document.compared.spans),
             (ztoc.compared.of_spans, document.compared.of_spans)
         );
-        assert_eq!((ztoc.compared.bytes, ztoc.compared.entries), (document.compared.bytes, document.compared.entries));
+        assert_eq!(
+            (ztoc.compared.bytes, ztoc.compared.entries),
+            (document.compared.bytes, document.compared.entries)
+        );
     }
 
     // Each kind has the same findings together as alone.
     is_damaged.store(true, Ordering::Relaxed);
     let [by_ztocs, by_documents] = found(&verified(&setting, &all).await);
     let one_index = async |digest: Digest| {
-        found(&verified(&setting, &VerifyOptions { index: Some(digest), ..VerifyOptions::default() }).await)
+        found(
+            &verified(&setting, &VerifyOptions { index: Some(digest), ..VerifyOptions::default() })
+                .await,
+        )
     };
     assert_eq!(one_index(manifest.indexes[0].digest).await, [by_ztocs.clone(), Vec::new()]);
     assert_eq!(one_index(manifest.fine[0].digest).await, [Vec::new(), by_documents.clone()]);
@@ -152,7 +167,9 @@ async fn changing_the_recorded_start_reads_no_layer() {
     let setting = Setting::new().await;
     setting.push("v1", &[&one, &two]);
     setting.index("v1", &starting(&["/dir1/file0", "/dir2/file3"])).await;
-    assert!(fine_index(&setting).layers.iter().all(|document| document.start_size > document.head_size));
+    assert!(
+        fine_index(&setting).layers.iter().all(|document| document.start_size > document.head_size)
+    );
     let other = starting(&["/dir1/file5"]);
     for kinds in [Kinds::Both, Kinds::Fine] {
         let other = match kinds {
@@ -161,19 +178,37 @@ async fn changing_the_recorded_start_reads_no_layer() {
         };
         let done = setting.index("v1", &other).await;
         // Only the spans that the start reads, to divide them.
-        assert!((1..one.len() as u64 / 2).contains(&done.bytes_read), "{kinds:?}: {}", done.bytes_read);
-        assert!((1..(one.len() + two.len()) as u64).contains(&done.bytes_compared), "{}", done.bytes_compared);
+        assert!(
+            (1..one.len() as u64 / 2).contains(&done.bytes_read),
+            "{kinds:?}: {}",
+            done.bytes_read
+        );
+        assert!(
+            (1..(one.len() + two.len()) as u64).contains(&done.bytes_compared),
+            "{}",
+            done.bytes_compared
+        );
         assert_eq!((requests(&setting, &one).0, requests(&setting, &two).0), (1, 1), "{kinds:?}");
         // Every byte is the same as without the old documents.
-        assert_eq!(fine_index(&setting).layers, fresh(&[&one, &two], &other).await.layers, "{kinds:?}");
+        assert_eq!(
+            fine_index(&setting).layers,
+            fresh(&[&one, &two], &other).await.layers,
+            "{kinds:?}"
+        );
     }
     assert_eq!(setting.warnings(), Vec::<String>::new());
-    assert_eq!(found(&verified(&setting, &VerifyOptions::default()).await), [Vec::new(), Vec::new()]);
+    assert_eq!(
+        found(&verified(&setting, &VerifyOptions::default()).await),
+        [Vec::new(), Vec::new()]
+    );
 
     // Not if the user wants everything built again.
     for (number, options) in [
         IndexOptions { existing: Existing::Replace, ..starting(&["/dir1/file1"]) },
-        IndexOptions { reuse: Reuse { indexes: false, ..Reuse::default() }, ..starting(&["/dir1/file2"]) },
+        IndexOptions {
+            reuse: Reuse { indexes: false, ..Reuse::default() },
+            ..starting(&["/dir1/file2"])
+        },
     ]
     .into_iter()
     .enumerate()
@@ -209,7 +244,8 @@ async fn without_range_requests_spans_of_a_recorded_start_stay_whole() {
     let whole = layer.clone();
     let setting = Setting::lying(move |seen, registry| {
         let digest = Digest::sha256(&whole);
-        let is_layer = seen.is("GET", &format!("/blobs/{digest}")) && registry.blob(&digest).is_some();
+        let is_layer =
+            seen.is("GET", &format!("/blobs/{digest}")) && registry.blob(&digest).is_some();
         is_layer.then(|| Response::new(Body::from(whole.clone())))
     })
     .await;
@@ -217,13 +253,18 @@ async fn without_range_requests_spans_of_a_recorded_start_stay_whole() {
     setting.index("v1", &starting(&["/dir1/file0", "/dir1/file5", "/dir1/file9"])).await;
     let warnings = setting.warnings();
     assert!(
-        warnings.iter().any(|warning| warning.contains("not divided: the registry does not send parts")),
+        warnings
+            .iter()
+            .any(|warning| warning.contains("not divided: the registry does not send parts")),
         "{warnings:?}"
     );
     // The index is as useful as one of an undivided layer.
     let index = fine_index(&setting);
     assert!(index.layers[0].start_size > index.layers[0].head_size);
-    assert_eq!(found(&verified(&setting, &VerifyOptions::default()).await), [Vec::new(), Vec::new()]);
+    assert_eq!(
+        found(&verified(&setting, &VerifyOptions::default()).await),
+        [Vec::new(), Vec::new()]
+    );
     assert!(setting.registry.saw("GET", &format!("/blobs/{}", Digest::sha256(&layer))).len() <= 4);
 }
 
@@ -248,7 +289,11 @@ async fn only_layers_missed_by_an_earlier_deadline_are_read() {
 }
 
 /// A document with changed parts, and what the index says of it.
-fn changed(setting: &Setting, document: &FineRef, change: impl FnOnce(&mut DocumentParts)) -> FineRef {
+fn changed(
+    setting: &Setting,
+    document: &FineRef,
+    change: impl FnOnce(&mut DocumentParts),
+) -> FineRef {
     let bytes = setting.registry.blob(&document.document).unwrap();
     let mut parts = DocumentParts::of(&bytes);
     change(&mut parts);
@@ -285,14 +330,22 @@ async fn damaged_and_hostile_documents_are_built_again() {
         ("digest", |setting, all| rewritten(setting, &all[0], |bytes| bytes[110] ^= 1)),
         ("it is for layer", |_, all| FineRef { layer: all[0].layer, ..all[1].clone() }),
         ("size", |setting, all| {
-            changed(setting, &all[0], |parts| parts.entries.iter_mut().for_each(|entry| entry.size -= 1))
+            changed(setting, &all[0], |parts| {
+                parts.entries.iter_mut().for_each(|entry| entry.size -= 1)
+            })
         }),
         ("mode", |setting, all| {
-            changed(setting, &all[0], |parts| parts.entries.iter_mut().for_each(|entry| entry.mode = 0o4755))
+            changed(setting, &all[0], |parts| {
+                parts.entries.iter_mut().for_each(|entry| entry.mode = 0o4755)
+            })
         }),
         ("SHA-256", |setting, all| {
             changed(setting, &all[0], |parts| {
-                parts.starts.iter_mut().skip(1).for_each(|start| start.state = ChainState::from_bytes([7; 32]));
+                parts
+                    .starts
+                    .iter_mut()
+                    .skip(1)
+                    .for_each(|start| start.state = ChainState::from_bytes([7; 32]));
             })
         }),
         ("ociseek would build it differently", |setting, all| {
@@ -316,7 +369,10 @@ async fn damaged_and_hostile_documents_are_built_again() {
         assert_eq!(done.bytes_read, (one.len() + two.len()) as u64, "{number}");
         assert_eq!(fine_index(&setting).layers, all, "{number}");
         let warnings = setting.warnings();
-        assert!(warnings.len() == 1 && warnings[0].contains(" is not reused: "), "{number}: {warnings:?}");
+        assert!(
+            warnings.len() == 1 && warnings[0].contains(" is not reused: "),
+            "{number}: {warnings:?}"
+        );
         assert!(warnings[0].contains(why), "{number}: {warnings:?}");
         let clean = verified(&setting, &VerifyOptions::default()).await;
         assert_eq!(found(&clean), [Vec::new(), Vec::new()], "{number}");
@@ -331,7 +387,10 @@ async fn a_wrong_window_after_a_right_span_is_found() {
     whole.push("v1", &[&layer]);
     whole.index("v1", &both()).await;
     let all = fine_index(&whole).layers;
-    let document = fine::decode(&whole.registry.blob(&all[0].document).unwrap(), &mut Budget::new(1 << 30).open());
+    let document = fine::decode(
+        &whole.registry.blob(&all[0].document).unwrap(),
+        &mut Budget::new(1 << 30).open(),
+    );
     let document = document.unwrap();
     let headers = |entry: u64| Uncompressed(900_608 * entry);
     for entry in 0..2 {
@@ -345,8 +404,14 @@ async fn a_wrong_window_after_a_right_span_is_found() {
         let options = IndexOptions { kinds: Kinds::Fine, ..starting(&["/dir1/file1"]) };
         setting.index("v1", &options).await;
         let warnings = setting.warnings();
-        let expected = format!("the window of span {} is not what the span before it decodes to", sampled.0 + 1);
-        assert!(warnings.len() == 1 && warnings[0].contains(" is not reused: "), "{entry}: {warnings:?}");
+        let expected = format!(
+            "the window of span {} is not what the span before it decodes to",
+            sampled.0 + 1
+        );
+        assert!(
+            warnings.len() == 1 && warnings[0].contains(" is not reused: "),
+            "{entry}: {warnings:?}"
+        );
         assert!(warnings[0].contains(&expected), "{entry}: {warnings:?}");
         assert_eq!(fine_index(&setting).layers, fresh(&[&layer], &options).await.layers, "{entry}");
     }
@@ -377,7 +442,9 @@ async fn damaging_later() -> (Setting, Arc<Mutex<Option<(Digest, Damage)>>>) {
     let told = Arc::clone(&what);
     let setting = Setting::lying(move |seen, truth| {
         let (digest, damage) = (*told.lock().unwrap())?;
-        if !seen.path.contains(&digest.hex()) || (seen.method == "HEAD" && damage != Damage::Missing) {
+        if !seen.path.contains(&digest.hex())
+            || (seen.method == "HEAD" && damage != Damage::Missing)
+        {
             return None;
         }
         if seen.method == "PUT" {
@@ -409,7 +476,11 @@ async fn a_fine_index_damaged_by_the_registry_is_replaced() {
             let fine = IndexOptions { kinds: Kinds::Fine, ..options() };
             setting.index("v1", &fine).await;
             let index = fine_index(&setting);
-            let digest = if of_manifest { index.encode().descriptor.digest } else { index.layers[0].document };
+            let digest = if of_manifest {
+                index.encode().descriptor.digest
+            } else {
+                index.layers[0].document
+            };
             *what.lock().unwrap() = Some((digest, damage));
             let about = format!("{damage:?}, manifest: {of_manifest}");
 
@@ -430,11 +501,24 @@ async fn a_fine_index_damaged_by_the_registry_is_replaced() {
                 // It has its size, and nobody asks for its content, unless the index is to be
                 // replaced.
                 let there = done.manifests[0].fine.as_ref().unwrap();
-                assert!(matches!(there.result, ManifestResult::AlreadyThere { .. }), "{about}: {:?}", there.result);
-                setting.index("v1", &IndexOptions { existing: Existing::Replace, ..fine.clone() }).await;
+                assert!(
+                    matches!(there.result, ManifestResult::AlreadyThere { .. }),
+                    "{about}: {:?}",
+                    there.result
+                );
+                setting
+                    .index("v1", &IndexOptions { existing: Existing::Replace, ..fine.clone() })
+                    .await;
             }
-            assert_eq!(found(&verified(&setting, &VerifyOptions::default()).await)[1], [], "{about}");
-            assert!(setting.registry.saw("PUT", &digest.hex()).len() > 1, "{about}: it was written again");
+            assert_eq!(
+                found(&verified(&setting, &VerifyOptions::default()).await)[1],
+                [],
+                "{about}"
+            );
+            assert!(
+                setting.registry.saw("PUT", &digest.hex()).len() > 1,
+                "{about}: it was written again"
+            );
         }
     }
 }
@@ -465,13 +549,15 @@ async fn a_recorded_start_that_cannot_be_read_now_is_not_lost() {
     setting.push("v1", &[&compressed(1).into()]);
     setting.index("v1", &starting(&["/dir1/file0"])).await;
     let document = fine_index(&setting).layers[0].document;
-    let soci = || serde_json::from_slice::<Value>(&manifests(&setting, "soci.index.v1+json")[0]).unwrap();
+    let soci =
+        || serde_json::from_slice::<Value>(&manifests(&setting, "soci.index.v1+json")[0]).unwrap();
     let list: Digest = soci()["layers"][1]["digest"].as_str().unwrap().parse().unwrap();
     let sandbox = Sandbox::new();
     let name = format!("{}/a/b:v1", setting.registry.host());
     let again = async |kind: &str, tool: &str| {
         let tool = format!("--build-tool-identifier={tool}");
-        let args = ["index", kind, "--existing=replace", "--min-layer-size=0", "--no-cache", &tool, &name];
+        let args =
+            ["index", kind, "--existing=replace", "--min-layer-size=0", "--no-cache", &tool, &name];
         tokio::task::block_in_place(|| sandbox.run(&args))
     };
 
@@ -482,7 +568,10 @@ async fn a_recorded_start_that_cannot_be_read_now_is_not_lost() {
     ] {
         *answer.lock().unwrap() = Some((blob, Answer::Denied));
         let said = again(kind, "another").await;
-        assert!(said.contains(&format!("cannot read {what}")) && said.ends_with("--- status 1 ---"), "{said}");
+        assert!(
+            said.contains(&format!("cannot read {what}")) && said.ends_with("--- status 1 ---"),
+            "{said}"
+        );
         assert_eq!(setting.registry.manifests(), before, "{what}");
     }
     *answer.lock().unwrap() = Some((document, Answer::DamagedOnce));
@@ -492,7 +581,9 @@ async fn a_recorded_start_that_cannot_be_read_now_is_not_lost() {
     assert_eq!(soci()["layers"].as_array().unwrap().len(), 2, "ztoc and list: {said}");
     // A list and a document that are lost do not keep an index from being replaced.
     let list: Digest = soci()["layers"][1]["digest"].as_str().unwrap().parse().unwrap();
-    [list, fine_index(&setting).layers[0].document].iter().for_each(|blob| setting.registry.remove_blob(blob));
+    [list, fine_index(&setting).layers[0].document]
+        .iter()
+        .for_each(|blob| setting.registry.remove_blob(blob));
     let said = again("--fine", "a third").await;
     assert_eq!(said.matches(" is not carried over: ").count(), 2, "{said}");
     assert!(said.ends_with("--- status 0 ---"), "{said}");
@@ -501,8 +592,9 @@ async fn a_recorded_start_that_cannot_be_read_now_is_not_lost() {
 
 /// The ztocs and the heads of fine documents in the registry, each with its layer.
 fn documents(setting: &Setting) -> Vec<(Digest, Digest)> {
-    let ztocs =
-        manifests(setting, "soci.index.v1+json").into_iter().flat_map(|index| soci::parse(&index).unwrap().ztocs);
+    let ztocs = manifests(setting, "soci.index.v1+json")
+        .into_iter()
+        .flat_map(|index| soci::parse(&index).unwrap().ztocs);
     let fine = fine_index(setting).layers;
     let heads = fine.iter().map(|document| (document.layer, document.head_digest));
     ztocs.map(|ztoc| (ztoc.layer, ztoc.ztoc)).chain(heads).collect()
@@ -513,7 +605,8 @@ async fn what_this_machine_made_or_verified_is_proven() {
     let one = layer(1, 1_500_000);
     let two = layer(2, 700_000);
     let dir = tempfile::tempdir().unwrap();
-    let cache = |name: &str| ZtocCache::open(Some(&dir.path().join(name)), Arc::new(Recorder::default()));
+    let cache =
+        |name: &str| ZtocCache::open(Some(&dir.path().join(name)), Arc::new(Recorder::default()));
     let is_proven = |cache: &ZtocCache, documents: &[(Digest, Digest)]| -> Vec<bool> {
         documents.iter().map(|(layer, document)| cache.is_proven(layer, document)).collect()
     };
@@ -533,8 +626,15 @@ async fn what_this_machine_made_or_verified_is_proven() {
         let quick = Depth::Quick { spans: 2, seed: 1 };
         let reader = cache("reader");
         let sampler = cache("sampler");
-        verified(&setting, &VerifyOptions { cache: Some(sampler.clone()), depth: quick, ..VerifyOptions::default() })
-            .await;
+        verified(
+            &setting,
+            &VerifyOptions {
+                cache: Some(sampler.clone()),
+                depth: quick,
+                ..VerifyOptions::default()
+            },
+        )
+        .await;
         assert_eq!(is_proven(&sampler, &documents), [false; 4]);
         is_damaged.store(true, Ordering::Relaxed);
         let check = VerifyOptions { cache: Some(reader.clone()), ..VerifyOptions::default() };

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, tar};
+use crate::support::sandbox::{
+    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, tar,
+};
 use crate::support::servers::Server;
 
 /// More than the least size of an indexed layer.
@@ -33,7 +35,8 @@ fn layouts(sandbox: &Sandbox) -> Vec<&'static str> {
             .map(|(kind, _)| if *kind == GZIP && name == "small" { &small } else { &large })
             .map(|tar| ociseek::digest::Digest::sha256(tar).to_string())
             .collect();
-        let layers: Vec<Value> = layers.iter().map(|(kind, blob)| layout.blob(kind, blob)).collect();
+        let layers: Vec<Value> =
+            layers.iter().map(|(kind, blob)| layout.blob(kind, blob)).collect();
         let config = json!({"os": "linux", "architecture": "amd64", "config": {},
                             "rootfs": {"type": "layers", "diff_ids": tars}});
         let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
@@ -47,23 +50,41 @@ fn layouts(sandbox: &Sandbox) -> Vec<&'static str> {
 /// The findings about an image: their codes, each with the command that it names.
 fn findings(sandbox: &Sandbox, image: &str) -> Vec<(String, Option<String>)> {
     let output = sandbox.command(&["doctor", "--json", image]).output().unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{image}: {output:?}"));
-    let all = report["manifests"].as_array().unwrap().iter().flat_map(|one| one["findings"].as_array().unwrap());
-    all.map(|found| (found["code"].as_str().unwrap().to_owned(), found["next"].as_str().map(str::to_owned))).collect()
+    let report: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{image}: {output:?}"));
+    let all = report["manifests"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|one| one["findings"].as_array().unwrap());
+    all.map(|found| {
+        (found["code"].as_str().unwrap().to_owned(), found["next"].as_str().map(str::to_owned))
+    })
+    .collect()
 }
 
 /// Runs the commands about `image`, and those about the images that they write.
 fn follow(sandbox: &Sandbox, image: &str, seen: &mut BTreeSet<String>) {
     for (code, next) in findings(sandbox, image) {
         // `trace` runs the image, and these have no programs.
-        let command = next.filter(|next| next.starts_with("ociseek ") && !next.starts_with("ociseek trace"));
-        let Some(command) = command.filter(|command| seen.insert(command.clone())) else { continue };
+        let command =
+            next.filter(|next| next.starts_with("ociseek ") && !next.starts_with("ociseek trace"));
+        let Some(command) = command.filter(|command| seen.insert(command.clone())) else {
+            continue;
+        };
         let words: Vec<&str> = command.split(' ').skip(1).collect();
         let said = sandbox.command(&words).output().unwrap();
-        assert!(said.status.success(), "{image}: {code}: {command}: {}", String::from_utf8_lossy(&said.stderr));
+        assert!(
+            said.status.success(),
+            "{image}: {code}: {command}: {}",
+            String::from_utf8_lossy(&said.stderr)
+        );
         let result = words.last().copied().unwrap_or_default();
         let left = findings(sandbox, result);
-        assert!(left.iter().all(|(other, _)| *other != code), "{image}: {code} is still there after {command}");
+        assert!(
+            left.iter().all(|(other, _)| *other != code),
+            "{image}: {code} is still there after {command}"
+        );
         follow(sandbox, result, seen);
     }
 }
@@ -71,19 +92,26 @@ fn follow(sandbox: &Sandbox, image: &str, seen: &mut BTreeSet<String>) {
 /// What `verify`, `diff` and `report` say of an image without an index is what `doctor` says.
 fn agree(sandbox: &Sandbox, image: &str) {
     let found = findings(sandbox, image);
-    let (_, next) = found.iter().find(|(code, _)| code == "no-index").unwrap_or_else(|| panic!("{image}: {found:?}"));
+    let (_, next) = found
+        .iter()
+        .find(|(code, _)| code == "no-index")
+        .unwrap_or_else(|| panic!("{image}: {found:?}"));
     let doctor = sandbox.command(&["doctor", image]).output().unwrap();
     let doctor = String::from_utf8(doctor.stdout).unwrap();
     let text = doctor.lines().find_map(|line| line.trim().strip_prefix("problem: ")).unwrap();
     let hint = Some(format!("hint: {}", next.as_deref().unwrap_or(text)));
-    let hinted = |args: &[&str]| sandbox.run(args).lines().find(|line| line.starts_with("hint: ")).map(str::to_owned);
+    let hinted = |args: &[&str]| {
+        sandbox.run(args).lines().find(|line| line.starts_with("hint: ")).map(str::to_owned)
+    };
     if !image.starts_with("docker-archive:") {
         assert_eq!(hinted(&["verify", image]), hint, "verify {image}");
     }
     assert_eq!(hinted(&["diff", image, image]), hint, "diff {image}");
     let page = sandbox.run(&["report", image, "--output", "-"]);
     match next {
-        Some(next) => assert!(page.contains(&format!("<code>{next}</code>")), "report {image}: {next}"),
+        Some(next) => {
+            assert!(page.contains(&format!("<code>{next}</code>")), "report {image}: {next}")
+        }
         None => assert!(!page.contains("What helps"), "report {image}"),
     }
 }
@@ -114,7 +142,10 @@ fn every_command_that_is_printed_helps() {
     for image in [format!("{}/gzip:one", server.host), "oci:old:v1".to_owned()] {
         sandbox.run(&["copy", "--no-referrers", "oci:gzip:v1", &image]);
         sandbox.run(&["index", &image]);
-        assert!(findings(&sandbox, &image).iter().any(|(code, _)| code == "only-version-1"), "{image}");
+        assert!(
+            findings(&sandbox, &image).iter().any(|(code, _)| code == "only-version-1"),
+            "{image}"
+        );
         follow(&sandbox, &image, &mut seen);
     }
     let ran = |what: &str| seen.iter().filter(|command| command.starts_with(what)).count();

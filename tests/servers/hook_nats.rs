@@ -50,7 +50,16 @@ impl Nats {
         let known = std::path::Path::new("/usr/sbin/nats-server");
         let program = if known.is_file() { known.to_owned() } else { tool("nats-server")? };
         let mut command = Command::new(program);
-        command.args(["--jetstream", "--addr", "127.0.0.1", "--port", &port.to_string(), "--store_dir"]).arg(dir);
+        command
+            .args([
+                "--jetstream",
+                "--addr",
+                "127.0.0.1",
+                "--port",
+                &port.to_string(),
+                "--store_dir",
+            ])
+            .arg(dir);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         Some(ChildProcess::listening(&mut command, &format!("127.0.0.1:{port}")))
     }
@@ -71,7 +80,11 @@ impl Nats {
     async fn until(&self, stream: &str, messages: u64) {
         let begun = Instant::now();
         while self.messages(stream).await != messages {
-            assert!(begun.elapsed() < PATIENCE, "{stream} has {} messages", self.messages(stream).await);
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "{stream} has {} messages",
+                self.messages(stream).await
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -94,7 +107,9 @@ fn worker(sandbox: &Sandbox, nats: &Nats, registry: &str, more: &[&str]) -> Hook
 /// How many times each image was indexed.
 fn times(hooks: &[Hook]) -> BTreeMap<String, usize> {
     let mut times = BTreeMap::new();
-    for line in hooks.iter().flat_map(|hook| hook.events("job")).filter(|line| line["result"] == "indexed") {
+    for line in
+        hooks.iter().flat_map(|hook| hook.events("job")).filter(|line| line["result"] == "indexed")
+    {
         *times.entry(line["image"].as_str().unwrap().to_owned()).or_default() += 1;
     }
     times
@@ -102,11 +117,14 @@ fn times(hooks: &[Hook]) -> BTreeMap<String, usize> {
 
 #[tokio::test]
 async fn workers_index_every_image_even_if_one_is_killed() {
-    let (Some(mut nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
+    let (Some(mut nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else {
+        return;
+    };
     let sandbox = Sandbox::new();
     let images = images(&server, 8, 200);
     let queue = format!("--queue={}", nats.url);
-    let serve = Hook::serve(&sandbox, &[&queue, &format!("--allow={}", server.host), "--rate=10000"]);
+    let serve =
+        Hook::serve(&sandbox, &[&queue, &format!("--allow={}", server.host), "--rate=10000"]);
     // Two of three events are sent twice, as by a registry that lost the first response; half of
     // them before there are workers.
     let send = |from: usize, to: usize| {
@@ -122,7 +140,8 @@ async fn workers_index_every_image_even_if_one_is_killed() {
     assert_eq!(nats.messages("test").await, 100, "each image stands in the queue once");
     nats.restart();
     let silence = ["--silence=6"];
-    let workers: Vec<Hook> = (0..3).map(|_| worker(&sandbox, &nats, &server.host, &silence)).collect();
+    let workers: Vec<Hook> =
+        (0..3).map(|_| worker(&sandbox, &nats, &server.host, &silence)).collect();
     serve.until("it has found the server again", |hook| hook.get("/readyz").0 == 200);
     send(100, 200);
     // In the middle, when it has finished some jobs and is running others.
@@ -133,11 +152,18 @@ async fn workers_index_every_image_even_if_one_is_killed() {
         assert!(begun.elapsed() < PATIENCE, "{} jobs are left", nats.messages("test").await);
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    println!("200 images by three workers, the last of the killed one's after {:.1?}", begun.elapsed());
+    println!(
+        "200 images by three workers, the last of the killed one's after {:.1?}",
+        begun.elapsed()
+    );
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(nats.messages("test-parked").await, 0);
     for (repository, digest) in &images {
-        assert_eq!(indexes(&sandbox, &format!("{}/{repository}@{digest}", server.host)), 1, "{repository}@{digest}");
+        assert_eq!(
+            indexes(&sandbox, &format!("{}/{repository}@{digest}", server.host)),
+            1,
+            "{repository}@{digest}"
+        );
     }
     // The images of the killed worker may have been attached without acknowledgement. Then they are
     // found to be done.
@@ -150,7 +176,9 @@ async fn workers_index_every_image_even_if_one_is_killed() {
 
 #[tokio::test]
 async fn failed_jobs_are_parked_with_their_reason_and_others_continue() {
-    let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
+    let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else {
+        return;
+    };
     let sandbox = Sandbox::new();
     let good = images(&server, 1, 1);
     let garbage = b"\x1f\x8b\x08 and then no gzip at all, however often one looks";
@@ -178,7 +206,9 @@ async fn failed_jobs_are_parked_with_their_reason_and_others_continue() {
     queue.publish(&job(&format!("{}/{}@{}", server.host, good[0].0, good[0].1))).await.unwrap();
 
     let mut hook = worker(&sandbox, &nats, &server.host, &["--dead-letter=dead"]);
-    hook.until("all are settled", |hook| hook.indexed() == 1 && hook.events("dead-letter").len() == 3);
+    hook.until("all are settled", |hook| {
+        hook.indexed() == 1 && hook.events("dead-letter").len() == 3
+    });
     let begun = Instant::now();
     while (nats.messages("test").await, nats.messages("test-parked").await) != (0, 3) {
         assert!(begun.elapsed() < PATIENCE);
@@ -215,15 +245,21 @@ fn own_address(worker: &Hook) -> String {
 }
 
 fn get(address: &str, path: &str) -> (u16, String) {
-    exchange(address, format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").as_bytes())
+    exchange(
+        address,
+        format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").as_bytes(),
+    )
 }
 
 #[tokio::test]
 async fn a_worker_survives_a_queue_outage_and_stops_without_the_queue() {
-    let (Some(mut nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
+    let (Some(mut nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else {
+        return;
+    };
     let sandbox = Sandbox::new();
     let images = images(&server, 1, 1);
-    let mut hook = worker(&sandbox, &nats, &server.host, &["--listen=127.0.0.1:0", "--drain-timeout=1"]);
+    let mut hook =
+        worker(&sandbox, &nats, &server.host, &["--listen=127.0.0.1:0", "--drain-timeout=1"]);
     let address = own_address(&hook);
     assert_eq!((get(&address, "/healthz").0, get(&address, "/readyz").0), (200, 200));
 
@@ -240,7 +276,10 @@ async fn a_worker_survives_a_queue_outage_and_stops_without_the_queue() {
     queue.publish(&job).await.unwrap();
     hook.until("it is indexed", |hook| hook.indexed() == 1);
     let (status, text) = get(&address, "/metrics");
-    assert!(status == 200 && text.contains("ociseek_hook_jobs_total{result=\"indexed\"} 1"), "{text}");
+    assert!(
+        status == 200 && text.contains("ociseek_hook_jobs_total{result=\"indexed\"} 1"),
+        "{text}"
+    );
 
     // This time the server closes the connections gracefully, and stays away.
     nats.stop();
@@ -251,7 +290,10 @@ async fn a_worker_survives_a_queue_outage_and_stops_without_the_queue() {
     let lines = hook.events("queue");
     let levels: Vec<_> = lines.iter().map(|line| line["level"].as_str().unwrap()).collect();
     assert_eq!(levels, ["warn", "info", "warn"], "{lines:?}");
-    assert!(lines[0]["error"].as_str().unwrap().starts_with("lost the connection to the queue"), "{lines:?}");
+    assert!(
+        lines[0]["error"].as_str().unwrap().starts_with("lost the connection to the queue"),
+        "{lines:?}"
+    );
     assert_eq!(lines[1]["message"], "reconnected to the queue");
 }
 
@@ -265,7 +307,8 @@ async fn orderly_stops_do_not_count_as_tries() {
     let job = Job { image: format!("{host}/a:v1").parse().unwrap() };
     queue.publish(&job).await.unwrap();
     for _ in 0..7 {
-        let mut hook = worker(&sandbox, &nats, &host, &["--listen=127.0.0.1:0", "--drain-timeout=0"]);
+        let mut hook =
+            worker(&sandbox, &nats, &host, &["--listen=127.0.0.1:0", "--drain-timeout=0"]);
         let address = own_address(&hook);
         hook.until("it is in hand", |hook| {
             assert!(hook.events("dead-letter").is_empty(), "{:?}", hook.log());
@@ -283,12 +326,15 @@ async fn a_registry_that_fails_at_the_third_delivery_is_asked_again() {
     let Some(nats) = Nats::start() else { return };
     let fails = Arc::new(AtomicBool::new(true));
     let failing = Arc::clone(&fails);
-    let registry = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |_, _| {
-        // For longer than anybody waits, so that the try ends.
-        let mut busy = problem(503, "UNAVAILABLE", "not now");
-        busy.headers_mut().insert(header::RETRY_AFTER, 86_400.into());
-        failing.load(Ordering::SeqCst).then_some(busy)
-    })
+    let registry = Faulty::start(
+        RegistrySettings { referrers: true, ..RegistrySettings::default() },
+        move |_, _| {
+            // For longer than anybody waits, so that the try ends.
+            let mut busy = problem(503, "UNAVAILABLE", "not now");
+            busy.headers_mut().insert(header::RETRY_AFTER, 86_400.into());
+            failing.load(Ordering::SeqCst).then_some(busy)
+        },
+    )
     .await;
     registry.add_image("v1", &tar(1, 2, 30_000));
     let sandbox = Sandbox::new();
@@ -306,7 +352,8 @@ async fn a_registry_that_fails_at_the_third_delivery_is_asked_again() {
     };
     let consumer = stream.create_consumer(config).await.unwrap();
     for _ in 0..2 {
-        let mut batch = consumer.fetch().max_messages(1).expires(PATIENCE).messages().await.unwrap();
+        let mut batch =
+            consumer.fetch().max_messages(1).expires(PATIENCE).messages().await.unwrap();
         batch.next().await.unwrap().unwrap().ack_with(AckKind::Nak(None)).await.unwrap();
     }
 
@@ -326,20 +373,26 @@ async fn a_registry_that_fails_at_the_third_delivery_is_asked_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acknowledgement_that_nobody_serves_is_told() {
     let Some(nats) = Nats::start() else { return };
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     registry.add_image("v1", &tar(1, 2, 30_000));
     let sandbox = Sandbox::new();
     let host = registry.host();
     let acknowledgement = Sent { kind: "+ACK".to_owned(), number: 1, is_answered: true };
-    let relay = NatsRelay::new(nats.port, "test", Some((acknowledgement, Harm::NoResponders))).await;
+    let relay =
+        NatsRelay::new(nats.port, "test", Some((acknowledgement, Harm::NoResponders))).await;
     relay.arm();
-    let (queue, allow) = (format!("--queue=nats://127.0.0.1:{}/test", relay.port), format!("--allow={host}"));
+    let (queue, allow) =
+        (format!("--queue=nats://127.0.0.1:{}/test", relay.port), format!("--allow={host}"));
     let hook = Hook::start(&sandbox, &["worker", &queue, &allow, "--no-cache", "--silence=3"]);
     let queue = NatsQueue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
     queue.publish(&Job { image: format!("{host}/a/b:v1").parse().unwrap() }).await.unwrap();
     hook.until("it is told", |hook| !hook.events("queue").is_empty());
     let error = hook.events("queue")[0]["error"].as_str().unwrap().to_owned();
-    assert!(error.starts_with("cannot acknowledge a job, so it will be delivered again: no responders"), "{error}");
+    assert!(
+        error.starts_with("cannot acknowledge a job, so it will be delivered again: no responders"),
+        "{error}"
+    );
     // The next delivery finds that it is done. NATS may know of it before the log is read.
     nats.until("test", 0).await;
     hook.until("both deliveries", |hook| hook.count("job") >= 2);
@@ -350,8 +403,17 @@ async fn an_acknowledgement_that_nobody_serves_is_told() {
 async fn the_service_reports_an_unreachable_queue() {
     let Some(mut nats) = Nats::start() else { return };
     let sandbox = Sandbox::new();
-    let text = sandbox.run(&["hook", "worker", "--allow=r.example", "--queue=nats://u:hunter2@127.0.0.1:1"]);
-    assert!(text.contains("cannot connect to the queue at nats://127.0.0.1:1") && !text.contains("hunter2"), "{text}");
+    let text = sandbox.run(&[
+        "hook",
+        "worker",
+        "--allow=r.example",
+        "--queue=nats://u:hunter2@127.0.0.1:1",
+    ]);
+    assert!(
+        text.contains("cannot connect to the queue at nats://127.0.0.1:1")
+            && !text.contains("hunter2"),
+        "{text}"
+    );
     assert_eq!(text.matches("Connection refused").count(), 1, "{text}");
     let hook = Hook::serve(&sandbox, &[&format!("--queue={}", nats.url), "--allow=r.example"]);
     let event = |name: &str| json!({"image": format!("r.example/{name}:v1")}).to_string();
@@ -363,7 +425,13 @@ async fn the_service_reports_an_unreachable_queue() {
     nats.restart();
     hook.until("it is back", |hook| hook.get("/readyz").0 == 200);
     assert_eq!(
-        post(&hook.address(), "/", &[("Authorization", &format!("Bearer {}", hook::SECRET))], event("b").as_bytes()).0,
+        post(
+            &hook.address(),
+            "/",
+            &[("Authorization", &format!("Bearer {}", hook::SECRET))],
+            event("b").as_bytes()
+        )
+        .0,
         202
     );
     assert_eq!(nats.messages("test").await, 2);
@@ -372,9 +440,14 @@ async fn the_service_reports_an_unreachable_queue() {
 /// Images that were pushed before the service ran.
 #[tokio::test(flavor = "multi_thread")]
 async fn backfill_queues_images_without_an_index() {
-    let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
+    let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else {
+        return;
+    };
     let sandbox = Sandbox::new();
-    let client = Client::new(ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() });
+    let client = Client::new(ClientConfig {
+        credentials: CredentialSource::Anonymous,
+        ..ClientConfig::default()
+    });
     let repository = client.unwrap().repository(&server.host, "team/app0").unwrap();
     for (number, (name, digest)) in images(&server, 1, 10).iter().enumerate() {
         let document = repository.manifest(&Target::Digest(*digest)).await.unwrap();
@@ -405,9 +478,14 @@ async fn backfill_queues_images_without_an_index() {
 /// Each tag is queued, because each gets its own SOCI-enabled image.
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_write_soci_enabled_images_for_each_tag() {
-    let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else { return };
+    let (Some(nats), Some(server)) = (Nats::start(), Server::olareg(|_, _| Vec::new())) else {
+        return;
+    };
     let sandbox = Sandbox::new();
-    let client = Client::new(ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() });
+    let client = Client::new(ClientConfig {
+        credentials: CredentialSource::Anonymous,
+        ..ClientConfig::default()
+    });
     let repository = client.unwrap().repository(&server.host, "team/app0").unwrap();
     let (name, digest) = images(&server, 1, 1).remove(0);
     let document = repository.manifest(&Target::Digest(digest)).await.unwrap();
@@ -419,7 +497,15 @@ async fn workers_write_soci_enabled_images_for_each_tag() {
     let allow = format!("--allow={}", server.host);
     let template = "--v2=lazy-{tag}";
     let backfill = |total: &str| {
-        let options = ["backfill", &queue, &place, template, "--min-layer-size=0", "--span-size=16KiB", "--no-cache"];
+        let options = [
+            "backfill",
+            &queue,
+            &place,
+            template,
+            "--min-layer-size=0",
+            "--span-size=16KiB",
+            "--no-cache",
+        ];
         let said = sandbox.run(&options);
         assert!(said.contains(total) && said.ends_with("--- status 0 ---"), "{said}");
     };
@@ -427,7 +513,8 @@ async fn workers_write_soci_enabled_images_for_each_tag() {
     // The service adds the same job, which is already queued.
     let serve = Hook::serve(&sandbox, &[&queue, &allow, template]);
     for tag in ["v1", "v2"] {
-        let (status, text) = serve.post(&json!({"image": format!("{place}:{tag}@{digest}")}).to_string());
+        let (status, text) =
+            serve.post(&json!({"image": format!("{place}:{tag}@{digest}")}).to_string());
         assert!(status == 200 && text.contains("\"duplicates\":1"), "{text}");
     }
     assert_eq!(nats.messages("test").await, 2);
@@ -436,7 +523,8 @@ async fn workers_write_soci_enabled_images_for_each_tag() {
     nats.until("test", 0).await;
     for line in worker.events("job") {
         let tag = &line["image"].as_str().unwrap()[place.len() + 1..][..2];
-        let enabled = repository.manifest(&Target::Tag(format!("lazy-{tag}"))).await.unwrap().digest;
+        let enabled =
+            repository.manifest(&Target::Tag(format!("lazy-{tag}"))).await.unwrap().digest;
         let want = json!({"image": format!("{place}:lazy-{tag}@{enabled}"), "digest": enabled, "status": "written"});
         assert_eq!(line["enabled"], want, "{line}");
     }

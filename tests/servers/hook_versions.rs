@@ -40,7 +40,9 @@ fn push(server: &Server, repository: &str, seed: u64, tags: &[&str]) -> Digest {
 
 /// The tags of a repository, without those of referrers lists.
 fn tags(server: &Server, repository: &str) -> Vec<String> {
-    let list: Value = serde_json::from_str(&server.request("GET", &format!("/v2/{repository}/tags/list")).1).unwrap();
+    let list: Value =
+        serde_json::from_str(&server.request("GET", &format!("/v2/{repository}/tags/list")).1)
+            .unwrap();
     let tags = list["tags"].as_array().unwrap().iter().map(|tag| tag.as_str().unwrap().to_owned());
     let mut tags: Vec<String> = tags.filter(|tag| !tag.starts_with("sha256-")).collect();
     tags.sort();
@@ -49,12 +51,14 @@ fn tags(server: &Server, repository: &str) -> Vec<String> {
 
 /// The digest that a tag names.
 fn digest_of(server: &Server, repository: &str, tag: &str) -> String {
-    Digest::sha256(server.request("GET", &format!("/v2/{repository}/manifests/{tag}")).1.as_bytes()).to_string()
+    Digest::sha256(server.request("GET", &format!("/v2/{repository}/manifests/{tag}")).1.as_bytes())
+        .to_string()
 }
 
 /// The digest of the SOCI-enabled image that `ociseek index` would write.
 fn enabled_digest(sandbox: &Sandbox, image: &str) -> Value {
-    let args = ["index", "--dry-run", "--v2-only={digest}", "--format=json", "--progress=none", image];
+    let args =
+        ["index", "--dry-run", "--v2-only={digest}", "--format=json", "--progress=none", image];
     sandbox.json(0, &[&args[..], &SMALL].concat())["images"][0]["enabled"]["digest"].take()
 }
 
@@ -89,7 +93,17 @@ fn pushes_get_both_versions_and_our_own_are_ignored() {
     let Some(server) = server else { return };
     let image = format!("{host}/a/b:v1");
     let from = format!("oci:{}:v1", sandbox.path("img").display());
-    run(&skopeo, &["copy", "--quiet", "--all", "--dest-tls-verify=false", &from, &format!("docker://{image}")]);
+    run(
+        &skopeo,
+        &[
+            "copy",
+            "--quiet",
+            "--all",
+            "--dest-tls-verify=false",
+            &from,
+            &format!("docker://{image}"),
+        ],
+    );
 
     let digest = digest_of(&server, "a/b", "v1");
     let line = job(&hook, &format!("{image}@{digest}"));
@@ -100,7 +114,9 @@ fn pushes_get_both_versions_and_our_own_are_ignored() {
     // The manifest of each platform is pushed by digest, so it gets an index, but there is no tag
     // for a SOCI-enabled image.
     let is_child = |line: &Value| line["enabled"]["reason"] == "no-tag";
-    hook.until("both platforms", |hook| hook.events("job").iter().filter(|line| is_child(line)).count() == 2);
+    hook.until("both platforms", |hook| {
+        hook.events("job").iter().filter(|line| is_child(line)).count() == 2
+    });
     let children: Vec<Value> = hook.events("job").into_iter().filter(is_child).collect();
     assert!(children.iter().all(|line| line["indexes"][0]["index"].is_string()), "{children:?}");
 
@@ -126,7 +142,8 @@ fn each_tag_gets_a_soci_enabled_image_and_an_untagged_image_only_an_index() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
     let app = format!("{}/team/app", server.host);
-    let hook = Hook::serve(&sandbox, &[&format!("--allow={}", server.host), TEMPLATE, "--no-cache"]);
+    let hook =
+        Hook::serve(&sandbox, &[&format!("--allow={}", server.host), TEMPLATE, "--no-cache"]);
     let digest = push(&server, "team/app", 1, &["v1", "v2"]);
     for tag in ["v1", "v2"] {
         assert_eq!(hook.post(&event(&format!("{app}:{tag}@{digest}"))).0, 202);
@@ -135,26 +152,42 @@ fn each_tag_gets_a_soci_enabled_image_and_an_untagged_image_only_an_index() {
     let enabled = digest_of(&server, "team/app", "lazy-v1");
     for (line, tag) in jobs.iter().zip(["v1", "v2"]) {
         assert_eq!(line["enabled"]["image"], format!("{app}:lazy-{tag}@{enabled}"), "{line}");
-        assert_eq!((&line["result"], &line["enabled"]["status"]), (&json!("indexed"), &json!("written")));
+        assert_eq!(
+            (&line["result"], &line["enabled"]["status"]),
+            (&json!("indexed"), &json!("written"))
+        );
     }
     let read: Vec<u64> = jobs.iter().map(|line| line["bytes_read"].as_u64().unwrap()).collect();
     // Without a cache, the attached index of the first job is no source for the image of the
     // second.
-    assert!(read.iter().all(|bytes| (1..50_000).contains(bytes)), "each job reads the layer once: {read:?}");
+    assert!(
+        read.iter().all(|bytes| (1..50_000).contains(bytes)),
+        "each job reads the layer once: {read:?}"
+    );
 
     // Again, as after a roll-back of the tag: it is examined, and everything exists.
     assert_eq!(hook.post(&event(&format!("{app}:v1@{digest}"))).0, 202);
     hook.until("it was looked at", |hook| hook.results().contains_key("already-indexed"));
     let again = hook.events("job").pop().unwrap();
-    assert_eq!((&again["enabled"]["status"], &again["bytes_written"]), (&json!("already-there"), &json!(0)));
+    assert_eq!(
+        (&again["enabled"]["status"], &again["bytes_written"]),
+        (&json!("already-there"), &json!(0))
+    );
     assert_eq!(again["enabled"]["digest"], enabled);
     assert_eq!(again["enabled"]["checked"], "listed", "there is no cache to compare it with");
 
     let bare = push(&server, "team/app", 2, &[]);
     let (status, answer) = hook.post(&event(&format!("{app}@{bare}")));
-    assert!(status == 202 && answer.contains("no SOCI-enabled image: {tag} in lazy-{tag} has no value"), "{answer}");
+    assert!(
+        status == 202 && answer.contains("no SOCI-enabled image: {tag} in lazy-{tag} has no value"),
+        "{answer}"
+    );
     let line = job(&hook, &format!("{app}@{bare}"));
-    assert_eq!((&line["result"], &line["enabled"]["status"]), (&json!("indexed"), &json!("skipped")), "{line}");
+    assert_eq!(
+        (&line["result"], &line["enabled"]["status"]),
+        (&json!("indexed"), &json!("skipped")),
+        "{line}"
+    );
     assert_eq!(line["enabled"]["reason"], "no-tag");
     assert_eq!(indexes(&sandbox, &format!("{app}@{bare}")), 1);
 
@@ -163,7 +196,11 @@ fn each_tag_gets_a_soci_enabled_image_and_an_untagged_image_only_an_index() {
     let other = push(&server, "team/app", 4, &["lazy-v3"]);
     assert_eq!(hook.post(&event(&format!("{app}:v3@{mine}"))).0, 202);
     let line = job(&hook, &format!("{app}:v3@{mine}"));
-    assert_eq!((&line["result"], &line["enabled"]["reason"]), (&json!("indexed"), &json!("tag-taken")), "{line}");
+    assert_eq!(
+        (&line["result"], &line["enabled"]["reason"]),
+        (&json!("indexed"), &json!("tag-taken")),
+        "{line}"
+    );
     assert_eq!(digest_of(&server, "team/app", "lazy-v3"), other.to_string());
     assert_eq!(tags(&server, "team/app"), ["lazy-v1", "lazy-v2", "lazy-v3", "v1", "v2", "v3"]);
 }
@@ -173,10 +210,18 @@ fn version_2_only_attaches_no_index() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
     let app = format!("{}/team/app", server.host);
-    let hook = Hook::serve(&sandbox, &[&format!("--allow={}", server.host), "--v2-only={tag}-2", "--no-cache"]);
+    let hook = Hook::serve(
+        &sandbox,
+        &[&format!("--allow={}", server.host), "--v2-only={tag}-2", "--no-cache"],
+    );
     let digest = push(&server, "team/app", 1, &["v1"]);
     let (status, answer) = hook.post(&event(&format!("{app}@{digest}")));
-    assert!(status == 200 && answer.contains("\"ignored\":1") && answer.contains("no SOCI-enabled image"), "{answer}");
+    assert!(
+        status == 200
+            && answer.contains("\"ignored\":1")
+            && answer.contains("no SOCI-enabled image"),
+        "{answer}"
+    );
     assert_eq!(hook.post(&event(&format!("{app}:v1@{digest}"))).0, 202);
     let line = job(&hook, &format!("{app}:v1@{digest}"));
     assert_eq!((&line["result"], &line["indexes"]), (&json!("indexed"), &Value::Null), "{line}");
@@ -184,7 +229,10 @@ fn version_2_only_attaches_no_index() {
     assert!(line["bytes_read"].as_u64().unwrap() > 0, "{line}");
     assert_eq!(indexes(&sandbox, &format!("{app}:v1")), 0);
     let said = sandbox.run(&["hook", "serve", "--allow=r.example", "--v2={tag}"]);
-    assert!(said.contains("must be different for each image") && said.ends_with("--- status 2 ---"), "{said}");
+    assert!(
+        said.contains("must be different for each image") && said.ends_with("--- status 2 ---"),
+        "{said}"
+    );
 }
 
 /// Adds an image to a faulty registry, under a tag.
@@ -205,7 +253,9 @@ fn named(registry: &Faulty, tag: &str) -> Option<String> {
 /// the tag's current image: at the start of the work, and if the tag moves during it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_soci_enabled_image_follows_its_tag() {
-    for (moves_before, template) in [(true, TEMPLATE), (false, TEMPLATE), (false, "--v2-only=lazy-{tag}")] {
+    for (moves_before, template) in
+        [(true, TEMPLATE), (false, TEMPLATE), (false, "--v2-only=lazy-{tag}")]
+    {
         let (_, newer) = parts(2);
         let moved = AtomicBool::new(moves_before);
         let layer = Digest::sha256(&parts(1).0[1]).to_string();
@@ -234,8 +284,16 @@ async fn a_soci_enabled_image_follows_its_tag() {
             (job(&hook, &name), want)
         };
         let (line, want) = tokio::task::spawn_blocking(work).await.unwrap();
-        assert_eq!((&line["result"], &line["digest"]), (&json!("indexed"), &json!(older)), "{line}");
-        assert_eq!((&line["enabled"]["digest"], &line["enabled"]["status"]), (&want, &json!("written")), "{line}");
+        assert_eq!(
+            (&line["result"], &line["digest"]),
+            (&json!("indexed"), &json!(older)),
+            "{line}"
+        );
+        assert_eq!(
+            (&line["enabled"]["digest"], &line["enabled"]["status"]),
+            (&want, &json!("written")),
+            "{line}"
+        );
         assert_eq!(named(&registry, "lazy-v1").as_deref(), want.as_str());
         assert_eq!(named(&registry, "v1"), Some(newer.to_string()), "the image keeps its tag");
     }
@@ -244,9 +302,13 @@ async fn a_soci_enabled_image_follows_its_tag() {
 /// The index is attached, and the job fails with the name that cannot be written.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_error_names_the_image_that_cannot_be_written() {
-    let registry = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, |seen, _| {
-        seen.is("PUT", "/manifests/lazy-v1").then(|| problem(403, "DENIED", "the tag is immutable"))
-    })
+    let registry = Faulty::start(
+        RegistrySettings { referrers: true, ..RegistrySettings::default() },
+        |seen, _| {
+            seen.is("PUT", "/manifests/lazy-v1")
+                .then(|| problem(403, "DENIED", "the tag is immutable"))
+        },
+    )
     .await;
     let digest = add(&registry, "v1", 1);
     let host = registry.host();
@@ -286,7 +348,8 @@ fn seen(lines: &[(String, Value)]) -> Vec<[&str; 3]> {
         .iter()
         .map(|(tag, line)| {
             let enabled = &line["enabled"];
-            let of_enabled = enabled["reason"]["code"].as_str().or_else(|| enabled["status"].as_str());
+            let of_enabled =
+                enabled["reason"]["code"].as_str().or_else(|| enabled["status"].as_str());
             let more = of_enabled.or_else(|| line["reason"].as_str()).unwrap_or_default();
             [tag.as_str(), line["status"].as_str().unwrap(), more]
         })
@@ -295,40 +358,64 @@ fn seen(lines: &[(String, Value)]) -> Vec<[&str; 3]> {
 
 #[test]
 fn backfill_adds_missing_versions_once() {
-    let servers = [Server::olareg(|_, _| Vec::new()), Server::distribution("127.0.0.1:0", |_| String::new())];
+    let servers =
+        [Server::olareg(|_, _| Vec::new()), Server::distribution("127.0.0.1:0", |_| String::new())];
     for server in servers.into_iter().flatten() {
         let sandbox = Sandbox::new();
         let place = format!("{}/team/app", server.host);
         push(&server, "team/app", 1, &["v1", "v2"]);
         // An ordinary image with the name that another one's SOCI-enabled image would get.
         let ordinary = push(&server, "team/app", 2, &["v1-soci"]).to_string();
-        let both = |more: &[&str]| backfill(&sandbox, &place, &[&["--v2={tag}-soci", "--jobs=4"], more].concat());
+        let both = |more: &[&str]| {
+            backfill(&sandbox, &place, &[&["--v2={tag}-soci", "--jobs=4"], more].concat())
+        };
 
         for _ in 0..2 {
             let lines = both(&["--dry-run"]);
-            let want = [["v1", "pending", ""], ["v1-soci", "pending", "pending"], ["v2", "pending", "pending"]];
+            let want = [
+                ["v1", "pending", ""],
+                ["v1-soci", "pending", "pending"],
+                ["v2", "pending", "pending"],
+            ];
             assert_eq!(seen(&lines), want);
             assert_eq!(lines[2].1["enabled"]["image"], format!("{place}:v2-soci"));
         }
         let lines = both(&["--state=state"]);
-        let want = [["v1", "indexed", "tag-taken"], ["v1-soci", "indexed", "written"], ["v2", "indexed", "written"]];
+        let want = [
+            ["v1", "indexed", "tag-taken"],
+            ["v1-soci", "indexed", "written"],
+            ["v2", "indexed", "written"],
+        ];
         let (ours, others): (Vec<_>, Vec<_>) =
             seen(&lines).into_iter().partition(|[tag, ..]| ["v1", "v1-soci", "v2"].contains(tag));
         // Either tag of an image may come first. The second one has nothing to index.
-        assert!(ours[0] == want[0] || ours[0] == ["v1", "already-indexed", "tag-taken"], "{lines:?}");
+        assert!(
+            ours[0] == want[0] || ours[0] == ["v1", "already-indexed", "tag-taken"],
+            "{lines:?}"
+        );
         assert_eq!(ours[1..], want[1..]);
         assert!(
-            others.iter().all(|[_, status, reason]| (*status, *reason) == ("skipped", "soci-enabled")),
+            others
+                .iter()
+                .all(|[_, status, reason]| (*status, *reason) == ("skipped", "soci-enabled")),
             "{lines:?}"
         );
         let enabled = digest_of(&server, "team/app", "v2-soci");
-        assert_eq!(lines.iter().find(|(tag, _)| tag == "v2").unwrap().1["enabled"]["digest"], enabled);
-        assert_eq!(digest_of(&server, "team/app", "v1-soci"), ordinary, "a source is never written over");
+        assert_eq!(
+            lines.iter().find(|(tag, _)| tag == "v2").unwrap().1["enabled"]["digest"],
+            enabled
+        );
+        assert_eq!(
+            digest_of(&server, "team/app", "v1-soci"),
+            ordinary,
+            "a source is never written over"
+        );
         let read: u64 = lines.iter().map(|(_, line)| line["bytes_read"].as_u64().unwrap()).sum();
         assert!(read < 140_000, "each layer is read once for each tag: {read}");
 
         // Again, with the content of the registry, and with the state file.
-        let skipped = [["v1-soci-soci", "skipped", "soci-enabled"], ["v2-soci", "skipped", "soci-enabled"]];
+        let skipped =
+            [["v1-soci-soci", "skipped", "soci-enabled"], ["v2-soci", "skipped", "soci-enabled"]];
         let lines = both(&[]);
         let want = [
             ["v1", "already-indexed", "tag-taken"],
@@ -338,15 +425,27 @@ fn backfill_adds_missing_versions_once() {
             skipped[1],
         ];
         assert_eq!(seen(&lines), want);
-        assert!(lines.iter().all(|(_, line)| line["bytes_written"] == 0 && line["bytes_read"] == 0), "{lines:?}");
+        assert!(
+            lines.iter().all(|(_, line)| line["bytes_written"] == 0 && line["bytes_read"] == 0),
+            "{lines:?}"
+        );
         let dry = both(&["--dry-run"]);
         let statuses: Vec<&str> = seen(&dry).iter().map(|[_, status, _]| *status).collect();
-        assert_eq!(statuses, ["already-indexed", "already-indexed", "skipped", "already-indexed", "skipped"]);
+        assert_eq!(
+            statuses,
+            ["already-indexed", "already-indexed", "skipped", "already-indexed", "skipped"]
+        );
         let known = both(&["--state=state"]);
         let known = seen(&known);
-        assert!(["v1", "v1-soci", "v2"].iter().all(|tag| known.contains(&[tag, "done-before", ""])), "{known:?}");
+        assert!(
+            ["v1", "v1-soci", "v2"].iter().all(|tag| known.contains(&[tag, "done-before", ""])),
+            "{known:?}"
+        );
         let other = sandbox.run(&["backfill", "--v2={tag}-other", "--state=state", &place]);
-        assert!(other.contains("was written with other options") && other.ends_with("--- status 1 ---"), "{other}");
+        assert!(
+            other.contains("was written with other options") && other.ends_with("--- status 1 ---"),
+            "{other}"
+        );
 
         // If a tag moves, only that tag is processed.
         push(&server, "team/app", 3, &["v2"]);
@@ -362,7 +461,8 @@ fn backfill_adds_missing_versions_once() {
         let enabled = digest_of(&server, "team/app", "v2-soci");
         assert!(text.contains(&format!(": {place}:v2-soci@{enabled} already-there\n")), "{text}");
         assert!(
-            text.contains(": no ") && text.contains("is not a SOCI-enabled image, and was left unchanged"),
+            text.contains(": no ")
+                && text.contains("is not a SOCI-enabled image, and was left unchanged"),
             "{text}"
         );
     }
@@ -380,7 +480,10 @@ fn backfill_with_version_2_only_ignores_version_1() {
     assert_eq!(seen(&only(&["--dry-run"])), [["v1", "pending", "pending"]]);
     let done = only(&[]);
     assert_eq!(seen(&done)[0], ["v1", "indexed", "written"]);
-    assert_ne!(done[0].1["bytes_read"], 0, "an attached index is the word of everybody who can push");
+    assert_ne!(
+        done[0].1["bytes_read"], 0,
+        "an attached index is the word of everybody who can push"
+    );
     assert_eq!(seen(&only(&["--dry-run"]))[0], ["v1", "already-indexed", ""]);
     assert_eq!(seen(&only(&[]))[0], ["v1", "already-indexed", "already-there"]);
     // With a cache it is known what its ztocs should be.
@@ -389,7 +492,11 @@ fn backfill_with_version_2_only_ignores_version_1() {
     sandbox.json(0, &[&["convert", "--format=json", &source, &target], &SMALL[..2]].concat());
     let again = backfill_with(&sandbox, &place, &[&["--v2-only={tag}-2"], &SMALL[..2]].concat());
     let enabled = &again.iter().find(|(tag, _)| tag == "v1").unwrap().1["enabled"];
-    assert_eq!((&enabled["status"], &enabled["checked"]), (&json!("already-there"), &json!("cached")), "{enabled}");
+    assert_eq!(
+        (&enabled["status"], &enabled["checked"]),
+        (&json!("already-there"), &json!("cached")),
+        "{enabled}"
+    );
     // An image that was converted with a prefetch list counts as the same image, and is kept.
     let list = ["--prefetch-file=dir1/file0", "--progress=none", "--quiet"];
     let source = format!("{place}:v1");
@@ -414,7 +521,8 @@ async fn a_soci_enabled_image_that_lost_a_ztoc_is_written_again() {
         let template = "--v2-only=lazy-{tag}";
         let place = format!("{}/a/b", registry.host());
         let [image, enabled] = ["v1", "lazy-v1"].map(|tag| format!("{place}:{tag}"));
-        let dry = [&["convert", "--dry-run", "--format=json", &image, &enabled], &SMALL[..]].concat();
+        let dry =
+            [&["convert", "--dry-run", "--format=json", &image, &enabled], &SMALL[..]].concat();
         let ztoc = sandbox.json(0, &dry)["manifests"][0]["layers"][0]["ztoc"]["digest"].take();
         let ztoc: Digest = ztoc.as_str().unwrap().parse().unwrap();
         let status = |more: &[&str]| {
@@ -434,10 +542,17 @@ async fn a_soci_enabled_image_that_lost_a_ztoc_is_written_again() {
         assert_eq!(status(&[]), ("already-indexed".to_owned(), json!("already-there")));
 
         registry.remove_blob(&ztoc);
-        let hook = Hook::serve(&sandbox, &[&format!("--allow={}", registry.host()), template, "--no-cache"]);
+        let hook = Hook::serve(
+            &sandbox,
+            &[&format!("--allow={}", registry.host()), template, "--no-cache"],
+        );
         assert_eq!(hook.post(&event(&format!("{image}@{digest}"))).0, 202);
         let line = job(&hook, &format!("{image}@{digest}"));
-        assert_eq!((&line["result"], &line["enabled"]["status"]), (&json!("indexed"), &json!("written")), "{line}");
+        assert_eq!(
+            (&line["result"], &line["enabled"]["status"]),
+            (&json!("indexed"), &json!("written")),
+            "{line}"
+        );
         assert!(registry.blob(&ztoc).is_some());
     };
     tokio::task::spawn_blocking(work).await.unwrap();

@@ -18,8 +18,14 @@ pub fn copied(server: &Server, more: &[&str]) -> Option<(Sandbox, String)> {
     let skopeo = tool("skopeo")?;
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("img"));
-    let (from, to) = (format!("oci:{}:v1", sandbox.path("img").display()), format!("docker://{}/a/b:v1", server.host));
-    run(&skopeo, &[&["copy", "--quiet", "--all", "--dest-tls-verify=false"], more, &[&from, &to]].concat());
+    let (from, to) = (
+        format!("oci:{}:v1", sandbox.path("img").display()),
+        format!("docker://{}/a/b:v1", server.host),
+    );
+    run(
+        &skopeo,
+        &[&["copy", "--quiet", "--all", "--dest-tls-verify=false"], more, &[&from, &to]].concat(),
+    );
     Some((sandbox, format!("{}/a/b:v1", server.host)))
 }
 
@@ -44,8 +50,14 @@ fn attach_and_attach_again(server: &Server, how: &str) {
     assert_eq!((&again["bytes_read"], &again["bytes_written"]), (&Value::from(0), &Value::from(0)));
 
     let by_digest = format!("{}/a/b@{subject}", server.host);
-    let other =
-        ["index", "--format=json", "--no-cache", "--min-layer-size=0", "--build-tool-identifier=test", &by_digest];
+    let other = [
+        "index",
+        "--format=json",
+        "--no-cache",
+        "--min-layer-size=0",
+        "--build-tool-identifier=test",
+        &by_digest,
+    ];
     let other = sandbox.json(0, &other);
     assert_eq!(statuses(&other), ["attached"]);
     assert_eq!(other["images"][0]["manifests"][0]["replaced"][0], manifest["index"]["digest"]);
@@ -76,8 +88,14 @@ fn a_registry_that_requires_a_password() {
     let Some(server) = Server::distribution("127.0.0.1:0", sections) else { return };
     let Some((sandbox, image)) = copied(&server, &["--dest-creds=u:s3cret"]) else { return };
     for (wrong, todo) in [
-        (index(&[&image]), format!("run docker login {}, or use --creds USER:PASSWORD", server.host)),
-        (index(&["--creds=u:hunter2", &image]), "the user name or password in --creds was rejected".into()),
+        (
+            index(&[&image]),
+            format!("run docker login {}, or use --creds USER:PASSWORD", server.host),
+        ),
+        (
+            index(&["--creds=u:hunter2", &image]),
+            "the user name or password in --creds was rejected".into(),
+        ),
     ] {
         let text = sandbox.run(&wrong);
         let hint = format!("hint: 401 from {}: {todo}\n", server.host);
@@ -85,7 +103,12 @@ fn a_registry_that_requires_a_password() {
         assert!(!text.contains("hunter2"), "{text}");
     }
     let mut command = sandbox.command(&index(&["-q", "--creds=u", "--password-stdin", &image]));
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"s3cret\n").unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -96,7 +119,10 @@ fn a_registry_that_requires_a_password() {
 /// a recorded start, or the newer one, and a second run has nothing to do.
 #[test]
 fn the_best_fine_index_is_read_if_replaced_ones_stay() {
-    let servers = [Server::olareg(|_, _| vec!["--api-delete=false".into()]), Server::distribution_that_keeps()];
+    let servers = [
+        Server::olareg(|_, _| vec!["--api-delete=false".into()]),
+        Server::distribution_that_keeps(),
+    ];
     for server in servers.into_iter().flatten() {
         let Some((sandbox, image)) = copied(&server, &[]) else { return };
         let image = image.as_str();
@@ -111,9 +137,11 @@ fn the_best_fine_index_is_read_if_replaced_ones_stay() {
             (fine["status"].clone(), fine["index"]["digest"].clone(), report["bytes_read"] != 0)
         };
         let chosen = || {
-            let report = sandbox.json(0, &["inspect", "--format=json", "--platform=linux/amd64", image]);
+            let report =
+                sandbox.json(0, &["inspect", "--format=json", "--platform=linux/amd64", image]);
             let fine = report["manifests"][0]["fine"].as_array().unwrap().clone();
-            let chosen: Vec<Value> = fine.iter().filter(|fine| fine["chosen"] == true).cloned().collect();
+            let chosen: Vec<Value> =
+                fine.iter().filter(|fine| fine["chosen"] == true).cloned().collect();
             assert_eq!(chosen.len(), 1, "{report:#}");
             chosen[0]["digest"].clone()
         };
@@ -158,10 +186,14 @@ fn replacing_deletes_only_indexes_of_the_image() {
         run(&skopeo, &["copy", "--quiet", "--dest-tls-verify=false", &from, &to]);
     }
     let image = |tag: &str| format!("{}/a/b:{tag}", server.host);
-    let attached = |args: &[&str]| sandbox.json(0, &index(args))["images"][0]["manifests"][0].clone();
+    let attached =
+        |args: &[&str]| sandbox.json(0, &index(args))["images"][0]["manifests"][0].clone();
     let old = attached(&["--format=json", &image("mine")]);
     let prod = attached(&["--format=json", &image("prod")]);
-    assert_eq!((&old["status"], &prod["status"]), (&Value::from("attached"), &Value::from("attached")));
+    assert_eq!(
+        (&old["status"], &prod["status"]),
+        (&Value::from("attached"), &Value::from("attached"))
+    );
 
     let listed = |descriptor: &Value| {
         json!({
@@ -177,7 +209,13 @@ fn replacing_deletes_only_indexes_of_the_image() {
     let tag = old["manifest"]["digest"].as_str().unwrap().replace(':', "-");
     server.put_manifest("a/b", &tag, OCI_INDEX, list.to_string().as_bytes());
 
-    let other = ["index", "--build-tool-identifier=test", "--min-layer-size=0", "--no-cache", &image("mine")];
+    let other = [
+        "index",
+        "--build-tool-identifier=test",
+        "--min-layer-size=0",
+        "--no-cache",
+        &image("mine"),
+    ];
     let skipped = sandbox.run(&other);
     for line in [
         format!(
@@ -185,7 +223,10 @@ fn replacing_deletes_only_indexes_of_the_image() {
              SOCI index: its config is \"{OCI_CONFIG}\"",
             strangers[0]["digest"].as_str().unwrap()
         ),
-        format!("it is the index of another image manifest, {}", prod["manifest"]["digest"].as_str().unwrap()),
+        format!(
+            "it is the index of another image manifest, {}",
+            prod["manifest"]["digest"].as_str().unwrap()
+        ),
     ] {
         assert!(skipped.contains(&line), "{skipped}");
     }
@@ -193,7 +234,8 @@ fn replacing_deletes_only_indexes_of_the_image() {
 
     let replaced = attached(&["--format=json", "--existing=replace", &image("mine")]);
     assert_eq!(replaced["replaced"].as_array().map(Vec::len), Some(1), "{replaced}");
-    let others: Vec<&Value> = replaced["others"].as_array().unwrap().iter().map(|other| &other["digest"]).collect();
+    let others: Vec<&Value> =
+        replaced["others"].as_array().unwrap().iter().map(|other| &other["digest"]).collect();
     assert_eq!(others, strangers.map(|stranger| &stranger["digest"]));
     // The other image is unchanged.
     let again = sandbox.json(0, &index(&["--format=json", &image("prod")]));
@@ -210,6 +252,7 @@ async fn the_example_pushes_an_index() {
     assert!(lines.iter().all(|line| line.contains(": attached sha256:")), "{lines:?}");
     let again = push_index::push_index(&image).await.unwrap();
     assert_eq!(again, lines.iter().map(|line| line.replace("attached", "has")).collect::<Vec<_>>());
-    let by_program = sandbox.json(0, &["index", "--format=json", "--no-cache", "--min-layer-size=0", &image]);
+    let by_program =
+        sandbox.json(0, &["index", "--format=json", "--no-cache", "--min-layer-size=0", &image]);
     assert_eq!(statuses(&by_program), ["already-there", "already-there"]);
 }

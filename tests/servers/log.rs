@@ -27,7 +27,12 @@ fn logged_in(host: &str) -> Sandbox {
 }
 
 /// The logs of a successful command, with `-vv` and with everything enabled.
-async fn logs(sandbox: Sandbox, args: &'static [&'static str], image: String, proxy: Option<String>) -> [String; 2] {
+async fn logs(
+    sandbox: Sandbox,
+    args: &'static [&'static str],
+    image: String,
+    proxy: Option<String>,
+) -> [String; 2] {
     let work = move || {
         [("-vv", ""), ("-q", "trace")].map(|(flag, filter)| {
             let mut command = sandbox.command(&[args, &[flag, &image]].concat());
@@ -52,7 +57,9 @@ fn assert_has(log: &str, events: &[&str]) {
 
 fn assert_no_secret(log: &str) {
     let in_base64 = in_base64();
-    for secret in [PASSWORD, &in_base64, SIGNATURE, "Signature", "X-Amz", "token-1", "Basic ", "Bearer "] {
+    for secret in
+        [PASSWORD, &in_base64, SIGNATURE, "Signature", "X-Amz", "token-1", "Basic ", "Bearer "]
+    {
         assert!(!log.contains(secret), "{secret:?} in\n{log}");
     }
 }
@@ -68,13 +75,22 @@ async fn a_password_is_not_logged() {
     let Some(server) = server else { return };
     let sandbox = logged_in(&server.host);
     small_image(&sandbox.path("img"));
-    let (from, to) = (format!("oci:{}:v1", sandbox.path("img").display()), format!("docker://{}/a:v1", server.host));
+    let (from, to) = (
+        format!("oci:{}:v1", sandbox.path("img").display()),
+        format!("docker://{}/a:v1", server.host),
+    );
     let creds = format!("{USER}:{PASSWORD}");
-    run(&skopeo, &["copy", "--quiet", "--dest-tls-verify=false", "--dest-creds", &creds, &from, &to]);
+    run(
+        &skopeo,
+        &["copy", "--quiet", "--dest-tls-verify=false", "--dest-creds", &creds, &from, &to],
+    );
     let image = format!("{}/a:v1", server.host);
     let logs = logs(sandbox, &["index", "--min-layer-size=0"], image, None).await;
     for log in &logs {
-        assert_has(log, &["credentials registry=127.0.0.1:", "/.docker/config.json", "auth=basic reused=true"]);
+        assert_has(
+            log,
+            &["credentials registry=127.0.0.1:", "/.docker/config.json", "auth=basic reused=true"],
+        );
         assert_no_secret(log);
     }
     assert_has(&logs[0], &["request method=PUT url=http://127.0.0.1:", "status=201", "what=ztoc"]);
@@ -84,25 +100,41 @@ async fn a_password_is_not_logged() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_output_of_a_credential_helper_is_not_logged() {
     let basic = Some((USER.to_owned(), PASSWORD.to_owned()));
-    let registry = Faulty::honest(RegistrySettings { referrers: true, basic, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, basic, ..RegistrySettings::default() })
+            .await;
     push(&registry);
     let host = registry.host();
     let sandbox = Sandbox::new();
     std::fs::create_dir(sandbox.path(".docker")).unwrap();
-    std::fs::write(sandbox.path(".docker/config.json"), json!({"credHelpers": {&*host: "kept"}}).to_string()).unwrap();
+    std::fs::write(
+        sandbox.path(".docker/config.json"),
+        json!({"credHelpers": {&*host: "kept"}}).to_string(),
+    )
+    .unwrap();
     let path = format!("{}:{}", sandbox.path("").display(), std::env::var("PATH").unwrap());
     let work = move || {
         let said = format!(r#"{{"Username":"{USER}","Secret":"{PASSWORD}"}}"#);
-        for (body, status) in [(format!("echo '{said}'"), 0), (format!("echo '{said}'; echo '{said}' >&2; exit 3"), 1)]
-        {
+        for (body, status) in [
+            (format!("echo '{said}'"), 0),
+            (format!("echo '{said}'; echo '{said}' >&2; exit 3"), 1),
+        ] {
             sandbox.script("docker-credential-kept", &format!("cat >/dev/null\n{body}"));
             for (flag, filter) in [("-vv", ""), ("-q", "trace")] {
                 let mut command = sandbox.command(&["inspect", flag, &format!("{host}/a:v1")]);
-                let output = command.env("OCISEEK_LOG", filter).env("PATH", &path).output().unwrap();
+                let output =
+                    command.env("OCISEEK_LOG", filter).env("PATH", &path).output().unwrap();
                 let log = String::from_utf8(output.stderr).unwrap();
                 assert_eq!(output.status.code(), Some(status), "{log}");
                 if status == 0 {
-                    assert_has(&log, &["credentials registry=127.0.0.1:", "docker-credential-kept", "auth=basic"]);
+                    assert_has(
+                        &log,
+                        &[
+                            "credentials registry=127.0.0.1:",
+                            "docker-credential-kept",
+                            "auth=basic",
+                        ],
+                    );
                 }
                 assert_no_secret(&log);
             }
@@ -124,9 +156,12 @@ async fn tokens_and_signatures_are_not_logged() {
     let registry = Faulty::start(
         RegistrySettings { bearer: Some(Some((USER.into(), PASSWORD.into()))), ..settings },
         move |seen, _| {
-            let digest = seen.path.split("/blobs/sha256:").nth(1).filter(|_| seen.method == "GET")?;
+            let digest =
+                seen.path.split("/blobs/sha256:").nth(1).filter(|_| seen.method == "GET")?;
             seen.header("authorization").filter(|shown| shown.starts_with("Bearer "))?;
-            let query = format!("X-Amz-Credential=AKIA%2Fs3&X-Amz-Signature={SIGNATURE}&X-Amz-Expires=1200");
+            let query = format!(
+                "X-Amz-Credential=AKIA%2Fs3&X-Amz-Signature={SIGNATURE}&X-Amz-Expires=1200"
+            );
             Some(redirect(307, &format!("http://{elsewhere}/bucket/sha256:{digest}?{query}")))
         },
     )
@@ -137,7 +172,10 @@ async fn tokens_and_signatures_are_not_logged() {
     let sandbox = logged_in(&registry.host());
     let image = format!("{}/a:v1", registry.host());
     for log in logs(sandbox, &["ls", "--no-cache"], image, None).await {
-        assert_has(&log, &["token registry=127.0.0.1:", "auth=bearer reused=false", "auth=bearer reused=true"]);
+        assert_has(
+            &log,
+            &["token registry=127.0.0.1:", "auth=bearer reused=false", "auth=bearer reused=true"],
+        );
         let to = format!("to=http://{}/bucket/sha256:", bucket.host());
         assert_has(&log, &["redirect status=307 from=http://127.0.0.1:", &to]);
         assert_no_secret(&log);
@@ -147,7 +185,8 @@ async fn tokens_and_signatures_are_not_logged() {
 /// A proxy with a password in its URL, and the messages of libraries about it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_password_of_a_proxy_is_not_logged() {
-    let proxy = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let proxy =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     push(&proxy);
     let by = format!("http://{USER}:{PASSWORD}@{}", proxy.host());
     let args = &["inspect", "--plain-http"];
@@ -157,7 +196,11 @@ async fn the_password_of_a_proxy_is_not_logged() {
         assert_no_secret(&log);
     }
     let shown = proxy.requests()[0].headers.get("proxy-authorization").cloned();
-    assert_eq!(shown, HeaderValue::from_str(&format!("Basic {}", in_base64())).ok(), "the proxy was shown it");
+    assert_eq!(
+        shown,
+        HeaderValue::from_str(&format!("Basic {}", in_base64())).ok(),
+        "the proxy was shown it"
+    );
 }
 
 fn push(registry: &Faulty) {
@@ -169,11 +212,11 @@ fn push(registry: &Faulty) {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_retries_and_cache_hits_are_logged() {
     let busy = first(1);
-    let registry =
-        Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, _| {
-            (seen.is("GET", "/manifests/v1") && busy()).then(|| status(503))
-        })
-        .await;
+    let registry = Faulty::start(
+        RegistrySettings { referrers: true, ..RegistrySettings::default() },
+        move |seen, _| (seen.is("GET", "/manifests/v1") && busy()).then(|| status(503)),
+    )
+    .await;
     push(&registry);
     let host = registry.host();
     let sandbox = Sandbox::new();
@@ -192,12 +235,18 @@ async fn requests_retries_and_cache_hits_are_logged() {
             found.unwrap_or_else(|| panic!("no {part:?} in\n{log}")).to_owned()
         };
         let refused = line(&format!("request {url} status=503"));
-        assert!(refused.contains(" debug ociseek::registry ") && refused.contains(" attempt=1"), "{refused}");
+        assert!(
+            refused.contains(" debug ociseek::registry ") && refused.contains(" attempt=1"),
+            "{refused}"
+        );
         let again = line(&format!("retry registry={host} attempt=2 wait_ms="));
         assert!(again.contains("503 Service Unavailable"), "{again}");
         let answered = line(&format!("request {url} status=200 ms="));
         assert!(answered.contains(" bytes=") && answered.contains(" attempt=2"), "{answered}");
-        assert!(log.contains("cache lookup what=map of=sha256:") && log.contains("hit=false"), "{log}");
+        assert!(
+            log.contains("cache lookup what=map of=sha256:") && log.contains("hit=false"),
+            "{log}"
+        );
         assert!(log.contains("cache store what=map of=sha256:"), "{log}");
         assert!(!log.contains("reqwest") && !log.contains('\x1b'), "{log}");
 
@@ -211,9 +260,16 @@ async fn requests_retries_and_cache_hits_are_logged() {
         run(&["index", "--min-layer-size=0", "--span-size=16KiB", &image]);
         let cat = ["cat", "-vv", "--cache-dir=new", &image, "/dir1/file0"];
         let (_, log) = run(&cat);
-        assert!(log.contains("ociseek::content fetched layer=sha256:") && log.contains("store what=span"), "{log}");
+        assert!(
+            log.contains("ociseek::content fetched layer=sha256:")
+                && log.contains("store what=span"),
+            "{log}"
+        );
         let (_, log) = run(&cat);
-        assert!(!log.contains("content fetched") && log.contains("lookup what=span of=sha256:"), "{log}");
+        assert!(
+            !log.contains("content fetched") && log.contains("lookup what=span of=sha256:"),
+            "{log}"
+        );
     };
     tokio::task::spawn_blocking(work).await.unwrap();
 }

@@ -8,7 +8,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index};
+use crate::support::sandbox::{
+    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index,
+};
 use crate::support::tarball::{Block, end, entry, file, padded, pax};
 use insta::assert_snapshot;
 use ociseek::digest::Digest;
@@ -21,7 +23,8 @@ fn image(sandbox: &Sandbox, layers: &[(&str, Vec<u8>, Vec<u8>)]) {
     let config = json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
     let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
     let layers: Vec<Value> = layers.iter().map(|(kind, _, blob)| layout.blob(kind, blob)).collect();
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+    let manifest =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
     let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
     layout.tag(manifest, "v1");
 }
@@ -55,13 +58,24 @@ fn motley(sandbox: &Sandbox) {
         file("etc/.wh.gone", b""),
         pax(b'x', &[("SCHILY.xattr.user.note", b"\xff\x00"), ("mtime", b"1700000000.25")]),
         file("etc/with-xattr", b"0123456789"),
-        [Block { name: b"odd-\xff\n".to_vec(), size: 2, ..Block::default() }.bytes(), padded(b"y\n")].concat(),
+        [
+            Block { name: b"odd-\xff\n".to_vec(), size: 2, ..Block::default() }.bytes(),
+            padded(b"y\n"),
+        ]
+        .concat(),
         end(),
     ]
     .concat();
     let top = [file("zstd file", b"from a zstd layer\n"), end()].concat();
     let compressed = zstd::encode_all(&top[..], 3).unwrap();
-    image(sandbox, &[(GZIP, bottom.clone(), gzip(&bottom)), (PLAIN, middle.clone(), middle), (ZSTD, top, compressed)]);
+    image(
+        sandbox,
+        &[
+            (GZIP, bottom.clone(), gzip(&bottom)),
+            (PLAIN, middle.clone(), middle),
+            (ZSTD, top, compressed),
+        ],
+    );
     sandbox.run(&index(&["--quiet", "oci:img:v1"]));
 }
 
@@ -210,14 +224,22 @@ fn a_sparse_file_is_read_with_its_holes() {
                 ("GNU.sparse.realsize", b"1000000"),
             ],
         ),
-        file("GNUSparseFile.0/hole", &[b"1\n999990\n3\n".to_vec(), vec![0; 501], b"abc".to_vec()].concat()),
+        file(
+            "GNUSparseFile.0/hole",
+            &[b"1\n999990\n3\n".to_vec(), vec![0; 501], b"abc".to_vec()].concat(),
+        ),
     ];
     let tar = [&sparse.concat()[..], &file("whole", b"whole\n"), &end()].concat();
     image(&sandbox, &[(GZIP, tar.clone(), gzip(&tar))]);
     // From the layer, and from the cache.
     for _ in 0..2 {
         let listed = sandbox.json(0, &["ls", "--json", "oci:img:v1"]);
-        let hole = listed["entries"].as_array().unwrap().iter().find(|entry| entry["path"] == "hole").unwrap();
+        let hole = listed["entries"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|entry| entry["path"] == "hole")
+            .unwrap();
         assert_eq!((&hole["type"], &hole["size"]), (&json!("reg"), &json!(1_000_000)));
         let output = sandbox.command(&["cat", "oci:img:v1", "hole", "whole"]).output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
@@ -247,7 +269,8 @@ fn damaged_layers_never_return_wrong_bytes() {
     let sandbox = Sandbox::new();
     motley(&sandbox);
     let manifest = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
-    let layer = manifest["manifests"][0]["layers"][0]["digest"].as_str().unwrap().replace("sha256:", "");
+    let layer =
+        manifest["manifests"][0]["layers"][0]["digest"].as_str().unwrap().replace("sha256:", "");
     let path = sandbox.path("img/blobs/sha256").join(layer);
     let mut blob = std::fs::read(&path).unwrap();
     let at = blob.windows(9).position(|window| window == b"NAME=test").unwrap();
@@ -264,13 +287,22 @@ fn a_layer_with_a_lost_ztoc_is_read() {
     let sandbox = Sandbox::new();
     motley(&sandbox);
     let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
-    let ztoc = inspected["manifests"][0]["layers"][0]["ztoc"]["digest"].as_str().unwrap().replace("sha256:", "");
+    let ztoc = inspected["manifests"][0]["layers"][0]["ztoc"]["digest"]
+        .as_str()
+        .unwrap()
+        .replace("sha256:", "");
     std::fs::remove_file(sandbox.path("img/blobs/sha256").join(ztoc)).unwrap();
-    for args in [&["cat", "oci:img:v1", "etc/os-release"][..], &["ls", "--layer=0", "oci:img:v1", "etc/os-release"]] {
+    for args in [
+        &["cat", "oci:img:v1", "etc/os-release"][..],
+        &["ls", "--layer=0", "oci:img:v1", "etc/os-release"],
+    ] {
         let output = sandbox.command(args).output().unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success() && !output.stdout.is_empty(), "{errors}");
-        assert!(errors.starts_with("warning: reading layer ") && errors.contains("without its ztoc"), "{errors}");
+        assert!(
+            errors.starts_with("warning: reading layer ") && errors.contains("without its ztoc"),
+            "{errors}"
+        );
     }
 }
 
@@ -319,7 +351,9 @@ fn pass((mut from, mut to): (TcpStream, TcpStream), counter: &AtomicU64) {
 
 #[test]
 fn little_is_fetched_of_a_large_layer() {
-    let (Some(server), Some(crane)) = (servers::Server::olareg(|_, _| Vec::new()), servers::tool("crane")) else {
+    let (Some(server), Some(crane)) =
+        (servers::Server::olareg(|_, _| Vec::new()), servers::tool("crane"))
+    else {
         return;
     };
     let sandbox = Sandbox::new();
@@ -349,10 +383,18 @@ fn little_is_fetched_of_a_large_layer() {
     let meter = Meter::before(&server.host);
     let name = format!("{}/app:v1", meter.host);
     let cat = |more: &[&str], path: &str| {
-        let output = sandbox.command(&[&["cat", "--stats"], more, &[&name, path]].concat()).output().unwrap();
+        let output = sandbox
+            .command(&[&["cat", "--stats"], more, &[&name, path]].concat())
+            .output()
+            .unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{errors}");
-        let fetched: u64 = errors.strip_prefix("fetched ").and_then(|e| e.split(' ').next()).unwrap().parse().unwrap();
+        let fetched: u64 = errors
+            .strip_prefix("fetched ")
+            .and_then(|e| e.split(' ').next())
+            .unwrap()
+            .parse()
+            .unwrap();
         assert!(errors.contains(&format!(" bytes of {size} ")), "{errors}");
         (output.stdout, fetched, meter.read())
     };
@@ -361,7 +403,10 @@ fn little_is_fetched_of_a_large_layer() {
     assert_eq!(content, b"content 7\n");
     // A span has 1 MiB plus the rest of its last block.
     assert!((1..=2 * ((1 << 20) + (64 << 10))).contains(&fetched), "{fetched}");
-    assert!(came <= ztoc + fetched + documents, "{came} bytes came for {ztoc} of the ztoc and {fetched} of the layer");
+    assert!(
+        came <= ztoc + fetched + documents,
+        "{came} bytes came for {ztoc} of the ztoc and {fetched} of the layer"
+    );
     // Reading a whole file fetches its length, and the spans at both ends.
     let (content, fetched, _) = cat(&["--no-cache"], "large/3");
     assert_eq!(Digest::sha256(&content), Digest::sha256(tar_file(&tar, "large/3")));
@@ -379,7 +424,12 @@ fn little_is_fetched_of_a_large_layer() {
 }
 
 fn tar_file<'a>(tar: &'a [u8], name: &str) -> &'a [u8] {
-    let at = tar.chunks(512).position(|block| block.starts_with(format!("{name}\0").as_bytes())).unwrap() * 512 + 512;
+    let at = tar
+        .chunks(512)
+        .position(|block| block.starts_with(format!("{name}\0").as_bytes()))
+        .unwrap()
+        * 512
+        + 512;
     &tar[at..at + (4 << 20)]
 }
 
@@ -404,7 +454,8 @@ fn the_platform_of_this_machine_is_read() {
     let index = layout.image_index(&manifests);
     layout.tag(index, "v1");
     let cat = |more: &[&str]| {
-        let output = sandbox.command(&[&["cat", "oci:img:v1", "which"], more].concat()).output().unwrap();
+        let output =
+            sandbox.command(&[&["cat", "oci:img:v1", "which"], more].concat()).output().unwrap();
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     };
     assert_eq!(cat(&[]), here);

@@ -55,8 +55,12 @@ fn hook_job(sandbox: &Sandbox, registry: &Faulty, image: &str) -> Ended {
         let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         if !is_sent && let Some(line) = lines.clone().find(|line| line["event"] == "listening") {
             is_sent = true;
-            let (status, text) =
-                post(line["address"].as_str().unwrap(), "/", &[], json!({"image": image}).to_string().as_bytes());
+            let (status, text) = post(
+                line["address"].as_str().unwrap(),
+                "/",
+                &[],
+                json!({"image": image}).to_string().as_bytes(),
+            );
             assert_eq!(status, 202, "{text}");
         }
         lines.any(|line| line["event"] == "job" || line["event"] == "dead-letter")
@@ -89,7 +93,9 @@ async fn hostile_images_stay_below_the_memory_limit() {
                 peaks.push(format!("{} {}", command[0], ended.peak / MIB));
                 runs += 1;
                 unseen += usize::from(ended.peak == 0);
-                wrong.extend(ended.fault().map(|fault| format!("{} of {what}: {fault}", command[0])));
+                wrong.extend(
+                    ended.fault().map(|fault| format!("{} of {what}: {fault}", command[0])),
+                );
             }
         }
         table += &format!("{what:>40}: {}\n", peaks.join(", "));

@@ -54,7 +54,8 @@ async fn slow(blobs: &[Bytes]) -> (Faulty, Arc<OpenResponses>) {
     let open = Arc::new(OpenResponses::default());
     let counting = Arc::clone(&open);
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, faulty| {
-        let digest = seen.path.split("/blobs/").nth(1).filter(|_| seen.method == "GET")?.parse().ok()?;
+        let digest =
+            seen.path.split("/blobs/").nth(1).filter(|_| seen.method == "GET")?.parse().ok()?;
         let whole = faulty.blob(&digest)?;
         let (from, end) = range(seen).unwrap_or((0, whole.len()));
         Some(counting.answer(faulty.truth_now(seen), whole.slice(from..end.min(whole.len()))))
@@ -79,7 +80,8 @@ async fn a_large_blob_is_read_over_as_many_connections_as_allowed() {
     ] {
         let blob = content(length);
         let (faulty, open) = slow(std::slice::from_ref(&blob)).await;
-        let found = read(&source(&faulty.host(), config(connections)), &descriptor(&blob)).await.unwrap();
+        let found =
+            read(&source(&faulty.host(), config(connections)), &descriptor(&blob)).await.unwrap();
         assert!(found == blob, "{length} bytes");
         assert_eq!(faulty.saw("GET", "/blobs/").len(), parts, "{length} bytes");
         assert_eq!(open.most(), connections.min(parts), "{length} bytes");
@@ -107,7 +109,8 @@ async fn more_blobs_than_connections_are_read_one_after_the_other() {
     let blobs: Vec<_> = (0..6).map(|i| content(60_000 + i * 1000)).collect();
     let (faulty, open) = slow(&blobs).await;
     let source = source(&faulty.host(), config(2));
-    let reads = blobs.iter().map(|blob| async { read(&source, &descriptor(blob)).await.unwrap() == *blob });
+    let reads =
+        blobs.iter().map(|blob| async { read(&source, &descriptor(blob)).await.unwrap() == *blob });
     assert!(futures_util::future::join_all(reads).await.into_iter().all(|right| right));
     assert_eq!(open.most(), 2);
 }
@@ -140,7 +143,8 @@ async fn only_interrupted_parts_are_requested_again() {
     assert!(found == blob);
     assert!(broken.load(Ordering::SeqCst) > 24);
     // Known bytes are not requested again: reading continues where it was interrupted.
-    let asked: usize = faulty.saw("GET", "/blobs/").iter().filter_map(range).map(|(from, end)| end - from).sum();
+    let asked: usize =
+        faulty.saw("GET", "/blobs/").iter().filter_map(range).map(|(from, end)| end - from).sum();
     assert!(asked < 2 * blob.len(), "{asked}");
 }
 
@@ -181,11 +185,17 @@ async fn an_unavailable_part_fails_the_blob() {
     let blob = content(200_000);
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let far = range(seen).is_some_and(|(from, _)| from >= 120_000);
-        far.then(|| Response::builder().status(403).body(Body::from(r#"{"errors":[{"code":"DENIED"}]}"#)).unwrap())
+        far.then(|| {
+            Response::builder()
+                .status(403)
+                .body(Body::from(r#"{"errors":[{"code":"DENIED"}]}"#))
+                .unwrap()
+        })
     })
     .await;
     faulty.add_blob(blob.clone());
-    let mut stream = source(&faulty.host(), config(4)).blob(&descriptor(&blob), false).await.unwrap();
+    let mut stream =
+        source(&faulty.host(), config(4)).blob(&descriptor(&blob), false).await.unwrap();
     let mut read = 0;
     let error = loop {
         match stream.next().await {
@@ -222,8 +232,11 @@ async fn dropping_a_blob_releases_its_connections() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn real_registries_send_parts_concurrently() {
-    let servers =
-        [Server::olareg(|_, _| Vec::new()), Server::distribution("127.0.0.1:0", |_| String::new()), Server::crane()];
+    let servers = [
+        Server::olareg(|_, _| Vec::new()),
+        Server::distribution("127.0.0.1:0", |_| String::new()),
+        Server::crane(),
+    ];
     for server in servers.into_iter().flatten() {
         let blob = content(2_000_000);
         let repository = Client::new(config(4)).unwrap().repository(&server.host, "a/b").unwrap();

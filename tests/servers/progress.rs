@@ -5,7 +5,9 @@ use axum::http::Response;
 use serde_json::json;
 
 use crate::support::faulty::{Faulty, RegistrySettings, json_answer};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, index, tar, two_platforms};
+use crate::support::sandbox::{
+    GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, index, tar, two_platforms,
+};
 use crate::support::tarball::{end, file};
 use crate::support::terminal::{lines, on_closed_terminal, on_terminal};
 use crate::support::throttle::throttled;
@@ -14,7 +16,8 @@ use ociseek::digest::Digest;
 /// A registry with an image without an index, `a:v1`, with one layer of `size` bytes. Returns its
 /// digest.
 async fn registry(size: usize) -> (Faulty, Digest) {
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let digest = registry.add_image("v1", &tar(1, 1, size));
     (registry, digest)
 }
@@ -23,10 +26,15 @@ async fn registry(size: usize) -> (Faulty, Digest) {
 /// measured.
 fn assert_bar(drawn: &str, total: &str) {
     let lines = lines(drawn);
-    let bars: Vec<&str> = lines.iter().filter_map(|line| line.find("all  ").map(|at| &line[at..])).collect();
+    let bars: Vec<&str> =
+        lines.iter().filter_map(|line| line.find("all  ").map(|at| &line[at..])).collect();
     assert!(!bars.is_empty(), "no bar in {lines:#?}");
     assert!(bars.iter().all(|bar| bar.contains(&format!("/{total}"))), "{bars:#?}");
-    assert!(!bars[0].contains("/s") && !bars[0].contains("left"), "nothing is measured yet: {}", bars[0]);
+    assert!(
+        !bars[0].contains("/s") && !bars[0].contains("left"),
+        "nothing is measured yet: {}",
+        bars[0]
+    );
     assert!(!drawn.contains("0 B/0 B"), "{lines:#?}");
 }
 
@@ -36,8 +44,9 @@ async fn reading_an_image_without_an_index_shows_a_bar_and_a_note() {
     let slow = throttled(&registry.host(), 8 << 20);
     let work = move || {
         let image = format!("{slow}/a:v1");
-        let note =
-            format!("note: reading 11.0 MiB: this image has no SOCI index; 'ociseek index {image}' makes this instant");
+        let note = format!(
+            "note: reading 11.0 MiB: this image has no SOCI index; 'ociseek index {image}' makes this instant"
+        );
         let sandbox = Sandbox::new();
         let (drawn, succeeded) = on_terminal(&sandbox.command(&["ls", &image]));
         assert!(succeeded && drawn.contains(note.trim_start_matches("note:")), "{drawn}");
@@ -47,13 +56,18 @@ async fn reading_an_image_without_an_index_shows_a_bar_and_a_note() {
         let drawn = lines(&drawn);
         assert!(drawn.iter().any(|line| line.starts_with(&layer.short())), "{drawn:#?}");
         assert!(
-            drawn.iter().any(|line| line.contains("all  ") && line.contains(" MB/s ") && line.ends_with(" s left")),
+            drawn.iter().any(|line| line.contains("all  ")
+                && line.contains(" MB/s ")
+                && line.ends_with(" s left")),
             "{drawn:#?}"
         );
 
         // The layer was cached, so there is nothing to report.
         let (drawn, _) = on_terminal(&sandbox.command(&["ls", &image]));
-        assert!(!drawn.contains("note:") && lines(&drawn).last().is_some_and(|line| line == "dir1"), "{drawn}");
+        assert!(
+            !drawn.contains("note:") && lines(&drawn).last().is_some_and(|line| line == "dir1"),
+            "{drawn}"
+        );
         assert_eq!(lines(&on_terminal(&Sandbox::new().command(&["ls", "-q", &image])).0), ["dir1"]);
         // Without a terminal there is only the note. `cat` writes only the file to standard output.
         let output = Sandbox::new().command(&["cat", &image, "/dir1/file0"]).output().unwrap();
@@ -71,7 +85,8 @@ fn the_bar_of_a_small_image_moves() {
     let (drawn, succeeded) = on_terminal(&sandbox.command(&index(&["oci:img"])));
     assert!(succeeded, "{drawn}");
     let shown = lines(&drawn);
-    let bars: Vec<&str> = shown.iter().filter_map(|line| line.find("all  ").map(|at| &line[at..])).collect();
+    let bars: Vec<&str> =
+        shown.iter().filter_map(|line| line.find("all  ").map(|at| &line[at..])).collect();
     assert!(bars.iter().any(|bar| !bar.contains(" 0 B/")), "{bars:#?}");
     // Nothing is read of an image that is up to date.
     let (drawn, succeeded) = on_terminal(&sandbox.command(&index(&["oci:img"])));
@@ -101,14 +116,20 @@ async fn log_lines_and_bars_do_not_mix() {
         let index = ["index", "-v", "--min-layer-size=0", "--no-cache", &image];
         let (drawn, succeeded) = on_terminal(&Sandbox::new().command(&index));
         assert!(succeeded, "{drawn}");
-        assert!(drawn.contains("\x1b[2mdebug\x1b[0m ociseek::registry \x1b[1mrequest\x1b[0m"), "{drawn:?}");
+        assert!(
+            drawn.contains("\x1b[2mdebug\x1b[0m ociseek::registry \x1b[1mrequest\x1b[0m"),
+            "{drawn:?}"
+        );
         let (drawn, _) = on_terminal(Sandbox::new().command(&index).env("NO_COLOR", "1"));
         assert!(!drawn.contains("\x1b[2mdebug"), "{drawn:?}");
         let requests = lines(&drawn).into_iter().filter(|line| line.contains(" debug "));
         let requests: Vec<String> = requests.collect();
         assert!(requests.len() > 5, "{requests:#?}");
         for request in requests {
-            assert!(request.starts_with(|c: char| c.is_ascii_digit()) && !request.contains("[="), "{request:?}");
+            assert!(
+                request.starts_with(|c: char| c.is_ascii_digit()) && !request.contains("[="),
+                "{request:?}"
+            );
         }
     };
     tokio::task::spawn_blocking(work).await.unwrap();
@@ -122,7 +143,8 @@ fn reading_a_docker_archive_shows_a_bar() {
     let diff_id = Digest::sha256(&layer);
     let gzip = gzip(&layer);
     let config = json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [diff_id]}});
-    let listed = json!([{"Config": "c.json", "RepoTags": ["a:1"], "Layers": ["l.tar.gz"]}]).to_string();
+    let listed =
+        json!([{"Config": "c.json", "RepoTags": ["a:1"], "Layers": ["l.tar.gz"]}]).to_string();
     let members = [
         file("c.json", config.to_string().as_bytes()),
         file("l.tar.gz", &gzip),
@@ -141,10 +163,14 @@ fn reading_a_docker_archive_shows_a_bar() {
 /// The number of finished images, below the lines for each.
 #[tokio::test(flavor = "multi_thread")]
 async fn backfill_reports_its_progress() {
-    let registry = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, |seen, _| {
-        let tags: Vec<String> = (0..12).map(|number| format!("v{number}")).collect();
-        seen.is("GET", "/app/tags/list").then(|| -> Response<Body> { json_answer(200, &json!({"tags": tags})) })
-    })
+    let registry = Faulty::start(
+        RegistrySettings { referrers: true, ..RegistrySettings::default() },
+        |seen, _| {
+            let tags: Vec<String> = (0..12).map(|number| format!("v{number}")).collect();
+            seen.is("GET", "/app/tags/list")
+                .then(|| -> Response<Body> { json_answer(200, &json!({"tags": tags})) })
+        },
+    )
     .await;
     let config = json!({"os": "linux", "architecture": "amd64"}).to_string();
     for number in 0..12 {
@@ -169,13 +195,21 @@ async fn backfill_reports_its_progress() {
         let (drawn, succeeded) = on_terminal(&sandbox.command(&args));
         let shown = lines(&drawn);
         assert!(
-            succeeded && shown.iter().any(|line| line.contains("] ") && line.contains(" of 12 images")),
+            succeeded
+                && shown.iter().any(|line| line.contains("] ") && line.contains(" of 12 images")),
             "{shown:#?}"
         );
         // Complete lines, without a bar.
-        assert_eq!(shown.iter().filter(|line| line.starts_with("indexed  ")).count(), 12, "{shown:#?}");
+        assert_eq!(
+            shown.iter().filter(|line| line.starts_with("indexed  ")).count(),
+            12,
+            "{shown:#?}"
+        );
         assert!(
-            shown.iter().filter(|line| line.starts_with("indexed")).all(|line| line.ends_with(" ms")),
+            shown
+                .iter()
+                .filter(|line| line.starts_with("indexed"))
+                .all(|line| line.ends_with(" ms")),
             "{shown:#?}"
         );
         assert!(shown.last().unwrap().starts_with("12 images: 12 indexed; read "), "{shown:#?}");

@@ -45,7 +45,9 @@ fn everything(error: &StoreError) -> String {
 async fn check(source: &Source, blob: &Bytes) {
     let descriptor = descriptor(blob);
     let size = blob.len() as u64;
-    for range in [0..0, 0..1, 0..size, 1..size, size - 1..size, 5000..70_000, size..size, 65_536..131_072] {
+    for range in
+        [0..0, 0..1, 0..size, 1..size, size - 1..size, 5000..70_000, size..size, 65_536..131_072]
+    {
         let found = source.blob_range(&descriptor, range.clone()).await.unwrap();
         assert!(found == blob.slice(range.start as usize..range.end as usize), "{range:?}");
     }
@@ -85,10 +87,14 @@ async fn a_missing_blob_or_one_of_another_size_is_an_error() {
 
 /// A real registry of each kind.
 fn real() -> Vec<Server> {
-    [Server::olareg(|_, _| Vec::new()), Server::distribution("127.0.0.1:0", |_| String::new()), Server::crane()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        Server::olareg(|_, _| Vec::new()),
+        Server::distribution("127.0.0.1:0", |_| String::new()),
+        Server::crane(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 #[tokio::test]
@@ -107,11 +113,21 @@ async fn one_request_asks_for_exactly_the_part() {
     let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(blob.clone());
     check(&source(&faulty.host()), &blob).await;
-    let ranges: Vec<_> =
-        faulty.saw("GET", "/blobs/").iter().map(|get| get.header("range").unwrap_or("-").to_owned()).collect();
+    let ranges: Vec<_> = faulty
+        .saw("GET", "/blobs/")
+        .iter()
+        .map(|get| get.header("range").unwrap_or("-").to_owned())
+        .collect();
     assert_eq!(
         ranges,
-        ["bytes=0-0", "-", "bytes=1-299999", "bytes=299999-299999", "bytes=5000-69999", "bytes=65536-131071"]
+        [
+            "bytes=0-0",
+            "-",
+            "bytes=1-299999",
+            "bytes=299999-299999",
+            "bytes=5000-69999",
+            "bytes=65536-131071"
+        ]
     );
 }
 
@@ -128,15 +144,23 @@ async fn a_host_without_ranges_is_read_up_to_the_part_and_remembered() {
         let found = source.blob_range(&descriptor(&blob), 100_000..100_100).await.unwrap();
         assert_eq!(found, blob.slice(100_000..100_100));
     }
-    let asked: Vec<_> = faulty.saw("GET", "/blobs/").iter().map(|get| get.header("range").is_some()).collect();
+    let asked: Vec<_> =
+        faulty.saw("GET", "/blobs/").iter().map(|get| get.header("range").is_some()).collect();
     assert_eq!(asked, [true, false]);
 
     let limits = Limits { reread: 50_000, ..config().limits };
     let client = Client::new(ClientConfig { limits, ..config() }).unwrap();
     let strict = Source::Registry(client.repository(&faulty.host(), "a/b").unwrap());
     let error = strict.blob_range(&descriptor(&blob), 100_000..100_100).await.unwrap_err();
-    assert!(everything(&error).contains("100000 bytes precede the range"), "{}", everything(&error));
-    assert_eq!(strict.blob_range(&descriptor(&blob), 40_000..50_000).await.unwrap(), blob.slice(40_000..50_000));
+    assert!(
+        everything(&error).contains("100000 bytes precede the range"),
+        "{}",
+        everything(&error)
+    );
+    assert_eq!(
+        strict.blob_range(&descriptor(&blob), 40_000..50_000).await.unwrap(),
+        blob.slice(40_000..50_000)
+    );
 }
 
 #[tokio::test]
@@ -160,7 +184,8 @@ async fn wrong_parts_are_errors() {
         let whole = blob.clone();
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             seen.is("GET", "/blobs/").then(|| {
-                let answer = Response::builder().status(status).header(header::CONTENT_RANGE, range);
+                let answer =
+                    Response::builder().status(status).header(header::CONTENT_RANGE, range);
                 answer.body(Body::from(whole.slice(1000..1000 + length))).unwrap()
             })
         })
@@ -169,7 +194,11 @@ async fn wrong_parts_are_errors() {
         assert!(found.is_err(), "{status} {range} {length}");
         let gets = faulty.saw("GET", "/blobs/");
         let ranges: Vec<_> = gets.iter().map(|get| get.header("range").is_some()).collect();
-        assert_eq!(ranges, if for_whole { &[true, false][..] } else { &[true] }, "{status} {range}");
+        assert_eq!(
+            ranges,
+            if for_whole { &[true, false][..] } else { &[true] },
+            "{status} {range}"
+        );
     }
 }
 
@@ -183,7 +212,8 @@ async fn the_rest_is_requested_if_a_server_sends_less() {
         let last = range.1.parse::<usize>().ok()?;
         let last = last.min(from + 39_999);
         let answer = Response::builder().status(206);
-        let answer = answer.header(header::CONTENT_RANGE, format!("bytes {from}-{last}/{}", whole.len()));
+        let answer =
+            answer.header(header::CONTENT_RANGE, format!("bytes {from}-{last}/{}", whole.len()));
         Some(answer.body(Body::from(whole.slice(from..=last))).unwrap())
     })
     .await;
@@ -203,16 +233,24 @@ async fn interrupted_and_stalled_parts_are_resumed() {
                 let answer = truth.get_blob(seen, &Digest::sha256(&whole).to_string());
                 let part = whole.slice(1000..200_000);
                 let (head, _) = answer.into_parts();
-                let body = if stall { stalls(&part, 70_000) } else { cut(Response::new(Body::empty()), &part, 70_000) };
+                let body = if stall {
+                    stalls(&part, 70_000)
+                } else {
+                    cut(Response::new(Body::empty()), &part, 70_000)
+                };
                 Response::from_parts(head, body.into_body())
             })
         })
         .await;
         faulty.add_blob(blob.clone());
-        let found = source(&faulty.host()).blob_range(&descriptor(&blob), 1000..200_000).await.unwrap();
+        let found =
+            source(&faulty.host()).blob_range(&descriptor(&blob), 1000..200_000).await.unwrap();
         assert!(found == blob.slice(1000..200_000));
-        let ranges: Vec<_> =
-            faulty.saw("GET", "/blobs/").iter().map(|get| get.header("range").unwrap().to_owned()).collect();
+        let ranges: Vec<_> = faulty
+            .saw("GET", "/blobs/")
+            .iter()
+            .map(|get| get.header("range").unwrap().to_owned())
+            .collect();
         assert_eq!(ranges, ["bytes=1000-199999", "bytes=71000-199999"]);
     }
 }
@@ -223,11 +261,14 @@ async fn expired_tokens_and_signed_urls_are_renewed() {
     let bearer = RegistrySettings { bearer: Some(None), ..RegistrySettings::default() };
     let store = Faulty::start(RegistrySettings::default(), {
         let some = first(1);
-        move |_, _| some().then(|| Response::builder().status(403).body(Body::from("expired")).unwrap())
+        move |_, _| {
+            some().then(|| Response::builder().status(403).body(Body::from("expired")).unwrap())
+        }
     })
     .await;
     store.add_blob(blob.clone());
-    let to = format!("http://{}/v2/s/blobs/{}?Signature=hunter2", store.host(), Digest::sha256(&blob));
+    let to =
+        format!("http://{}/v2/s/blobs/{}?Signature=hunter2", store.host(), Digest::sha256(&blob));
     let faulty = Faulty::start(bearer, move |seen, truth| {
         let answer = truth.truth_now(seen);
         let granted = seen.is("GET", "/blobs/") && answer.status() != 401;
@@ -239,7 +280,10 @@ async fn expired_tokens_and_signed_urls_are_renewed() {
     for from in [1000, 2000, 3000] {
         // Not through the remembered place.
         let mut part = source.blob_part(&descriptor(&blob), from..from + 500, true).await.unwrap();
-        assert_eq!(part.next().await.unwrap().unwrap(), blob.slice(from as usize..from as usize + 500));
+        assert_eq!(
+            part.next().await.unwrap().unwrap(),
+            blob.slice(from as usize..from as usize + 500)
+        );
         faulty.revoke_tokens();
     }
     assert!(store.requests().iter().all(|seen| seen.header("authorization").is_none()));

@@ -29,7 +29,11 @@ fn config() -> ClientConfig {
 }
 
 fn as_user(host: &str, user: &str, password: &str) -> ClientConfig {
-    let credentials = CredentialSource::Only { registry: host.into(), user: user.into(), password: password.into() };
+    let credentials = CredentialSource::Only {
+        registry: host.into(),
+        user: user.into(),
+        password: password.into(),
+    };
     ClientConfig { credentials, ..config() }
 }
 
@@ -40,7 +44,8 @@ fn repository(host: &str, config: ClientConfig) -> Repository {
 /// The image of the indexes.
 fn subject() -> (Bytes, Descriptor) {
     let config = json!({"mediaType": OCI_CONFIG, "digest": Digest::sha256(b"{}"), "size": 2});
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": []});
+    let manifest =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": []});
     let bytes = Bytes::from(manifest.to_string());
     (bytes.clone(), Descriptor::of(OCI_MANIFEST, &bytes))
 }
@@ -109,14 +114,29 @@ fn read_by_others(server: &Server, oras_options: &[&str]) -> Option<[Vec<String>
     let registry = format!("reg={},tls=disabled", server.host);
     let seen = run(
         &regctl,
-        &["--host", &registry, "artifact", "list", &subject, "--filter-artifact-type", SOCI, "--format", "body"],
+        &[
+            "--host",
+            &registry,
+            "artifact",
+            "list",
+            &subject,
+            "--filter-artifact-type",
+            SOCI,
+            "--format",
+            "body",
+        ],
     );
     let index: Value = serde_json::from_str(&seen).unwrap();
     let digests = |list: &Value| -> Vec<String> {
-        list.as_array().unwrap().iter().map(|one| one["digest"].as_str().unwrap().to_owned()).collect()
+        list.as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["digest"].as_str().unwrap().to_owned())
+            .collect()
     };
     let by_regctl = digests(&index["manifests"]);
-    let discover = ["discover", "--plain-http", "--artifact-type", SOCI, "--format", "json", &subject];
+    let discover =
+        ["discover", "--plain-http", "--artifact-type", SOCI, "--format", "json", &subject];
     let seen = run(&oras, &[&discover, oras_options].concat());
     let tree: Value = serde_json::from_str(&seen).unwrap();
     let by_oras = digests(&tree["referrers"]);
@@ -179,7 +199,8 @@ async fn distribution_with_passwords() {
     let Some(server) = Server::distribution("127.0.0.1:0", sections) else { return };
     round(&server.host, as_user(&server.host, "u", "p:q")).await;
     for config in [as_user(&server.host, "u", "hunter2"), config()] {
-        let error = repository(&server.host, config).manifest(&Target::Tag("t".into())).await.unwrap_err();
+        let error =
+            repository(&server.host, config).manifest(&Target::Tag("t".into())).await.unwrap_err();
         assert!(error.is_unauthorized(), "{error:?}");
         assert!(!format!("{error:?}").contains("hunter2"));
     }
@@ -203,7 +224,12 @@ async fn distribution_with_tls_of_a_private_authority() {
     assert!(matches!(error, RegistryError::Transport { .. }), "{error:?}");
     // HTTP to a registry that uses HTTPS: the error says so.
     let error = get(config()).await;
-    assert!(error.to_string().contains("400 Bad Request: Client sent an HTTP request to an HTTPS server"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("400 Bad Request: Client sent an HTTP request to an HTTPS server"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -223,19 +249,27 @@ async fn distribution_with_client_certificates() {
     let Some(()) = authority else { return };
     let at = |name: &str| server.dir.path().join(name);
     let stranger = || ClientConfig { ca_files: vec![at("ca.pem")], ..config() };
-    let known = ClientConfig { client_cert: Some(at("cert.pem")), client_key: Some(at("key.pem")), ..stranger() };
+    let known = ClientConfig {
+        client_cert: Some(at("cert.pem")),
+        client_key: Some(at("key.pem")),
+        ..stranger()
+    };
     round(&server.host, known).await;
-    let error = repository(&server.host, stranger()).manifest(&Target::Tag("t".into())).await.unwrap_err();
+    let error =
+        repository(&server.host, stranger()).manifest(&Target::Tag("t".into())).await.unwrap_err();
     assert!(error.wants_client_certificate(), "{error:?}");
     // The same from docker's folder.
     let folder = tempfile::tempdir().unwrap();
     let host = folder.path().join(&server.host);
     std::fs::create_dir(&host).unwrap();
-    for (from, to) in [("ca.pem", "ca.crt"), ("cert.pem", "client.cert"), ("key.pem", "client.key")] {
+    for (from, to) in [("ca.pem", "ca.crt"), ("cert.pem", "client.cert"), ("key.pem", "client.key")]
+    {
         std::fs::copy(at(from), host.join(to)).unwrap();
     }
     let certs_d = Some(vec![folder.path().to_owned()]);
-    let error = repository(&server.host, ClientConfig { certs_d, ..config() }).manifest(&Target::Tag("t".into())).await;
+    let error = repository(&server.host, ClientConfig { certs_d, ..config() })
+        .manifest(&Target::Tag("t".into()))
+        .await;
     assert!(error.unwrap_err().is_not_found());
 }
 
@@ -250,7 +284,8 @@ impl Issuer {
         let openssl = tool("openssl")?;
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-        let make = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=issuer"];
+        let make =
+            ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=issuer"];
         run(&openssl, &[&make[..], &["-keyout", &at("key.pem"), "-out", &at("cert.pem")]].concat());
         Some(Issuer { openssl, dir })
     }
@@ -258,11 +293,14 @@ impl Issuer {
     /// A token (RFC 7519) for `scope`, as far as the user has access. Anyone may pull.
     fn token(&self, scope: &str, user: Option<&str>) -> String {
         let certificate = std::fs::read_to_string(self.dir.path().join("cert.pem")).unwrap();
-        let certificate: String = certificate.lines().filter(|line| !line.starts_with('-')).collect();
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        let certificate: String =
+            certificate.lines().filter(|line| !line.starts_with('-')).collect();
+        let now =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         let (kind, rest) = scope.split_once(':').unwrap();
         let (name, actions) = rest.rsplit_once(':').unwrap();
-        let actions: Vec<&str> = actions.split(',').filter(|action| *action == "pull" || user.is_some()).collect();
+        let actions: Vec<&str> =
+            actions.split(',').filter(|action| *action == "pull" || user.is_some()).collect();
         let claims = json!({
             "iss": "issuer", "sub": user.unwrap_or_default(), "aud": "service",
             "exp": now + 60, "nbf": now - 10, "iat": now, "jti": now.to_string(),
@@ -297,13 +335,24 @@ async fn distribution_with_tokens() {
     let certificate = issuer.dir.path().join("cert.pem").display().to_string();
     let issuer = Arc::new(issuer);
     let answer = async move |uri: Uri, headers: HeaderMap| {
-        let query = uri.query().unwrap_or_default().replace("%3A", ":").replace("%2F", "/").replace("%2C", ",");
-        let scope = query.split('&').find_map(|pair| pair.strip_prefix("scope=")).unwrap_or_default().to_owned();
+        let query = uri
+            .query()
+            .unwrap_or_default()
+            .replace("%3A", ":")
+            .replace("%2F", "/")
+            .replace("%2C", ",");
+        let scope = query
+            .split('&')
+            .find_map(|pair| pair.strip_prefix("scope="))
+            .unwrap_or_default()
+            .to_owned();
         let right = format!("Basic {}", BASE64_STANDARD.encode("u:p"));
         let user = match headers.get(header::AUTHORIZATION) {
             None => None,
             Some(shown) if *shown == *right => Some("u"),
-            Some(_) => return (StatusCode::UNAUTHORIZED, r#"{"details":"wrong password"}"#.to_owned()),
+            Some(_) => {
+                return (StatusCode::UNAUTHORIZED, r#"{"details":"wrong password"}"#.to_owned());
+            }
         };
         (StatusCode::OK, json!({"token": issuer.token(&scope, user), "expires_in": 60}).to_string())
     };
@@ -313,7 +362,9 @@ async fn distribution_with_tokens() {
         axum::serve(listener, axum::Router::new().route("/token", axum::routing::get(answer))).await
     });
     let sections = |_: &Path| {
-        let token = format!("{{realm: '{realm}', service: service, issuer: issuer, rootcertbundle: '{certificate}'}}");
+        let token = format!(
+            "{{realm: '{realm}', service: service, issuer: issuer, rootcertbundle: '{certificate}'}}"
+        );
         format!("auth: {{token: {token}}}\n")
     };
     let Some(server) = Server::distribution("127.0.0.1:0", sections) else { return };
@@ -345,7 +396,10 @@ async fn concurrent_attaching_to_distribution_loses_nothing() {
     for one in all {
         attached.push(one.await.unwrap());
     }
-    let found = repository(&server.host, config()).referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
+    let found = repository(&server.host, config())
+        .referrers(&subject().1.digest, Some(SOCI))
+        .await
+        .unwrap();
     let mut found: Vec<_> = found.descriptors.iter().map(|found| found.digest).collect();
     found.sort_unstable();
     attached.sort_unstable();
@@ -358,7 +412,10 @@ async fn olareg() {
     let Some(server) = Server::olareg(none) else { return };
     round(&server.host, config()).await;
     let Some(server) = Server::olareg(none) else { return };
-    assert_eq!(attach_for_others(&server, &[]).await.unwrap_or(AttachMethod::ReferrersApi), AttachMethod::ReferrersApi);
+    assert_eq!(
+        attach_for_others(&server, &[]).await.unwrap_or(AttachMethod::ReferrersApi),
+        AttachMethod::ReferrersApi
+    );
 }
 
 #[tokio::test]
@@ -386,12 +443,18 @@ async fn olareg_with_passwords_and_with_tokens() {
         let arguments = |dir: &Path, port| {
             let file = dir.join("users.yaml");
             std::fs::write(&file, &users).unwrap();
-            vec![format!("{kind}={}", file.display()), format!("--external-url=http://127.0.0.1:{port}")]
+            vec![
+                format!("{kind}={}", file.display()),
+                format!("--external-url=http://127.0.0.1:{port}"),
+            ]
         };
         let Some(server) = Server::olareg(arguments) else { return };
         round(&server.host, as_user(&server.host, "alice", "pw")).await;
         for config in [as_user(&server.host, "alice", "hunter2"), config()] {
-            let error = repository(&server.host, config).manifest(&Target::Tag("t".into())).await.unwrap_err();
+            let error = repository(&server.host, config)
+                .manifest(&Target::Tag("t".into()))
+                .await
+                .unwrap_err();
             assert!(matches!(error.status(), Some(401 | 403)), "{kind}: {error:?}");
         }
     }
@@ -412,7 +475,10 @@ async fn olareg_with_warnings() {
     let Some(server) = Server::olareg(|_, _| vec!["--warning=moving away".into()]) else { return };
     let recorder = Arc::new(Recorder::default());
     round(&server.host, ClientConfig { progress: recorder.clone(), ..config() }).await;
-    assert_eq!(recorder.events(), [ProgressEvent::Warning(format!("{} says: moving away", server.host))]);
+    assert_eq!(
+        recorder.events(),
+        [ProgressEvent::Warning(format!("{} says: moving away", server.host))]
+    );
 }
 
 #[tokio::test]
@@ -425,7 +491,11 @@ async fn olareg_with_tls_of_a_private_authority() {
     };
     let Some(server) = Server::olareg(arguments) else { return };
     let Some(()) = authority else { return };
-    round(&server.host, ClientConfig { ca_files: vec![server.dir.path().join("ca.pem")], ..config() }).await;
+    round(
+        &server.host,
+        ClientConfig { ca_files: vec![server.dir.path().join("ca.pem")], ..config() },
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -440,7 +510,8 @@ async fn cranes_registry() {
 /// uses 64 clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_pushers_to_one_subject_lose_nothing() {
-    let pushers = std::env::var("OCISEEK_PUSHERS").map_or(12, |pushers| pushers.parse().expect("a number"));
+    let pushers =
+        std::env::var("OCISEEK_PUSHERS").map_or(12, |pushers| pushers.parse().expect("a number"));
     let with_api = Server::olareg(|_, _| Vec::new());
     let without = Server::distribution("127.0.0.1:0", |_| String::new());
     for server in [with_api, without].into_iter().flatten() {
@@ -450,7 +521,9 @@ async fn many_pushers_to_one_subject_lose_nothing() {
                 // Separate clients, which only share the registry.
                 let repository = repository(&server.host, config());
                 let name = format!("pusher {number}");
-                tokio::spawn(async move { attach(&repository, &name, &[]).await.map(|(digest, _)| (name, digest)) })
+                tokio::spawn(async move {
+                    attach(&repository, &name, &[]).await.map(|(digest, _)| (name, digest))
+                })
             })
             .collect();
         let mut attached = Vec::new();
@@ -465,17 +538,27 @@ async fn many_pushers_to_one_subject_lose_nothing() {
             }
         }
         let lost = async || {
-            let found = repository(&server.host, config()).referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
-            let is_lost = |(_, digest): &&(String, Digest)| found.descriptors.iter().all(|one| one.digest != *digest);
+            let found = repository(&server.host, config())
+                .referrers(&subject().1.digest, Some(SOCI))
+                .await
+                .unwrap();
+            let is_lost = |(_, digest): &&(String, Digest)| {
+                found.descriptors.iter().all(|one| one.digest != *digest)
+            };
             (found.api, attached.iter().filter(is_lost).cloned().collect::<Vec<(String, Digest)>>())
         };
         let (api, lost_at_first) = lost().await;
         let all = attached.len();
         let one = lost_at_first.len();
-        println!("API {api}: {pushers} pushers, {all} attached, {refused} refused, {one} lost by the registry");
+        println!(
+            "API {api}: {pushers} pushers, {all} attached, {refused} refused, {one} lost by the registry"
+        );
         assert!(api || lost_at_first.is_empty(), "{lost_at_first:?}");
         for (name, digest) in lost_at_first {
-            assert_eq!(attach(&repository(&server.host, config()), &name, &[]).await.unwrap().0, digest);
+            assert_eq!(
+                attach(&repository(&server.host, config()), &name, &[]).await.unwrap().0,
+                digest
+            );
         }
         assert_eq!((lost().await.1, attached.len() + refused), (Vec::new(), pushers));
         assert!(attached.len() > pushers / 2, "{refused} of {pushers} could not attach");

@@ -41,7 +41,9 @@ fn file_of(dir: &Path, digest: &str) -> PathBuf {
             let is_data = entry.file_name().is_some_and(|name| name == "data");
             match entry.is_dir() {
                 true => dirs.push(entry),
-                false if is_named(&entry) || is_data && entry.parent().is_some_and(is_named) => return entry,
+                false if is_named(&entry) || is_data && entry.parent().is_some_and(is_named) => {
+                    return entry;
+                }
                 false => {}
             }
         }
@@ -53,16 +55,25 @@ fn file_of(dir: &Path, digest: &str) -> PathBuf {
 fn command(sandbox: &Sandbox, image: &str, status: i32) -> String {
     let text = sandbox.run(&["verify", image]);
     assert!(text.contains(&format!("--- status {status} ---")), "{text}");
-    let hint = text.lines().rfind(|line| line.contains("hint: to repair it, ")).unwrap_or_else(|| panic!("{text}"));
+    let hint = text
+        .lines()
+        .rfind(|line| line.contains("hint: to repair it, "))
+        .unwrap_or_else(|| panic!("{text}"));
     hint.split_once("was made with: ").unwrap().1.to_owned()
 }
 
 /// Types `command` into a shell, with the options of the tests as variables.
 fn typed(sandbox: &Sandbox, command: &str) {
     let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", command]).current_dir(sandbox.dir.path()).env_clear().env("HOME", sandbox.dir.path());
+    shell
+        .args(["-c", command])
+        .current_dir(sandbox.dir.path())
+        .env_clear()
+        .env("HOME", sandbox.dir.path());
     shell.env("PATH", Path::new(program()).parent().unwrap());
-    for (name, value) in [("BUILD_TOOL_IDENTIFIER", "test"), ("SPAN_SIZE", "16KiB"), ("MIN_LAYER_SIZE", "1KiB")] {
+    for (name, value) in
+        [("BUILD_TOOL_IDENTIFIER", "test"), ("SPAN_SIZE", "16KiB"), ("MIN_LAYER_SIZE", "1KiB")]
+    {
         shell.env(format!("OCISEEK_{name}"), value);
     }
     let output = shell.output().unwrap();
@@ -73,7 +84,9 @@ fn typed(sandbox: &Sandbox, command: &str) {
 fn hinted(sandbox: &Sandbox, image: &str, about: &str) -> Vec<String> {
     let text = sandbox.run(&["verify", "--platform=linux/amd64", image]);
     assert!(text.contains("--- status 3 ---"), "{about}: {text}");
-    let hint = text.split_once("hint: to repair it, run this with the options that it was made with: ociseek index ");
+    let hint = text.split_once(
+        "hint: to repair it, run this with the options that it was made with: ociseek index ",
+    );
     let (_, command) = hint.unwrap_or_else(|| panic!("{about}: {text}"));
     command.lines().next().unwrap().split(' ').map(str::to_owned).collect()
 }
@@ -83,7 +96,8 @@ fn hinted(sandbox: &Sandbox, image: &str, about: &str) -> Vec<String> {
 fn harm_and_repair(server: &Server, replaces: bool) {
     let Some((sandbox, image)) = copied(server, &[]) else { return };
     let image = image.as_str();
-    let report = sandbox.json(0, &index(&["--format=json", "--fine", "--platform=linux/amd64", image]));
+    let report =
+        sandbox.json(0, &index(&["--format=json", "--fine", "--platform=linux/amd64", image]));
     let manifest = &report["images"][0]["manifests"][0];
     let digest = |value: &Value| value["digest"].as_str().unwrap().to_owned();
     let blobs = [
@@ -97,7 +111,8 @@ fn harm_and_repair(server: &Server, replaces: bool) {
             let sound = std::fs::read(&file).unwrap();
             harm.to(&file);
             let hint = hinted(&sandbox, image, &about);
-            let words = [options, &["--existing", "replace", "--platform", "linux/amd64", image]].concat();
+            let words =
+                [options, &["--existing", "replace", "--platform", "linux/amd64", image]].concat();
             assert!(hint.iter().eq(words.iter()), "{about}: {hint:?}");
 
             let again: Vec<&str> = hint.iter().map(String::as_str).collect();
@@ -106,7 +121,10 @@ fn harm_and_repair(server: &Server, replaces: bool) {
                 assert!(text.contains("--- status 0 ---"), "{about}: {text}");
                 assert!(std::fs::read(&file).unwrap() == sound, "{about}");
                 let text = sandbox.run(&["verify", "--platform=linux/amd64", image]);
-                assert!(text.matches(": ok (").count() == 2 && !text.contains("hint:"), "{about}: {text}");
+                assert!(
+                    text.matches(": ok (").count() == 2 && !text.contains("hint:"),
+                    "{about}: {text}"
+                );
             } else {
                 assert!(text.contains("--- status 1 ---"), "{about}: {text}");
                 assert!(text.contains("is still damaged there"), "{about}: {text}");
@@ -155,7 +173,10 @@ fn harm_and_convert_again(server: &Server, replaces: bool) {
     ];
     for (kind, digest) in parts {
         // Distribution returns no damaged manifests, but errors that are tried again and again.
-        for harm in [Harm::Lost, Harm::Cut, Harm::Flipped].into_iter().filter(|_| replaces || kind == "ztoc") {
+        for harm in [Harm::Lost, Harm::Cut, Harm::Flipped]
+            .into_iter()
+            .filter(|_| replaces || kind == "ztoc")
+        {
             for source in [&image, &enabled] {
                 let about = format!("{kind}, {harm:?}, of {source}, replaces: {replaces}");
                 let file = file_of(server.dir.path(), &digest);
@@ -176,7 +197,8 @@ fn harm_and_convert_again(server: &Server, replaces: bool) {
                 } else if harm == Harm::Lost || kind == "ztoc" && replaces {
                     assert!(text.contains("--- status 0 ---") && is_repaired, "{about}: {text}");
                 } else {
-                    let is_told = text.contains("is still damaged there") && text.contains("--- status 1 ---");
+                    let is_told = text.contains("is still damaged there")
+                        && text.contains("--- status 1 ---");
                     assert!(is_told && !is_repaired, "{about}: {text}");
                 }
                 std::fs::write(&file, &sound).unwrap();
@@ -188,7 +210,9 @@ fn harm_and_convert_again(server: &Server, replaces: bool) {
 
 #[test]
 fn version_2_by_converting_again() {
-    let on_disk = |dir: &Path, _| ["--store-type=dir".to_owned(), format!("--dir={}", dir.display())].to_vec();
+    let on_disk = |dir: &Path, _| {
+        ["--store-type=dir".to_owned(), format!("--dir={}", dir.display())].to_vec()
+    };
     let Some(server) = Server::olareg(on_disk) else { return };
     harm_and_convert_again(&server, true);
     for program in ["docker-registry", "distribution3"] {
@@ -204,7 +228,9 @@ fn by_the_command_as_it_stands_in_the_hint() {
     let image = "oci:it's here:v1";
     let report = sandbox.json(0, &index(&["--format=json", "--fine", image]));
     let manifest = &report["images"][0]["manifests"][1];
-    for digest in [&manifest["fine"]["documents"][0]["digest"], &manifest["layers"][1]["ztoc"]["digest"]] {
+    for digest in
+        [&manifest["fine"]["documents"][0]["digest"], &manifest["layers"][1]["ztoc"]["digest"]]
+    {
         let file = file_of(&sandbox.path("it's here"), digest.as_str().unwrap());
         let sound = std::fs::read(&file).unwrap();
         Harm::Flipped.to(&file);
@@ -232,7 +258,10 @@ fn by_the_command_as_it_stands_in_the_hint() {
         &sandbox.path("it's here"),
         report["manifests"][0]["layers"][0]["ztoc"]["digest"].as_str().unwrap(),
     ));
-    assert!(command(&sandbox, &by_digest, 3).ends_with(" NEW-NAME"), "a digest cannot name the converted image");
+    assert!(
+        command(&sandbox, &by_digest, 3).ends_with(" NEW-NAME"),
+        "a digest cannot name the converted image"
+    );
 }
 
 #[test]
@@ -242,7 +271,9 @@ fn a_lost_image_manifest_by_converting_the_original() {
     let image = "oci:it's here:v1";
     let enabled = "oci:it's here:v1-soci";
     let report = sandbox.json(0, &convert(&["--format=json", image, enabled]));
-    let file = |manifest: &Value| file_of(&sandbox.path("it's here"), manifest["digest"].as_str().unwrap());
+    let file = |manifest: &Value| {
+        file_of(&sandbox.path("it's here"), manifest["digest"].as_str().unwrap())
+    };
 
     let manifest = file(&report["manifests"][1]["manifest"]);
     let sound = std::fs::read(&manifest).unwrap();
@@ -254,19 +285,27 @@ fn a_lost_image_manifest_by_converting_the_original() {
     assert!(!sandbox.run(&["verify", enabled]).contains("hint:"));
     // A layout may lack platforms, and that is said.
     Harm::Lost.to(&manifest);
-    assert!(sandbox.run(&["verify", enabled]).contains("listed for linux/arm64: it is not in the layout"));
+    assert!(
+        sandbox
+            .run(&["verify", enabled])
+            .contains("listed for linux/arm64: it is not in the layout")
+    );
     typed(&sandbox, &command.replace("ORIGINAL", "\"oci:it's here:v1\""));
     assert!(std::fs::read(&manifest).unwrap() == sound);
 
     // Nothing that ociseek wrote is lost.
     Harm::Lost.to(&file(&report["manifests"][0]["source_manifest"]));
-    assert!(sandbox.run(&["verify", image]).contains("listed for linux/amd64: it is not in the layout"));
+    assert!(
+        sandbox.run(&["verify", image]).contains("listed for linux/amd64: it is not in the layout")
+    );
     assert!(sandbox.run(&["ls", "--platform=linux/amd64", image]).ends_with("--- status 1 ---"));
 }
 
 #[test]
 fn a_registry_that_replaces_blobs_is_repaired() {
-    let on_disk = |dir: &Path, _| ["--store-type=dir".to_owned(), format!("--dir={}", dir.display())].to_vec();
+    let on_disk = |dir: &Path, _| {
+        ["--store-type=dir".to_owned(), format!("--dir={}", dir.display())].to_vec()
+    };
     let Some(server) = Server::olareg(on_disk) else { return };
     harm_and_repair(&server, true);
 }

@@ -7,7 +7,9 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings};
-use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, for_platform, gzip, tar};
+use crate::support::sandbox::{
+    GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, for_platform, gzip, tar,
+};
 use crate::support::servers::Server;
 use axum::body::Body;
 use axum::http::Response;
@@ -19,7 +21,8 @@ use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek::offset::SpanSize;
 use ociseek::ops::TOOL_IDENTIFIER;
 use ociseek::ops::index::{
-    Existing, IndexOptions, IndexedImage, LayerOutcome, ManifestResult, Origin, Reuse, ReuseSource, Work, index,
+    Existing, IndexOptions, IndexedImage, LayerOutcome, ManifestResult, Origin, Reuse, ReuseSource,
+    Work, index,
 };
 use ociseek::progress::{ProgressEvent, Recorder};
 use ociseek::store::blob::Target;
@@ -51,7 +54,8 @@ impl Setting {
     }
 
     pub fn repository(&self) -> Repository {
-        let config = ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
+        let config =
+            ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
         Client::new(config).unwrap().repository(&self.registry.host(), "a/b").unwrap()
     }
 
@@ -76,9 +80,14 @@ impl Setting {
         let source = Source::Registry(repository.clone());
         let destination = Destination::Registry(repository);
         let said: Arc<dyn ociseek::progress::Progress> = self.said.clone();
-        index(&source, &Target::Tag(tag.into()), Some(&destination), Work { cache: None, options, progress: &said })
-            .await
-            .unwrap()
+        index(
+            &source,
+            &Target::Tag(tag.into()),
+            Some(&destination),
+            Work { cache: None, options, progress: &said },
+        )
+        .await
+        .unwrap()
     }
 
     pub fn warnings(&self) -> Vec<String> {
@@ -135,8 +144,11 @@ pub fn layer(seed: u64, size: usize) -> Bytes {
 
 /// The layer's ztoc, built from the layer.
 pub fn ztoc(layer: &Bytes, tool: &str) -> Bytes {
-    let options =
-        LayerOptions { span_size: SpanSize::new(SPAN).unwrap(), build_tool_identifier: tool.into(), fine: false };
+    let options = LayerOptions {
+        span_size: SpanSize::new(SPAN).unwrap(),
+        build_tool_identifier: tool.into(),
+        fine: false,
+    };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(layer).unwrap();
     match indexer.finish().unwrap().outcome {
@@ -259,7 +271,9 @@ async fn wrong_bytes_are_never_reused() {
     let expected = fresh(&[&base, &other]).await;
     type Damage = fn(&mut Ztoc);
     let damages: [(&str, Damage); 7] = [
-        ("digests", |ztoc| ztoc.span_digests.iter_mut().for_each(|digest| *digest = Digest::sha256(b"x"))),
+        ("digests", |ztoc| {
+            ztoc.span_digests.iter_mut().for_each(|digest| *digest = Digest::sha256(b"x"))
+        }),
         ("windows", |ztoc| each(ztoc, |checkpoint| checkpoint.window.fill(7))),
         ("checkpoints", |ztoc| each(ztoc, |checkpoint| checkpoint.output.0 += 1)),
         ("layer size", |ztoc| ztoc.compressed_size.0 -= 1),
@@ -276,7 +290,10 @@ async fn wrong_bytes_are_never_reused() {
         setting.push("v2", &[&base, &other]);
         setting.attach(&known, &base, &wrong, TOOL_IDENTIFIER);
         let done = setting.index("v2", &options()).await;
-        assert!(origins(&done).iter().all(|origin| matches!(origin, Origin::Read { .. })), "{name}: {done:?}");
+        assert!(
+            origins(&done).iter().all(|origin| matches!(origin, Origin::Read { .. })),
+            "{name}: {done:?}"
+        );
         assert_eq!(requests(&setting, &base).0, 1, "{name}");
         let warnings = setting.warnings();
         assert_eq!(warnings.len(), 1, "{name}: {warnings:?}");
@@ -336,7 +353,10 @@ async fn a_named_image_may_be_in_another_registry() {
     assert_eq!(requests(&here, &base).0, 0);
     assert_eq!(index_digest(&done), fresh(&[&base]).await);
     let warnings = here.warnings();
-    assert!(matches!(&warnings[..], [one] if one.contains("cannot reuse anything from missing")), "{warnings:?}");
+    assert!(
+        matches!(&warnings[..], [one] if one.contains("cannot reuse anything from missing")),
+        "{warnings:?}"
+    );
 
     // Ztocs of replaced indexes are not reused. Those of named images are, unless reuse is
     // disabled.
@@ -356,11 +376,13 @@ async fn ztocs_of_version_2_indexes_are_reused() {
     let ztoc = ztoc(&base, TOOL_IDENTIFIER);
     setting.attach(&v1, &base, &ztoc, TOOL_IDENTIFIER);
     let listed = setting.registry.manifest("attached").unwrap();
-    let text = String::from_utf8(listed.to_vec()).unwrap().replace("soci.index.v1", "soci.index.v2");
+    let text =
+        String::from_utf8(listed.to_vec()).unwrap().replace("soci.index.v1", "soci.index.v2");
     let (begin, rest) = text.split_once(",\"subject\":{").unwrap();
     let v2 = format!("{begin}{}", rest.split_once('}').unwrap().1);
     let v2 = setting.registry.add_manifest("v2-index", OCI_MANIFEST, v2);
-    let mut image: serde_json::Value = serde_json::from_slice(&setting.registry.manifest("v1").unwrap()).unwrap();
+    let mut image: serde_json::Value =
+        serde_json::from_slice(&setting.registry.manifest("v1").unwrap()).unwrap();
     image["annotations"] = json!({"com.amazon.soci.index-digest": v2});
     setting.registry.add_manifest("enabled", OCI_MANIFEST, image.to_string());
     let none = with(Reuse { tags: 1, ..trusting() });
@@ -379,7 +401,8 @@ async fn ztocs_of_other_platforms_are_reused() {
         let manifest = serde_json::to_value(setting.push(architecture, &[&base, own])).unwrap();
         for_platform(manifest, architecture)
     });
-    let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}).to_string();
+    let index =
+        json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}).to_string();
     setting.registry.add_manifest("v1", OCI_INDEX, index);
     let only = |platform: &str| IndexOptions {
         platforms: vec![platform.parse().unwrap()],
@@ -425,7 +448,9 @@ async fn reused_layers_are_not_requested_from_real_registries() {
     let distribution = Server::distribution("127.0.0.1:0", |_| String::new());
     for server in [olareg, distribution].into_iter().flatten() {
         let host = server.host.clone();
-        let registry = Faulty::start(RegistrySettings::default(), move |seen, _| Some(forwarded(&host, seen))).await;
+        let registry =
+            Faulty::start(RegistrySettings::default(), move |seen, _| Some(forwarded(&host, seen)))
+                .await;
         let setting = Setting { registry, said: Arc::default() };
         let shared: Vec<Bytes> = (0..9).map(|seed| layer(seed, 400_000)).collect();
         let old = layer(10, 400_000);
@@ -457,7 +482,8 @@ async fn reused_layers_are_not_requested_from_real_registries() {
         }
         assert_eq!(requests(&setting, &new), (1, 0));
         assert_eq!(done.bytes_read, new.len() as u64);
-        let from = origins(&done).into_iter().filter(|origin| matches!(origin, Origin::Reused(_))).count();
+        let from =
+            origins(&done).into_iter().filter(|origin| matches!(origin, Origin::Reused(_))).count();
         assert_eq!(from, 9);
         let layers: Vec<&Bytes> = shared.iter().chain([&new]).collect();
         assert_eq!(index_digest(&done), fresh(&layers).await);
@@ -490,12 +516,16 @@ fn the_command_reports_what_it_reused() {
     let text = sandbox.run(&[&reusing[..], &["--dry-run"]].concat());
     assert!(text.contains("reused from oci:one:v1"), "{text}");
     assert!(text.contains(" of reused ztocs, in "), "{text}");
-    let text = sandbox.run(&[&sandbox::index(&["--no-reuse", "oci:two:v1"])[..], &["--dry-run"]].concat());
+    let text =
+        sandbox.run(&[&sandbox::index(&["--no-reuse", "oci:two:v1"])[..], &["--dry-run"]].concat());
     assert!(!text.contains("reused"), "{text}");
     let text = sandbox.run(&[&reusing[..], &["--no-reuse"]].concat());
     assert!(text.contains("status 2"), "{text}");
     let text = sandbox.run(&sandbox::index(&["--reuse-from=oci:none", "--dry-run", "oci:two:v1"]));
-    assert!(text.contains("cannot reuse anything from oci:none") && text.contains("status 0"), "{text}");
+    assert!(
+        text.contains("cannot reuse anything from oci:none") && text.contains("status 0"),
+        "{text}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -514,13 +544,18 @@ async fn backfill_reuses_other_tags_and_named_images() {
     let sandbox = Sandbox::new();
     let place = format!("{}/a/b", setting.registry.host());
     let from = format!("{}/a/b:base", base_images.registry.host());
-    let fixed = ["backfill", "--format=json", "--min-layer-size=0", "--span-size=64KiB", "--no-cache"];
+    let fixed =
+        ["backfill", "--format=json", "--min-layer-size=0", "--span-size=64KiB", "--no-cache"];
     let trusting = ["--reuse-tags=8", "--reuse-from"];
-    let output = sandbox.command(&[&fixed[..], &trusting, &[&from, &place]].concat()).output().unwrap();
+    let output =
+        sandbox.command(&[&fixed[..], &trusting, &[&from, &place]].concat()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     let lines = String::from_utf8(output.stdout).unwrap();
-    let line = lines.lines().find(|line| line.contains(":1.1")).unwrap_or_else(|| panic!("{lines}{stderr}"));
+    let line = lines
+        .lines()
+        .find(|line| line.contains(":1.1"))
+        .unwrap_or_else(|| panic!("{lines}{stderr}"));
     let line: serde_json::Value = serde_json::from_str(line).unwrap();
     assert_eq!(line["status"], "indexed", "{line}");
     assert_eq!(line["bytes_read"], new.len(), "{line}");

@@ -73,8 +73,12 @@ async fn run(sandbox: &Arc<Sandbox>, args: &[&str]) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_document_is_requested_once() {
     for referrers in [false, true] {
-        let registry =
-            Faulty::honest(RegistrySettings { referrers, bearer: Some(None), ..RegistrySettings::default() }).await;
+        let registry = Faulty::honest(RegistrySettings {
+            referrers,
+            bearer: Some(None),
+            ..RegistrySettings::default()
+        })
+        .await;
         let config = push(&registry);
         let sandbox = Arc::new(Sandbox::new());
         let image = format!("{}/a/b:v1", registry.host());
@@ -90,13 +94,28 @@ async fn each_document_is_requested_once() {
         asked.sort_unstable();
         // Manifests: the image's, again with a token, and the index's. Blobs: the ztoc and the
         // span.
-        let expected = ["blob", "blob", "config", "manifest", "manifest", "manifest", "other", "referrers", "tag"];
+        let expected = [
+            "blob",
+            "blob",
+            "config",
+            "manifest",
+            "manifest",
+            "manifest",
+            "other",
+            "referrers",
+            "tag",
+        ];
         assert_eq!(asked, expected, "referrers API: {referrers}");
     }
 }
 
 /// What the program asks a registry for to print the file, by purpose.
-async fn asked(registry: &Faulty, sandbox: &Arc<Sandbox>, image: &str, config: &Digest) -> Vec<&'static str> {
+async fn asked(
+    registry: &Faulty,
+    sandbox: &Arc<Sandbox>,
+    image: &str,
+    config: &Digest,
+) -> Vec<&'static str> {
     let before = registry.requests().len();
     let cat = run(sandbox, &["cat", "--cache-dir=cache", image, FILE]).await;
     assert_eq!(cat.len(), 10_000);
@@ -108,14 +127,19 @@ async fn asked(registry: &Faulty, sandbox: &Arc<Sandbox>, image: &str, config: &
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn opening_again_requests_only_the_image_and_its_referrers() {
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let config = push(&registry);
     let sandbox = Arc::new(Sandbox::new());
     let tagged = format!("{}/a/b:v1", registry.host());
-    run(&sandbox, &["index", "--quiet", "--no-cache", "--min-layer-size=0", "--fine", &tagged]).await;
+    run(&sandbox, &["index", "--quiet", "--no-cache", "--min-layer-size=0", "--fine", &tagged])
+        .await;
     let first = asked(&registry, &sandbox, &tagged, &config).await;
     // Manifests: the image's and those of both indexes. Blobs: the head and the span.
-    assert_eq!(first, ["blob", "blob", "config", "manifest", "manifest", "manifest", "referrers", "tag"]);
+    assert_eq!(
+        first,
+        ["blob", "blob", "config", "manifest", "manifest", "manifest", "referrers", "tag"]
+    );
     // The fallback tag is requested beside the referrers. With everything else in the cache, the
     // program may end before that request is sent.
     let besides_tag = |mut asked: Vec<&'static str>| {
@@ -130,13 +154,18 @@ async fn opening_again_requests_only_the_image_and_its_referrers() {
 
     // What has another digest is not used.
     let cache = ZtocCache::open(Some(&sandbox.path("cache")), Arc::new(SilentProgress));
-    let documents: BTreeSet<Digest> = registry.manifests().values().map(|bytes| Digest::sha256(bytes)).collect();
+    let documents: BTreeSet<Digest> =
+        registry.manifests().values().map(|bytes| Digest::sha256(bytes)).collect();
     for digest in documents.iter().chain([&config]) {
         cache.put_document(digest, OCI_MANIFEST, b"{}");
     }
     let expected = ["config", "manifest", "manifest", "manifest", "referrers", "tag"];
     assert_eq!(asked(&registry, &sandbox, &tagged, &config).await, expected);
-    assert_eq!(besides_tag(asked(&registry, &sandbox, &tagged, &config).await), again, "it was replaced");
+    assert_eq!(
+        besides_tag(asked(&registry, &sandbox, &tagged, &config).await),
+        again,
+        "it was replaced"
+    );
 
     // The cache does not make up for a repository that does not have the image.
     let elsewhere = Faulty::honest(RegistrySettings::default()).await;
@@ -162,7 +191,8 @@ impl Arrived {
     fn arrive(&self, awaited: &[&str]) -> bool {
         let is_missing = |kinds: &mut BTreeSet<_>| !awaited.iter().all(|kind| kinds.contains(kind));
         let kinds = self.kinds.lock().unwrap();
-        let wait = || self.more.wait_timeout_while(kinds, Duration::from_secs(20), is_missing).unwrap().1;
+        let wait =
+            || self.more.wait_timeout_while(kinds, Duration::from_secs(20), is_missing).unwrap().1;
         !tokio::task::block_in_place(wait).timed_out()
     }
 }
@@ -207,12 +237,17 @@ async fn documents_and_ztocs_are_requested_before_the_config_arrives() {
         let digest = push(&registry);
         let image = format!("{}/a/b:v1", registry.host());
         let sandbox = Arc::new(Sandbox::new());
-        run(&sandbox, &["index", "--quiet", "--no-cache", "--min-layer-size=0", kind_of_index, &image]).await;
+        run(
+            &sandbox,
+            &["index", "--quiet", "--no-cache", "--min-layer-size=0", kind_of_index, &image],
+        )
+        .await;
         *config.lock().unwrap() = Some(digest);
         let before = registry.requests().len();
         let cat = run(&sandbox, &["cat", "--cache-dir=cache", &image, FILE]).await;
         assert_eq!(cat.len(), 10_000);
-        let mut asked: Vec<&str> = registry.requests()[before..].iter().map(|seen| kind(seen, &digest)).collect();
+        let mut asked: Vec<&str> =
+            registry.requests()[before..].iter().map(|seen| kind(seen, &digest)).collect();
         asked.sort_unstable();
         let expected = ["blob", "blob", "config", "manifest", "manifest", "referrers", "tag"];
         assert_eq!(asked, expected, "{kind_of_index}: none is asked for twice");
@@ -238,14 +273,19 @@ async fn an_error_of_the_config_cancels_other_requests() {
     let digest = push(&registry);
     let image = format!("{}/a/b:v1", registry.host());
     let sandbox = Arc::new(Sandbox::new());
-    run(&sandbox, &["index", "--quiet", "--no-cache", "--min-layer-size=0", "--fine-only", &image]).await;
+    run(&sandbox, &["index", "--quiet", "--no-cache", "--min-layer-size=0", "--fine-only", &image])
+        .await;
     *config.lock().unwrap() = Some(digest);
     let before = registry.requests().len();
     let output = ended(&sandbox, &["cat", "--cache-dir=cache", &image, FILE]).await;
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && text.contains(&format!("cannot read the config {digest}")), "{text}");
+    assert!(
+        !output.status.success() && text.contains(&format!("cannot read the config {digest}")),
+        "{text}"
+    );
     assert!(text.contains("404"), "{text}");
-    let blobs = registry.requests()[before..].iter().filter(|seen| kind(seen, &digest) == "blob").count();
+    let blobs =
+        registry.requests()[before..].iter().filter(|seen| kind(seen, &digest) == "blob").count();
     assert_eq!(blobs, 1, "{text}");
 }
 
@@ -270,9 +310,14 @@ async fn the_same_one_of_two_errors_is_always_reported() {
         let digest = push(&registry);
         *config.lock().unwrap() = Some(digest);
         let image = format!("{}/a/b:v1", registry.host());
-        let output = ended(&Arc::new(Sandbox::new()), &["cat", &format!("--index={index}"), &image, FILE]).await;
+        let output =
+            ended(&Arc::new(Sandbox::new()), &["cat", &format!("--index={index}"), &image, FILE])
+                .await;
         let text = String::from_utf8_lossy(&output.stderr).replace(&registry.host(), "HOST");
-        assert!(!output.status.success() && text.contains(&format!("cannot read the config {digest}")), "{text}");
+        assert!(
+            !output.status.success() && text.contains(&format!("cannot read the config {digest}")),
+            "{text}"
+        );
         reports.insert(text);
     }
     assert_eq!(reports.len(), 1, "{reports:#?}");

@@ -14,10 +14,12 @@ use ociseek::image::fine::{BOUND_INDEX, FINE_INDEX, parse_bound};
 use ociseek::image::soci::parse;
 use ociseek::offset::Uncompressed;
 use ociseek::ops::TOOL_IDENTIFIER;
-use ociseek::ops::convert::{ConvertDestination, ConvertError, ConvertReport, ConvertStatus, SourceImage, convert};
+use ociseek::ops::convert::{
+    ConvertDestination, ConvertError, ConvertReport, ConvertStatus, SourceImage, convert,
+};
 use ociseek::ops::index::{
-    Existing, ExistingCheck, Gate, IndexError, IndexOptions, IndexedImage, Kinds, ManifestResult, Reuse, ReuseSource,
-    Work, index,
+    Existing, ExistingCheck, Gate, IndexError, IndexOptions, IndexedImage, Kinds, ManifestResult,
+    Reuse, ReuseSource, Work, index,
 };
 use ociseek::ops::prefetch::PrefetchList;
 use ociseek::ops::prune::{PruneOptions, prune};
@@ -92,7 +94,13 @@ async fn try_index(
 ) -> Result<IndexedImage, IndexError> {
     let source = Source::Registry(setting.repository());
     let there = Destination::Registry(setting.repository());
-    index(&source, &Target::Tag(tag.into()), Some(&there), Work { cache, options, progress: &silent() }).await
+    index(
+        &source,
+        &Target::Tag(tag.into()),
+        Some(&there),
+        Work { cache, options, progress: &silent() },
+    )
+    .await
 }
 
 async fn try_convert(
@@ -112,7 +120,8 @@ async fn convert_with(
     replace_tag: bool,
     options: &IndexOptions,
 ) -> Result<ConvertReport, ConvertError> {
-    let from = SourceImage { source: Source::Registry(setting.repository()), root, descriptor: None };
+    let from =
+        SourceImage { source: Source::Registry(setting.repository()), root, descriptor: None };
     let destination = Some(Destination::Registry(setting.repository()));
     let to = ConvertDestination { destination, tag: Some(to.into()), replace_tag, guard: None };
     convert(&from, &to, Work { cache, options, progress: &silent() }).await
@@ -192,7 +201,10 @@ async fn indexes_that_contradict_each_other_are_not_sampled_even_by_those_who_tr
         assert_eq!(requests(&setting, &base), (reads, 0), "{tag}");
     }
     let warnings = setting.warnings();
-    assert!(warnings.iter().all(|text| text.contains("2 different ztocs")) && warnings.len() == 2, "{warnings:?}");
+    assert!(
+        warnings.iter().all(|text| text.contains("2 different ztocs")) && warnings.len() == 2,
+        "{warnings:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -288,7 +300,8 @@ async fn prune_opens_what_supersedes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gate_opens_the_ztocs_of_an_existing_index() {
     let base = layer(1, 600_000);
-    let gated = IndexOptions { gate: Gate { all_servable: true, least_coverage: None }, ..strict() };
+    let gated =
+        IndexOptions { gate: Gate { all_servable: true, least_coverage: None }, ..strict() };
     let kept = IndexOptions { existing: Existing::Keep, ..gated.clone() };
     let covered = |share: u32| IndexOptions {
         gate: Gate { all_servable: false, least_coverage: Share::new(share) },
@@ -331,7 +344,10 @@ async fn a_tag_that_moves_meanwhile_is_not_overwritten() {
         setting.push("v1", &[&old]);
         let root = Target::Tag("v1".into());
         let done = convert_with(&setting, root.clone(), to, None, replace_tag, &strict()).await;
-        assert!(matches!(done, Err(ConvertError::Moved { .. } | ConvertError::Changed { .. })), "{to}: {done:?}");
+        assert!(
+            matches!(done, Err(ConvertError::Moved { .. } | ConvertError::Changed { .. })),
+            "{to}: {done:?}"
+        );
         let now = setting.registry.manifest("v1").unwrap();
         assert_eq!(&now, next.get().unwrap(), "{to}");
         assert_eq!(setting.registry.manifest("v1-soci"), None);
@@ -347,9 +363,14 @@ async fn an_ordinary_image_is_replaced_only_on_request() {
     let other = setting.push("mine", &[&layer(2, 100_000)]);
     let root = Target::Tag("v1".into());
     let done = try_convert(&setting, root.clone(), "mine", &strict()).await;
-    assert!(matches!(done, Err(ConvertError::Occupied { digest }) if digest == other.digest), "{done:?}");
+    assert!(
+        matches!(done, Err(ConvertError::Occupied { digest }) if digest == other.digest),
+        "{done:?}"
+    );
     let done = convert_with(&setting, root.clone(), "mine", None, true, &strict()).await.unwrap();
-    assert!(matches!(done.outcome, ConvertStatus::Written { replaced: Some(old) } if old == other.digest));
+    assert!(
+        matches!(done.outcome, ConvertStatus::Written { replaced: Some(old) } if old == other.digest)
+    );
     // Now it is a SOCI-enabled image.
     let done = try_convert(&setting, root, "mine", &strict()).await.unwrap();
     assert!(matches!(done.outcome, ConvertStatus::AlreadyThere));
@@ -360,31 +381,45 @@ async fn what_the_destination_says_is_not_taken_over() {
     let base = layer(1, 600_000);
     let setting = Setting::new().await;
     let image = setting.push("v1", &[&base]);
-    let right = try_convert(&setting, Target::Digest(image.digest), "right", &strict()).await.unwrap();
+    let right =
+        try_convert(&setting, Target::Digest(image.digest), "right", &strict()).await.unwrap();
     // A stranger pushes a SOCI-enabled image of his own to the tag.
-    let index = setting.registry.manifest(&right.images[0].index.as_ref().unwrap().digest.to_string()).unwrap();
+    let index = setting
+        .registry
+        .manifest(&right.images[0].index.as_ref().unwrap().digest.to_string())
+        .unwrap();
     let wrong = lying(&base, LIES[0].1);
     let listed = Digest::sha256(&ztoc(&base, TOOL_IDENTIFIER)).to_string();
-    let text = String::from_utf8_lossy(&index).replace(&listed, &setting.registry.add_blob(wrong).to_string());
+    let text = String::from_utf8_lossy(&index)
+        .replace(&listed, &setting.registry.add_blob(wrong).to_string());
     let bad = setting.registry.add_manifest("bad", OCI_MANIFEST, text.clone());
-    let mut root: Value = serde_json::from_slice(&setting.registry.manifest("right").unwrap()).unwrap();
-    let place = root["manifests"].as_array().unwrap().iter().position(|entry| entry["artifactType"].is_string());
+    let mut root: Value =
+        serde_json::from_slice(&setting.registry.manifest("right").unwrap()).unwrap();
+    let place = root["manifests"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .position(|entry| entry["artifactType"].is_string());
     root["manifests"][place.unwrap()]["digest"] = bad.to_string().into();
     setting.registry.add_manifest("v1-soci", crate::support::sandbox::OCI_INDEX, root.to_string());
-    let done = try_convert(&setting, Target::Digest(image.digest), "v1-soci", &strict()).await.unwrap();
+    let done =
+        try_convert(&setting, Target::Digest(image.digest), "v1-soci", &strict()).await.unwrap();
     assert_eq!(done.digest, right.digest);
     // Nor is a prefetch list there.
     let mut list = PrefetchList::default();
     list.add_path("dir1/file0");
     let listing = IndexOptions { prefetch: Some(Arc::new(list)), ..strict() };
-    let listed = try_convert(&setting, Target::Digest(image.digest), "v1-soci", &listing).await.unwrap();
+    let listed =
+        try_convert(&setting, Target::Digest(image.digest), "v1-soci", &listing).await.unwrap();
     assert_ne!(listed.digest, right.digest);
-    let done = try_convert(&setting, Target::Digest(image.digest), "v1-soci", &strict()).await.unwrap();
+    let done =
+        try_convert(&setting, Target::Digest(image.digest), "v1-soci", &strict()).await.unwrap();
     assert_eq!(done.digest, right.digest);
 
     // The image's own index is bound to it, and named images are the user's word.
     let before = requests(&setting, &base).0;
-    let done = try_convert(&setting, Target::Digest(right.digest), "copy", &strict()).await.unwrap();
+    let done =
+        try_convert(&setting, Target::Digest(right.digest), "copy", &strict()).await.unwrap();
     assert_eq!(enabled_ztocs(&setting, &done), enabled_ztocs(&setting, &right));
     let from = vec![ReuseSource {
         name: "right".into(),
@@ -402,36 +437,55 @@ async fn an_image_binds_its_fine_index() {
     let base = layer(1, 600_000);
     let setting = Setting::new().await;
     let image = setting.push("v1", &[&base]);
-    let plain = try_convert(&setting, Target::Digest(image.digest), "plain", &strict()).await.unwrap();
+    let plain =
+        try_convert(&setting, Target::Digest(image.digest), "plain", &strict()).await.unwrap();
     let options = IndexOptions { kinds: Kinds::Both, ..strict() };
-    let done = try_convert(&setting, Target::Digest(image.digest), "v1-soci", &options).await.unwrap();
+    let done =
+        try_convert(&setting, Target::Digest(image.digest), "v1-soci", &options).await.unwrap();
     let converted = &done.images[0];
-    let manifest: Value =
-        serde_json::from_slice(&setting.registry.manifest(&converted.manifest.to_string()).unwrap()).unwrap();
+    let manifest: Value = serde_json::from_slice(
+        &setting.registry.manifest(&converted.manifest.to_string()).unwrap(),
+    )
+    .unwrap();
     let fine = converted.fine.as_ref().unwrap();
     assert_eq!(manifest["annotations"][BOUND_INDEX], fine.digest.to_string());
-    assert_eq!(manifest["annotations"][INDEX_DIGEST], converted.index.as_ref().unwrap().digest.to_string());
+    assert_eq!(
+        manifest["annotations"][INDEX_DIGEST],
+        converted.index.as_ref().unwrap().digest.to_string()
+    );
     let bound = parse_bound(&setting.registry.manifest(&fine.digest.to_string()).unwrap()).unwrap();
-    assert_eq!(bound.layers.iter().map(|document| document.layer).collect::<Vec<_>>(), [Digest::sha256(&base)]);
+    assert_eq!(
+        bound.layers.iter().map(|document| document.layer).collect::<Vec<_>>(),
+        [Digest::sha256(&base)]
+    );
     assert!(setting.registry.blob(&bound.layers[0].document).is_some());
-    let root: Value = serde_json::from_slice(&setting.registry.manifest("v1-soci").unwrap()).unwrap();
+    let root: Value =
+        serde_json::from_slice(&setting.registry.manifest("v1-soci").unwrap()).unwrap();
     let entries = root["manifests"].as_array().unwrap();
     assert_eq!(entries.len(), 3);
     assert_eq!(entries[2]["artifactType"], FINE_INDEX);
     assert_eq!(entries[2]["digest"], fine.digest.to_string());
     assert_eq!(entries[2]["platform"]["os"], "unknown");
-    assert_eq!(entries[2]["annotations"]["dev.ociseek.fine.image-manifest-digest"], converted.manifest.to_string());
+    assert_eq!(
+        entries[2]["annotations"]["dev.ociseek.fine.image-manifest-digest"],
+        converted.manifest.to_string()
+    );
 
     // Again: nothing to do. Without it: the bytes are soci's. In place, as `verify` recommends.
-    let again = try_convert(&setting, Target::Digest(image.digest), "v1-soci", &options).await.unwrap();
+    let again =
+        try_convert(&setting, Target::Digest(image.digest), "v1-soci", &options).await.unwrap();
     assert!(matches!(again.outcome, ConvertStatus::AlreadyThere), "{again:?}");
-    let without = try_convert(&setting, Target::Digest(image.digest), "plain", &strict()).await.unwrap();
+    let without =
+        try_convert(&setting, Target::Digest(image.digest), "plain", &strict()).await.unwrap();
     assert_eq!((without.digest, without.images[0].fine.clone()), (plain.digest, None));
-    let in_place = try_convert(&setting, Target::Tag("v1-soci".into()), "v1-soci", &options).await.unwrap();
+    let in_place =
+        try_convert(&setting, Target::Tag("v1-soci".into()), "v1-soci", &options).await.unwrap();
     assert_eq!(in_place.digest, done.digest);
-    let kept = try_convert(&setting, Target::Tag("v1-soci".into()), "v1-soci", &strict()).await.unwrap();
+    let kept =
+        try_convert(&setting, Target::Tag("v1-soci".into()), "v1-soci", &strict()).await.unwrap();
     assert_eq!(kept.digest, done.digest, "an image keeps the fine index that it names");
     // Converting an image that has none yet adds it, and moves nothing else.
-    let added = try_convert(&setting, Target::Digest(plain.digest), "added", &options).await.unwrap();
+    let added =
+        try_convert(&setting, Target::Digest(plain.digest), "added", &options).await.unwrap();
     assert_eq!(added.digest, done.digest);
 }

@@ -21,7 +21,11 @@ pub struct Answers {
 impl Answers {
     pub fn open(file: PathBuf, oracle: &Path) -> Answers {
         let known = std::fs::read_to_string(&file).unwrap_or_default();
-        Answers { file, oracle: digest(oracle), known: Mutex::new(known.lines().map(String::from).collect()) }
+        Answers {
+            file,
+            oracle: digest(oracle),
+            known: Mutex::new(known.lines().map(String::from).collect()),
+        }
     }
 
     /// Whether soci built `ztoc` for the layer with this span size and, if `served`, its reader
@@ -34,8 +38,11 @@ impl Answers {
 
     pub fn add(&self, layer: &Digest, span_size: u64, ztoc: &Digest, served: bool) {
         let line = self.line(layer, span_size, ztoc, served);
-        let mut file =
-            OpenOptions::new().create(true).append(true).open(&self.file).expect("the corpus can be written");
+        let mut file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.file)
+            .expect("the corpus can be written");
         // In one call, since other runs may append too.
         file.write_all(format!("{line}\n").as_bytes()).expect("the corpus can be written");
         self.known.lock().expect("no panic holds it").insert(line);

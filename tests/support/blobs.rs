@@ -20,7 +20,11 @@ pub fn descriptor(content: &Bytes) -> Descriptor {
 }
 
 /// An index manifest for `subject`, whose config is `{}`. Each `name` gives another one.
-pub fn index_manifest(subject: &Descriptor, layers: &[&Descriptor], name: &str) -> (Bytes, Descriptor) {
+pub fn index_manifest(
+    subject: &Descriptor,
+    layers: &[&Descriptor],
+    name: &str,
+) -> (Bytes, Descriptor) {
     let manifest = json!({
         "schemaVersion": 2,
         "mediaType": OCI_MANIFEST,

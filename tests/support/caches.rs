@@ -53,7 +53,10 @@ pub fn spoil_entry(path: &Path, check: impl Fn(&str)) {
 
 /// Checks that a cache in a folder that cannot be used warns once. `put` puts an entry and checks
 /// that the cache does not have it.
-pub fn assert_warns_once<Cache>(open: impl Fn(&Path, Arc<dyn Progress>) -> Cache, put: impl Fn(&Cache)) {
+pub fn assert_warns_once<Cache>(
+    open: impl Fn(&Path, Arc<dyn Progress>) -> Cache,
+    put: impl Fn(&Cache),
+) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "x").unwrap();

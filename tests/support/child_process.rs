@@ -96,7 +96,10 @@ pub fn processes_with(texts: &[&str]) -> Vec<i32> {
         texts.iter().all(|text| arguments.contains(text))
     };
     let entries = std::fs::read_dir("/proc").unwrap();
-    entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok()).filter(has_all).collect()
+    entries
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok())
+        .filter(has_all)
+        .collect()
 }
 
 pub fn kill(processes: &[i32]) {

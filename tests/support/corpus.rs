@@ -46,7 +46,8 @@ impl Image {
             ZSTD => "+zstd",
             _ => "",
         };
-        let descriptor = Descriptor::new(format!("application/vnd.oci.image.layer.v1.tar{kind}"), digest, size);
+        let descriptor =
+            Descriptor::new(format!("application/vnd.oci.image.layer.v1.tar{kind}"), digest, size);
         fs::create_dir_all(dir.path().join("image/blobs/sha256")).unwrap();
         let blob = dir.path().join("image/blobs/sha256").join(digest.hex());
         fs::hard_link(layer, &blob).or_else(|_| fs::copy(layer, &blob).map(drop)).unwrap();
@@ -81,9 +82,13 @@ impl Image {
             span_size: SpanSize::new(span_size).unwrap(),
         };
         let subject = Some(self.manifest.clone());
-        let index =
-            SociIndex { layers: vec![entry], subject, build_tool_identifier: tool.into(), prefetch: Vec::new() }
-                .encode();
+        let index = SociIndex {
+            layers: vec![entry],
+            subject,
+            build_tool_identifier: tool.into(),
+            prefetch: Vec::new(),
+        }
+        .encode();
         self.layout.attach(&index.descriptor, &index.bytes, replaces).unwrap();
         index.descriptor.digest
     }

@@ -8,7 +8,8 @@ use axum::http::{Response, header};
 use bytes::Bytes;
 
 use crate::support::faulty::{
-    Faulty, ReceivedRequest, body_of, cut, damaged, damaged_at, hang_up, no_response, problem, stalls, web_page,
+    Faulty, ReceivedRequest, body_of, cut, damaged, damaged_at, hang_up, no_response, problem,
+    stalls, web_page,
 };
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -58,8 +59,11 @@ pub struct Point {
 impl Point {
     /// Each fault that is not a kill at each of the requests, once and from then on.
     pub fn all(kind: usize, requests: usize) -> impl Iterator<Item = Point> {
-        let faults = (0..requests).flat_map(|at| QUICK.into_iter().chain(STALLS).map(move |fault| (at, fault)));
-        faults.flat_map(move |(at, fault)| [false, true].map(|lasts| Point { kind, fault, lasts, at }))
+        let faults = (0..requests)
+            .flat_map(|at| QUICK.into_iter().chain(STALLS).map(move |fault| (at, fault)));
+        faults.flat_map(move |(at, fault)| {
+            [false, true].map(|lasts| Point { kind, fault, lasts, at })
+        })
     }
 }
 
@@ -125,7 +129,8 @@ impl Plan {
                     (Fault::Cut, 0) => hang_up(),
                     (Fault::Cut, length) => Some(cut(answer, &bytes, length / 2)),
                     (_, length) => {
-                        let mut stalled = stalls(&Bytes::from([&bytes[..], b" "].concat()), length / 2);
+                        let mut stalled =
+                            stalls(&Bytes::from([&bytes[..], b" "].concat()), length / 2);
                         // Else a part of a blob would be announced as the whole.
                         if answer.status() == axum::http::StatusCode::PARTIAL_CONTENT {
                             *stalled.status_mut() = answer.status();
@@ -154,7 +159,8 @@ impl Plan {
                 }
                 // These lists have no digest: nobody could notice that an entry is another one. So
                 // what is damaged is their form.
-                let is_list = ["/tags/list", "/referrers/"].iter().any(|part| request.path.contains(part));
+                let is_list =
+                    ["/tags/list", "/referrers/"].iter().any(|part| request.path.contains(part));
                 Some(if is_list { damaged_at(0, answer, &bytes) } else { damaged(answer, &bytes) })
             }
             Fault::Kill { done } => {

@@ -48,7 +48,8 @@ const fn least_of(harnesses: &[Harness]) -> usize {
 }
 
 // What the project asks for.
-const _: () = assert!(least_of(&[REQUESTS, STOPS, FILES, READS, KERNEL_READS, QUEUE, MESSAGES]) >= 2_000);
+const _: () =
+    assert!(least_of(&[REQUESTS, STOPS, FILES, READS, KERNEL_READS, QUEUE, MESSAGES]) >= 2_000);
 const _: () = assert!(least_of(&[KILLS_AT_REQUESTS, KILLS_AT_FILES]) >= 500);
 
 /// The points of a test.
@@ -64,7 +65,12 @@ pub struct Points<T> {
 
 impl<T> Points<T> {
     pub fn of(harness: Harness) -> Points<T> {
-        Points { harness, total: 0, wanted: Vec::new(), only: std::env::var("OCISEEK_FAULT_JOBS").ok() }
+        Points {
+            harness,
+            total: 0,
+            wanted: Vec::new(),
+            only: std::env::var("OCISEEK_FAULT_JOBS").ok(),
+        }
     }
 
     /// Adds the points of a job. There must be some.
@@ -91,7 +97,11 @@ impl<T> Points<T> {
         assert!(!sample.is_empty(), "{what}: no point is tried");
         println!("{what}: {} of {total}", sample.len());
         let score = Score { what, tried: sample.len(), ends: BTreeMap::new(), wrong: Vec::new() };
-        let chosen = wanted.into_iter().enumerate().filter(|(at, _)| sample.contains(at)).map(|(_, point)| point);
+        let chosen = wanted
+            .into_iter()
+            .enumerate()
+            .filter(|(at, _)| sample.contains(at))
+            .map(|(_, point)| point);
         (chosen.collect(), score)
     }
 }
@@ -125,7 +135,10 @@ impl Score {
         assert_eq!(ends.values().sum::<usize>(), tried, "{what}: {ends:?}");
         let missed = ends.get(MISSED).copied().unwrap_or_default();
         // Rounded up: a run without long tests tries three points of some kinds.
-        assert!(missed <= tried.div_ceil(4), "{missed} of {tried} points of {what} were not reached");
+        assert!(
+            missed <= tried.div_ceil(4),
+            "{missed} of {tried} points of {what} were not reached"
+        );
         let shown = wrong[..wrong.len().min(12)].join("\n\n");
         assert!(wrong.is_empty(), "{} of {tried} points of {what}:\n{shown}", wrong.len());
     }

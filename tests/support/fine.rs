@@ -5,7 +5,9 @@ use std::ops::Range;
 use ociseek::budget::Budget;
 use ociseek::codec::{UsedBytes, WINDOW};
 use ociseek::digest::{Algorithm, Digest, Hasher};
-use ociseek::fine::{self, Codec, EncodedFine, FineLayer, FineSpans, FineStart, SpanParts, SpanWindow};
+use ociseek::fine::{
+    self, Codec, EncodedFine, FineLayer, FineSpans, FineStart, SpanParts, SpanWindow,
+};
 use ociseek::image::Descriptor;
 use ociseek::image::fine::{FineIndex, FineRef};
 use ociseek::image::manifest::OCI_MANIFEST;
@@ -38,7 +40,12 @@ pub fn layer(blob: &[u8], ztoc: &[u8]) -> FineLayer {
         let mut hasher = Hasher::new(Algorithm::Sha256);
         hasher.update(&blob[..border(checkpoint)]);
         let Checkpoint { input, output, bits, .. } = checkpoint;
-        FineStart { input: *input, output: *output, bits: *bits, state: hasher.chain_state().unwrap() }
+        FineStart {
+            input: *input,
+            output: *output,
+            bits: *bits,
+            state: hasher.chain_state().unwrap(),
+        }
     };
     let parts = SpanParts {
         layer: Digest::sha256(blob),
@@ -71,13 +78,18 @@ pub fn with_wrong_byte(window: &SpanWindow) -> SpanWindow {
 
 /// The layer's own document, of any codec.
 pub fn made_by_indexing(blob: &[u8]) -> FineLayer {
-    let mut indexer = LayerIndexer::new(LayerOptions { fine: true, ..LayerOptions::default() }, None);
+    let mut indexer =
+        LayerIndexer::new(LayerOptions { fine: true, ..LayerOptions::default() }, None);
     indexer.push(blob).unwrap();
     indexer.finish().unwrap().fine.unwrap()
 }
 
 /// A document whose page `number` has another content. It has no recorded start.
-pub fn with_page(document: &EncodedFine, number: usize, change: impl FnOnce(&mut Vec<u8>)) -> FineLayer {
+pub fn with_page(
+    document: &EncodedFine,
+    number: usize,
+    change: impl FnOnce(&mut Vec<u8>),
+) -> FineLayer {
     /// The sizes of a page, and its digest.
     const ROW: usize = 40;
     let bytes = &document.bytes;
@@ -109,7 +121,10 @@ pub struct DocumentParts {
 impl DocumentParts {
     pub fn of(document: &[u8]) -> DocumentParts {
         let layer = fine::decode(document, &mut Budget::new(1 << 30).open()).unwrap();
-        let windows = layer.windows().flat_map(|windows| windows.unwrap().into_windows()).map(|(_, window)| window);
+        let windows = layer
+            .windows()
+            .flat_map(|windows| windows.unwrap().into_windows())
+            .map(|(_, window)| window);
         let windows = windows.collect();
         let spans = layer.spans().clone();
         let entries = layer.entries().to_vec();
@@ -139,7 +154,11 @@ impl DocumentParts {
 
 /// Adds a fine index for the image `manifest` to the registry, with the given layers and their
 /// recorded starts.
-pub fn attach(registry: &Faulty, manifest: &[u8], layers: &[(FineLayer, Vec<Range<SpanId>>)]) -> FineIndex {
+pub fn attach(
+    registry: &Faulty,
+    manifest: &[u8],
+    layers: &[(FineLayer, Vec<Range<SpanId>>)],
+) -> FineIndex {
     let layers = layers.iter().map(|(layer, start)| {
         let encoded = layer.encode(start).unwrap();
         registry.add_blob(encoded.bytes.clone());

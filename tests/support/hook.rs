@@ -40,13 +40,16 @@ impl Hook {
     }
 
     pub fn spawn(command: &mut Command) -> Hook {
-        let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
+        let mut child = ChildProcess::spawn(
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()),
+        );
         let log = Arc::new(Mutex::new(Vec::new()));
         let lines = BufReader::new(child.stderr()).lines();
         let kept = Arc::clone(&log);
         let reader = std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                let line = serde_json::from_str(&line).unwrap_or_else(|_| json!({"event": "no JSON", "line": line}));
+                let line = serde_json::from_str(&line)
+                    .unwrap_or_else(|_| json!({"event": "no JSON", "line": line}));
                 kept.lock().unwrap().push(line);
             }
         });
@@ -121,14 +124,21 @@ impl Hook {
 
     /// Sends a notification with the secret.
     pub fn post(&self, body: &str) -> (u16, String) {
-        post(&self.address(), "/", &[("Authorization", &format!("Bearer {SECRET}"))], body.as_bytes())
+        post(
+            &self.address(),
+            "/",
+            &[("Authorization", &format!("Bearer {SECRET}"))],
+            body.as_bytes(),
+        )
     }
 }
 
 /// Checks that the tables in docs/hook-operations.md, "The log", have every event and every field
 /// of these lines.
 pub fn assert_documented(lines: &[Value]) {
-    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/hook-operations.md")).unwrap();
+    let docs =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/hook-operations.md"))
+            .unwrap();
     let (_, section) = docs.split_once("\n## The log\n").unwrap();
     let section = section.split("\n## ").next().unwrap();
     let rows = section.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
@@ -136,7 +146,10 @@ pub fn assert_documented(lines: &[Value]) {
     assert!(!lines.is_empty() && listed.contains(&"job") && listed.contains(&"time"), "{listed:?}");
     for line in lines {
         let event = line["event"].as_str().unwrap();
-        assert!(listed.contains(&event), "docs/hook-operations.md does not list the event {event}: {line}");
+        assert!(
+            listed.contains(&event),
+            "docs/hook-operations.md does not list the event {event}: {line}"
+        );
         for field in line.as_object().unwrap().keys() {
             assert!(
                 listed.contains(&field.as_str()),

@@ -14,8 +14,10 @@ use super::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST};
 
 /// Sends a POST. Returns the status, and the rest of the response including its header.
 pub fn post(address: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, String) {
-    let mut request =
-        format!("POST {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+    let mut request = format!(
+        "POST {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {}\r\n",
+        body.len()
+    );
     for (name, value) in headers {
         request += &format!("{name}: {value}\r\n");
     }
@@ -76,16 +78,20 @@ pub fn stalling_registry() -> (String, Receiver<String>) {
     let layer = json!({"mediaType": GZIP, "digest": Digest::sha256(b"layer"), "size": 50_000_000});
     let config = json!({"mediaType": OCI_CONFIG, "digest": Digest::sha256(b"{}"), "size": 2});
     let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]}).to_string();
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]})
+            .to_string();
     let (sender, requests) = channel();
     let address = answering(move |request, stream| {
         let answer = if request.contains("/manifests/") && !request.contains("/manifests/sha256-") {
             let digest = Digest::sha256(manifest.as_bytes());
             let length = manifest.len();
-            let headers = format!("Content-Type: {OCI_MANIFEST}\r\nDocker-Content-Digest: {digest}");
+            let headers =
+                format!("Content-Type: {OCI_MANIFEST}\r\nDocker-Content-Digest: {digest}");
             let body = if request.starts_with("HEAD") { "" } else { &manifest };
             format!("HTTP/1.1 200 OK\r\n{headers}\r\nContent-Length: {length}\r\n\r\n{body}")
-        } else if request.contains("/blobs/") && request.contains(&Digest::sha256(b"layer").to_string()) {
+        } else if request.contains("/blobs/")
+            && request.contains(&Digest::sha256(b"layer").to_string())
+        {
             "HTTP/1.1 200 OK\r\nContent-Length: 50000000\r\n\r\n\x1f".to_owned()
         } else {
             "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned()

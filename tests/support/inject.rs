@@ -8,8 +8,13 @@ use super::servers::{skip, tool};
 
 /// A kind of access and its fault, as named in inject.c.
 pub type Fault = (&'static str, &'static str);
-pub const FAILURES: [Fault; 5] =
-    [("writes", "eio"), ("writes", "enospc"), ("writes", "short"), ("reads", "eio"), ("reads", "short")];
+pub const FAILURES: [Fault; 5] = [
+    ("writes", "eio"),
+    ("writes", "enospc"),
+    ("writes", "short"),
+    ("reads", "eio"),
+    ("reads", "short"),
+];
 pub const KILLS: [Fault; 3] = [("writes", "kill"), ("writes", "done"), ("writes", "torn")];
 
 /// The compiled inject.c.
@@ -29,7 +34,15 @@ impl Injector {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("inject");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/inject.c");
-        assert!(Command::new(compiler).args(["-O1", "-o"]).arg(&program).arg(source).status().unwrap().success());
+        assert!(
+            Command::new(compiler)
+                .args(["-O1", "-o"])
+                .arg(&program)
+                .arg(source)
+                .status()
+                .unwrap()
+                .success()
+        );
         let args = [dir.path().to_str().unwrap(), "writes", "count", "0", "/dev/null", "true"];
         if !Command::new(&program).args(args).status().unwrap().success() {
             skip("this system does not allow ptrace and seccomp");
@@ -40,7 +53,13 @@ impl Injector {
 
     /// The program and arguments that start another program, with the fault at access number `at`
     /// to a file below `dir`. What follows a comma in the mode is not for inject.c.
-    pub fn through(&self, dir: &Path, (class, mode): Fault, at: usize, report: &Report) -> Vec<String> {
+    pub fn through(
+        &self,
+        dir: &Path,
+        (class, mode): Fault,
+        at: usize,
+        report: &Report,
+    ) -> Vec<String> {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
         let dir = text(&dir.canonicalize().unwrap());
         let mode = mode.split(',').next().unwrap().to_owned();
@@ -67,8 +86,11 @@ impl Report {
 
     /// The number of accesses, and the one that was hit. It is there when the program has ended.
     pub fn read(&self) -> Result<(usize, String), String> {
-        let text = std::fs::read_to_string(self.path()).map_err(|e| format!("the injector reported nothing: {e}"))?;
-        let numbers = text.split_once('\n').and_then(|(count, hit)| Some((count.parse().ok()?, hit.trim().to_owned())));
+        let text = std::fs::read_to_string(self.path())
+            .map_err(|e| format!("the injector reported nothing: {e}"))?;
+        let numbers = text
+            .split_once('\n')
+            .and_then(|(count, hit)| Some((count.parse().ok()?, hit.trim().to_owned())));
         numbers.ok_or_else(|| format!("the injector reported {text:?}"))
     }
 }

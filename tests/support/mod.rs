@@ -44,7 +44,9 @@ pub fn number_in(variable: &str) -> Option<u64> {
 /// Whether tests that take minutes run: in CI, and where `.ci/test` or a user sets the variable. If
 /// not, says that `what` is left out.
 pub fn runs_long_tests(what: &str) -> bool {
-    let runs = ["CI", "OCISEEK_LONG_TESTS"].into_iter().any(|variable| std::env::var_os(variable).is_some());
+    let runs = ["CI", "OCISEEK_LONG_TESTS"]
+        .into_iter()
+        .any(|variable| std::env::var_os(variable).is_some());
     if !runs {
         servers::skip(&format!("{what}, which takes minutes (OCISEEK_LONG_TESTS=1)"));
     }
@@ -60,8 +62,9 @@ pub fn holds(process: u32) -> (usize, u64) {
 /// A field of proc(5), such as `VmHWM`, the peak, in bytes; None if the process has ended.
 pub fn memory_of(process: u32, field: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let memory =
-        status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')?.trim().strip_suffix(" kB"))?;
+    let memory = status
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':')?.trim().strip_suffix(" kB"))?;
     Some(memory.parse::<u64>().unwrap() << 10)
 }
 
@@ -77,10 +80,11 @@ pub fn in_memory() -> PathBuf {
 /// serves its mount until the last namespace that has a copy of it ends.
 pub fn in_own_mounts(script: &str) -> Command {
     let others = std::env::temp_dir();
-    let unmount =
-        r#"awk -v below="$OTHERS/" 'index($2, below) == 1 { print $2 }' /proc/mounts | xargs -r umount --lazy"#;
+    let unmount = r#"awk -v below="$OTHERS/" 'index($2, below) == 1 { print $2 }' /proc/mounts | xargs -r umount --lazy"#;
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", &format!("{unmount} 2>/dev/null\n{script}")]).env("OTHERS", others);
+    command
+        .args(["--mount", "sh", "-c", &format!("{unmount} 2>/dev/null\n{script}")])
+        .env("OTHERS", others);
     command
 }
 

@@ -75,7 +75,14 @@ pub fn system(program: &str, args: &[&OsStr]) -> String {
 /// Everything below `dir` as a tar, packed by GNU tar with all attributes that it supports.
 pub fn packed(dir: &Path) -> Vec<u8> {
     let output = Command::new("tar")
-        .args(["--create", "--format=pax", "--xattrs", "--xattrs-include=*", "--numeric-owner", "--sort=name"])
+        .args([
+            "--create",
+            "--format=pax",
+            "--xattrs",
+            "--xattrs-include=*",
+            "--numeric-owner",
+            "--sort=name",
+        ])
         // Otherwise up to 10 KiB of zeros follow the tar's end. If a span begins in them, which
         // depends on the times of the files, the layer has no ztoc.
         .args(["--blocking-factor=1", "-C"])
@@ -99,7 +106,9 @@ pub fn compressed(content: &[u8]) -> Vec<u8> {
 pub fn config(tars: &[Vec<u8>], run: &Value) -> Vec<u8> {
     let diff_ids: Vec<String> = tars.iter().map(|tar| Digest::sha256(tar).to_string()).collect();
     let rootfs = json!({"type": "layers", "diff_ids": diff_ids});
-    json!({"os": "linux", "architecture": architecture(), "config": run, "rootfs": rootfs}).to_string().into_bytes()
+    json!({"os": "linux", "architecture": architecture(), "config": run, "rootfs": rootfs})
+        .to_string()
+        .into_bytes()
 }
 
 pub fn architecture() -> &'static str {
@@ -115,11 +124,18 @@ pub fn image(sandbox: &Sandbox, name: &str, tars: &[Vec<u8>], run: &Value) {
 }
 
 /// The same without an index. `layers` are the media types and blobs that `tars` are compressed to.
-pub fn image_of(sandbox: &Sandbox, name: &str, layers: &[(&str, Vec<u8>)], tars: &[Vec<u8>], run: &Value) {
+pub fn image_of(
+    sandbox: &Sandbox,
+    name: &str,
+    layers: &[(&str, Vec<u8>)],
+    tars: &[Vec<u8>],
+    run: &Value,
+) {
     let mut layout = Layout::new(&sandbox.path(name));
     let layers: Vec<Value> = layers.iter().map(|(kind, blob)| layout.blob(kind, blob)).collect();
     let config = layout.blob(OCI_CONFIG, &config(tars, run));
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+    let manifest =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
     let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
     layout.tag(manifest, "v1");
 }
@@ -141,11 +157,15 @@ pub struct MountProcess {
 impl MountProcess {
     /// Starts it and waits until it reports that it has mounted.
     pub fn start(sandbox: &Sandbox, args: &[&str]) -> MountProcess {
-        MountProcess::try_start(sandbox, args).unwrap_or_else(|(_, stderr)| panic!("it ended: {stderr}"))
+        MountProcess::try_start(sandbox, args)
+            .unwrap_or_else(|(_, stderr)| panic!("it ended: {stderr}"))
     }
 
     /// Like [`MountProcess::start`]. If it ends instead, its exit status and its error output.
-    pub fn try_start(sandbox: &Sandbox, args: &[&str]) -> Result<MountProcess, (ExitStatus, String)> {
+    pub fn try_start(
+        sandbox: &Sandbox,
+        args: &[&str],
+    ) -> Result<MountProcess, (ExitStatus, String)> {
         MountProcess::try_spawn(sandbox.command_that_hangs_up(args))
     }
 
@@ -204,7 +224,10 @@ pub struct UnmountOnDrop<'a>(pub &'a Sandbox);
 impl Drop for UnmountOnDrop<'_> {
     fn drop(&mut self) {
         for line in mounts_below(self.0.dir.path()).iter().rev() {
-            let _ = Command::new("umount").arg("-l").arg(line.split(' ').nth(1).unwrap_or_default()).status();
+            let _ = Command::new("umount")
+                .arg("-l")
+                .arg(line.split(' ').nth(1).unwrap_or_default())
+                .status();
         }
     }
 }
@@ -262,7 +285,10 @@ pub fn seen(root: &Path, directory_times: bool) -> BTreeMap<PathBuf, FileAttribu
             time: counts.then(|| (metadata.mtime(), metadata.mtime_nsec())),
             xattrs: xattrs(&path),
             content,
-            same_as: inodes.entry((metadata.dev(), metadata.ino())).or_insert_with(|| name.clone()).clone(),
+            same_as: inodes
+                .entry((metadata.dev(), metadata.ino()))
+                .or_insert_with(|| name.clone())
+                .clone(),
         };
         all.insert(name, seen);
     }
@@ -277,7 +303,8 @@ pub fn xattrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
         .filter(|name| !name.is_empty())
         .map(|name| {
             let mut value = vec![0; 64 << 10];
-            let length = rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]).unwrap();
+            let length =
+                rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]).unwrap();
             (name.to_vec(), value[..length].to_vec())
         })
         .collect();
@@ -286,7 +313,10 @@ pub fn xattrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 /// Compares two trees file by file.
-pub fn assert_same(left: &BTreeMap<PathBuf, FileAttributes>, right: &BTreeMap<PathBuf, FileAttributes>) {
+pub fn assert_same(
+    left: &BTreeMap<PathBuf, FileAttributes>,
+    right: &BTreeMap<PathBuf, FileAttributes>,
+) {
     let names = |tree: &BTreeMap<PathBuf, FileAttributes>| tree.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(left), names(right));
     for (path, seen) in left {

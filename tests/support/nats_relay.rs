@@ -34,7 +34,8 @@ pub enum Harm {
 }
 
 /// Of a message without an answer.
-pub const ALONE: [Harm; 6] = [Harm::Lost, Harm::Denied, Harm::Late, Harm::TooLate, Harm::CutBefore, Harm::CutAfter];
+pub const ALONE: [Harm; 6] =
+    [Harm::Lost, Harm::Denied, Harm::Late, Harm::TooLate, Harm::CutBefore, Harm::CutAfter];
 /// Of a message that is answered, in addition.
 pub const ANSWERED: [Harm; 3] = [Harm::Unanswered, Harm::NoResponders, Harm::Failed];
 
@@ -73,13 +74,21 @@ impl NatsRelay {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let [is_armed, has_hit] = [(); 2].map(|()| AtomicBool::new(false));
-        let shared = Arc::new(Shared { stream: stream.to_owned(), harm, is_armed, has_hit, sent: Mutex::default() });
+        let shared = Arc::new(Shared {
+            stream: stream.to_owned(),
+            harm,
+            is_armed,
+            has_hit,
+            sent: Mutex::default(),
+        });
         let all = Arc::clone(&shared);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let shared = Arc::clone(&all);
                 tokio::spawn(async move {
-                    let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
+                    let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else {
+                        return;
+                    };
                     let (from_client, to_client) = client.into_split();
                     let (from_server, to_server) = server.into_split();
                     let to_client = tokio::sync::Mutex::new(to_client);
@@ -130,7 +139,8 @@ impl Shared {
                 continue;
             };
             let reply = message.reply().unwrap_or_default();
-            let id = subscriptions.iter().rev().find(|(subject, _)| reply.starts_with(subject.as_str()));
+            let id =
+                subscriptions.iter().rev().find(|(subject, _)| reply.starts_with(subject.as_str()));
             let id = id.map_or("0", |(_, id)| id.as_str());
             let status = |status: &str| {
                 let head = format!("NATS/1.0 {status}\r\n\r\n");
@@ -139,11 +149,19 @@ impl Shared {
             let answer = match harm {
                 Harm::Lost => continue,
                 Harm::NoResponders => status("503"),
-                Harm::Failed if message.subject().contains(".MSG.NEXT.") => status("409 Server Shutdown"),
+                Harm::Failed if message.subject().contains(".MSG.NEXT.") => {
+                    status("409 Server Shutdown")
+                }
                 Harm::Failed => format!("MSG {reply} {id} {}\r\n{FAILED}\r\n", FAILED.len()),
-                Harm::Denied if message.verb() == "CONNECT" => "-ERR 'Authorization Violation'\r\n".to_owned(),
+                Harm::Denied if message.verb() == "CONNECT" => {
+                    "-ERR 'Authorization Violation'\r\n".to_owned()
+                }
                 Harm::Denied => {
-                    format!("-ERR 'Permissions Violation for {} to \"{}\"'\r\n", message.verb(), message.subject())
+                    format!(
+                        "-ERR 'Permissions Violation for {} to \"{}\"'\r\n",
+                        message.verb(),
+                        message.subject()
+                    )
                 }
                 Harm::CutBefore => return Ok(()),
                 Harm::CutAfter => {
@@ -204,7 +222,11 @@ async fn down(
     let mut from = BufReader::new(from);
     while let Some(message) = Message::read(&mut from).await? {
         let is_answer = message.verb().ends_with("MSG");
-        let is_kept = unanswered.lock().unwrap().take_if(|reply| is_answer && message.subject() == reply).is_some();
+        let is_kept = unanswered
+            .lock()
+            .unwrap()
+            .take_if(|reply| is_answer && message.subject() == reply)
+            .is_some();
         if !is_kept {
             client.lock().await.write_all(&message.bytes).await?;
         }

@@ -55,8 +55,12 @@ impl Relay {
                 let upstream_too = upstream.try_clone().unwrap();
                 let up = Arc::clone(&counts);
                 let down = Arc::clone(&counts);
-                thread::spawn(move || pass(client_too, upstream_too, Random::new(seed, 2 * number), &up, false));
-                thread::spawn(move || pass(upstream, client, Random::new(seed, 2 * number + 1), &down, true));
+                thread::spawn(move || {
+                    pass(client_too, upstream_too, Random::new(seed, 2 * number), &up, false)
+                });
+                thread::spawn(move || {
+                    pass(upstream, client, Random::new(seed, 2 * number + 1), &down, true)
+                });
             }
         });
         Relay { host, state }
@@ -64,7 +68,13 @@ impl Relay {
 }
 
 /// Passes on what one side sends, until it ends or the connection is cut.
-fn pass(mut from: TcpStream, mut to: TcpStream, mut random: Random, state: &RelayState, is_answer: bool) {
+fn pass(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    mut random: Random,
+    state: &RelayState,
+    is_answer: bool,
+) {
     let mut piece = vec![0; PIECE];
     while let Ok(read) = from.read(&mut piece)
         && read > 0
@@ -111,6 +121,7 @@ fn body(piece: &mut [u8]) -> Option<&mut [u8]> {
         return Some(piece);
     }
     let end = piece.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
-    let is_content = piece.starts_with(b"HTTP/1.1 20") && piece[..end].windows(7).any(|word| word == b"-Digest");
+    let is_content =
+        piece.starts_with(b"HTTP/1.1 20") && piece[..end].windows(7).any(|word| word == b"-Digest");
     Some(&mut piece[end..]).filter(|body| is_content && !body.is_empty())
 }

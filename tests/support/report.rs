@@ -35,7 +35,8 @@ impl Image<'_> {
     /// Writes it to the layout `dir` under the tag `v1`.
     pub fn write(&self, dir: &Path) {
         let mut layout = Layout::new(dir);
-        let layers: Vec<Value> = self.layers.iter().map(|(kind, blob)| layout.blob(kind, blob)).collect();
+        let layers: Vec<Value> =
+            self.layers.iter().map(|(kind, blob)| layout.blob(kind, blob)).collect();
         let diff_ids: Vec<Digest> = self.tars.iter().map(|tar| Digest::sha256(tar)).collect();
         let config = json!({"os": "linux", "architecture": "amd64", "history": self.history,
             "rootfs": {"type": "layers", "diff_ids": diff_ids}});

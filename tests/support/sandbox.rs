@@ -36,7 +36,10 @@ impl Sandbox {
         let file = self.path(name);
         // Written by another process: if this process had the file open for writing, a child of
         // another test could inherit the descriptor, and running the file would fail as "busy".
-        let write = format!("cat >'{0}' <<'EOF'\n#!/bin/sh\n{body}\nEOF\nchmod 755 '{0}'\n", file.display());
+        let write = format!(
+            "cat >'{0}' <<'EOF'\n#!/bin/sh\n{body}\nEOF\nchmod 755 '{0}'\n",
+            file.display()
+        );
         assert!(Command::new("sh").args(["-c", &write]).status().unwrap().success());
     }
 
@@ -49,7 +52,12 @@ impl Sandbox {
     /// The program without the user's environment.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(program());
-        command.args(args).current_dir(self.dir.path()).env_clear().env("HOME", self.dir.path()).env("TERM", "xterm");
+        command
+            .args(args)
+            .current_dir(self.dir.path())
+            .env_clear()
+            .env("HOME", self.dir.path())
+            .env("TERM", "xterm");
         command
     }
 
@@ -105,7 +113,8 @@ impl Sandbox {
 /// the tests.
 pub fn program() -> &'static str {
     static PROGRAM: LazyLock<String> = LazyLock::new(|| {
-        let shipped = std::env::var_os("OCISEEK_SHIPPED").map(|path| path.into_string().expect("a path in UTF-8"));
+        let shipped = std::env::var_os("OCISEEK_SHIPPED")
+            .map(|path| path.into_string().expect("a path in UTF-8"));
         shipped.unwrap_or_else(|| env!("CARGO_BIN_EXE_ociseek").to_owned())
     });
     &PROGRAM
@@ -114,8 +123,13 @@ pub fn program() -> &'static str {
 pub fn shown(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = |bytes: &[u8]| masked(std::str::from_utf8(bytes).unwrap());
-    let status = output.status.code().map_or_else(|| output.status.to_string(), |code| code.to_string());
-    format!("{}--- stderr ---\n{}--- status {status} ---", text(&output.stdout), text(&output.stderr))
+    let status =
+        output.status.code().map_or_else(|| output.status.to_string(), |code| code.to_string());
+    format!(
+        "{}--- stderr ---\n{}--- status {status} ---",
+        text(&output.stdout),
+        text(&output.stderr)
+    )
 }
 
 /// Masks times, speeds and the version of the program, which differ between runs.
@@ -134,13 +148,17 @@ pub fn masked(text: &str) -> String {
                 line = format!("{}  {remark}", before.trim_end());
             }
         }
-        if let Some(at) =
-            line.find(", in ").filter(|_| line.ends_with(" ms") || line.ends_with(" s") || line.ends_with("/s"))
+        if let Some(at) = line
+            .find(", in ")
+            .filter(|_| line.ends_with(" ms") || line.ends_with(" s") || line.ends_with("/s"))
         {
             line.replace_range(at.., ", in …");
         }
         if let Some(line_without_speed) = line.strip_suffix(" MB/s") {
-            line = line_without_speed.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.').trim_end().to_owned();
+            line = line_without_speed
+                .trim_end_matches(|c: char| c.is_ascii_digit() || c == '.')
+                .trim_end()
+                .to_owned();
         }
         masked.push_str(&line);
         masked.push('\n');
@@ -247,8 +265,10 @@ pub fn two_platforms(dir: &Path) {
     let mut layout = Layout::new(dir);
     let shared = layout.blob(GZIP, &gzip(&tar(1, 4, 50_000)));
     let manifests = ["amd64", "arm64"].map(|architecture| {
-        let own =
-            layout.blob(GZIP, &gzip(&tar(architecture.len() as u64 + u64::from(architecture == "arm64"), 2, 20_000)));
+        let own = layout.blob(
+            GZIP,
+            &gzip(&tar(architecture.len() as u64 + u64::from(architecture == "arm64"), 2, 20_000)),
+        );
         for_platform(layout.image(architecture, &[shared.clone(), own]), architecture)
     });
     let index = layout.image_index(&manifests);
@@ -257,8 +277,13 @@ pub fn two_platforms(dir: &Path) {
 
 /// Options that make the output the same in every version: a tool identifier, small sizes, and no
 /// cache.
-pub const SMALL: [&str; 5] =
-    ["--build-tool-identifier=test", "--span-size=16KiB", "--min-layer-size=1KiB", "--no-cache", "--jobs=2"];
+pub const SMALL: [&str; 5] = [
+    "--build-tool-identifier=test",
+    "--span-size=16KiB",
+    "--min-layer-size=1KiB",
+    "--no-cache",
+    "--jobs=2",
+];
 
 /// `index`, [`SMALL`], and `args`.
 pub fn index<'a>(args: &[&'a str]) -> Vec<&'a str> {
@@ -278,7 +303,8 @@ pub fn enabled(sandbox: &Sandbox) {
     let first = &inspected["manifests"][0];
     let v1 = String::from_utf8(read(&of(&first["indexes"][0]))).unwrap();
     let (before, rest) = v1.split_once(",\"subject\":{").unwrap();
-    let v2 = format!("{before}{}", rest.split_once('}').unwrap().1).replace("soci.index.v1", "soci.index.v2");
+    let v2 = format!("{before}{}", rest.split_once('}').unwrap().1)
+        .replace("soci.index.v1", "soci.index.v2");
     let mut v2 = layout.blob(OCI_MANIFEST, v2.as_bytes());
     let mut manifest: Value = serde_json::from_slice(&read(&of(&first["manifest"]))).unwrap();
     manifest["annotations"] = json!({"com.amazon.soci.index-digest": v2["digest"]});

@@ -5,7 +5,9 @@ use serde_json::Value;
 
 /// Panics with the fault of `document`, which `ociseek ARGS` printed.
 pub fn check(args: &[&str], document: &Value) {
-    let has = |option: &str| args.iter().any(|arg| *arg == option || arg.starts_with(&format!("{option}=")));
+    let has = |option: &str| {
+        args.iter().any(|arg| *arg == option || arg.starts_with(&format!("{option}=")))
+    };
     let name = match (args[0], args.get(1)) {
         _ if document.get("error").is_some() && document.get("status").is_none() => "error",
         ("inspect", _) if has("--ztoc") => "ztoc-show",
@@ -20,11 +22,15 @@ pub fn check(args: &[&str], document: &Value) {
         ("bundle", _) => "mount",
         (verb, _) => verb,
     };
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("docs/schema/{name}.json"));
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("docs/schema/{name}.json"));
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let schema: Value = serde_json::from_str(&text).unwrap();
     if let Err(wrong) = matches(&schema, &schema, document, "") {
-        panic!("ociseek {args:?} prints what docs/schema/{name}.json does not describe: {wrong}\n{document:#}");
+        panic!(
+            "ociseek {args:?} prints what docs/schema/{name}.json does not describe: {wrong}\n{document:#}"
+        );
     }
 }
 
@@ -39,7 +45,8 @@ fn matches(root: &Value, schema: &Value, value: &Value, place: &str) -> Result<(
                 matches(root, root.pointer(target).expect("is defined"), value, place)?;
             }
             "type" => {
-                let types: Vec<&Value> = wanted.as_array().map_or(vec![wanted], |types| types.iter().collect());
+                let types: Vec<&Value> =
+                    wanted.as_array().map_or(vec![wanted], |types| types.iter().collect());
                 if !types.iter().any(|wanted| is(value, wanted.as_str().unwrap())) {
                     return wrong(format!("want {wanted}"));
                 }
@@ -62,8 +69,12 @@ fn matches(root: &Value, schema: &Value, value: &Value, place: &str) -> Result<(
                 }
             }
             "anyOf" | "oneOf" => {
-                let results: Vec<_> =
-                    wanted.as_array().unwrap().iter().map(|one| matches(root, one, value, place)).collect();
+                let results: Vec<_> = wanted
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|one| matches(root, one, value, place))
+                    .collect();
                 if results.iter().all(Result::is_err) {
                     return wrong(format!("fits none of: {results:?}"));
                 }
@@ -75,7 +86,9 @@ fn matches(root: &Value, schema: &Value, value: &Value, place: &str) -> Result<(
             }
             "properties" => {
                 let Some(object) = value.as_object() else { continue };
-                for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                for name in
+                    schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str)
+                {
                     if !object.contains_key(name) {
                         return wrong(format!("{name} is missing"));
                     }

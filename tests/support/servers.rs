@@ -22,11 +22,15 @@ use super::sandbox::{OCI_INDEX, OCI_MANIFEST};
 
 /// The path of a tool. If it is missing, prints what is skipped and returns None.
 pub fn tool(name: &str) -> Option<PathBuf> {
-    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache/ociseek-tools/bin"));
+    let home =
+        || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache/ociseek-tools/bin"));
     let tools = std::env::var_os("OCISEEK_TEST_TOOLS").map(PathBuf::from).or_else(home);
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found =
-        tools.into_iter().chain(std::env::split_paths(&path)).map(|dir| dir.join(name)).find(|file| file.is_file());
+    let found = tools
+        .into_iter()
+        .chain(std::env::split_paths(&path))
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file());
     if found.is_none() {
         skip(&format!("{name} is not installed"));
     }
@@ -36,7 +40,8 @@ pub fn tool(name: &str) -> Option<PathBuf> {
 /// Likewise a tool that `.ci/tools` installs with pip.
 pub fn python_tool(name: &str) -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let found = Some(home.join(".cache/ociseek-tools/python/bin").join(name)).filter(|file| file.is_file());
+    let found =
+        Some(home.join(".cache/ociseek-tools/python/bin").join(name)).filter(|file| file.is_file());
     if found.is_none() {
         skip(&format!("{name} is not installed"));
     }
@@ -48,7 +53,8 @@ pub fn python_tool(name: &str) -> Option<PathBuf> {
 pub fn consumer() -> Option<PathBuf> {
     let cache = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/ociseek-consumer"));
     let home = std::env::var_os("OCISEEK_CONSUMER").map(PathBuf::from).or_else(cache);
-    let programs = home.map(|dir| dir.join("bin")).filter(|dir| dir.join("soci-snapshotter-grpc").is_file());
+    let programs =
+        home.map(|dir| dir.join("bin")).filter(|dir| dir.join("soci-snapshotter-grpc").is_file());
     if programs.is_none() {
         skip("no consumer: run .ci/consumer");
     }
@@ -106,15 +112,24 @@ impl Server {
 
     /// Like [`Server::distribution`], with another `program`: `distribution3` is its third major
     /// version.
-    pub fn distribution_by(program: &str, address: &str, sections: impl FnOnce(&Path) -> String) -> Option<Server> {
-        Server::distribution_from(program, address, true, |dir| ("inmemory: {}".into(), sections(dir)))
+    pub fn distribution_by(
+        program: &str,
+        address: &str,
+        sections: impl FnOnce(&Path) -> String,
+    ) -> Option<Server> {
+        Server::distribution_from(program, address, true, |dir| {
+            ("inmemory: {}".into(), sections(dir))
+        })
     }
 
     /// The distribution registry with its files in its folder, for large layers: one of 90 MB takes
     /// docker-registry 17 s of CPU time in memory, and 0.3 s on disk.
     pub fn distribution_on_disk(program: &str) -> Option<Server> {
         Server::distribution_from(program, "127.0.0.1:0", true, |dir| {
-            (format!("filesystem: {{rootdirectory: '{}'}}", dir.join("files").display()), String::new())
+            (
+                format!("filesystem: {{rootdirectory: '{}'}}", dir.join("files").display()),
+                String::new(),
+            )
         })
     }
 
@@ -200,7 +215,8 @@ impl Server {
 
     fn started(mut command: Command, port: u16, dir: TempDir) -> Server {
         let host = format!("127.0.0.1:{port}");
-        let child = ChildProcess::listening(command.stdout(Stdio::null()).stderr(Stdio::null()), &host);
+        let child =
+            ChildProcess::listening(command.stdout(Stdio::null()).stderr(Stdio::null()), &host);
         Server { host, dir, child }
     }
 
@@ -236,7 +252,8 @@ pub fn free_port() -> u16 {
     // The first port of a hundred is bound as long as this process lives: the others are its own.
     static HUNDRED: LazyLock<(TcpListener, u16)> = LazyLock::new(|| {
         let firsts = (0..200).map(|n| 10_000 + ((std::process::id() + n) % 200) as u16 * 100);
-        let mut bound = firsts.filter_map(|first| Some((TcpListener::bind(("127.0.0.1", first)).ok()?, first)));
+        let mut bound =
+            firsts.filter_map(|first| Some((TcpListener::bind(("127.0.0.1", first)).ok()?, first)));
         bound.next().expect("a hundred ports without an owner")
     });
     let first = HUNDRED.1;
@@ -284,7 +301,19 @@ pub fn private_ca(dir: &Path) -> Option<()> {
     run(&openssl, &ask);
     let cert = at("cert.pem");
     let extensions = at("extensions");
-    let sign = ["x509", "-req", "-in", &request, "-CA", &ca, "-CAkey", &ca_key, "-CAcreateserial", "-days", "30"];
+    let sign = [
+        "x509",
+        "-req",
+        "-in",
+        &request,
+        "-CA",
+        &ca,
+        "-CAkey",
+        &ca_key,
+        "-CAcreateserial",
+        "-days",
+        "30",
+    ];
     run(&openssl, &[&sign[..], &["-extfile", &extensions, "-out", &cert]].concat());
     Some(())
 }

@@ -39,8 +39,11 @@ pub fn tools() -> Option<PathBuf> {
 /// Indexes a blob in a file, as callers do: on one thread, and on several for one, two and seven
 /// cores, the last time guided by the earlier ztoc. All results must be equal.
 pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, LayerError> {
-    let options =
-        LayerOptions { span_size: SpanSize::new(span_size).unwrap(), build_tool_identifier: tool.into(), fine: false };
+    let options = LayerOptions {
+        span_size: SpanSize::new(span_size).unwrap(),
+        build_tool_identifier: tool.into(),
+        fine: false,
+    };
     let straight = straight(layer, span_size, tool);
     for cores in [1, 2, 7] {
         let guide = match &straight {
@@ -51,9 +54,18 @@ pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, L
         };
         let mut chunks = chunks(layer);
         let next = || {
-            Ok::<_, Infallible>(Some(chunks.by_ref().take(cores).collect()).filter(|batch: &Vec<_>| !batch.is_empty()))
+            Ok::<_, Infallible>(
+                Some(chunks.by_ref().take(cores).collect())
+                    .filter(|batch: &Vec<_>| !batch.is_empty()),
+            )
         };
-        let shared = index_chunks(options.clone(), None, Threads { cores, guide }, &Budget::new(u64::MAX), next);
+        let shared = index_chunks(
+            options.clone(),
+            None,
+            Threads { cores, guide },
+            &Budget::new(u64::MAX),
+            next,
+        );
         let expected = straight.clone().map_err(ChunksError::Layer);
         assert!(shared == expected, "{}, {cores} cores: {shared:?}\n{straight:?}", layer.display());
     }
@@ -62,8 +74,11 @@ pub fn index(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, L
 
 /// Likewise, on one thread.
 pub fn straight(layer: &Path, span_size: u64, tool: &str) -> Result<IndexedLayer, LayerError> {
-    let options =
-        LayerOptions { span_size: SpanSize::new(span_size).unwrap(), build_tool_identifier: tool.into(), fine: false };
+    let options = LayerOptions {
+        span_size: SpanSize::new(span_size).unwrap(),
+        build_tool_identifier: tool.into(),
+        fine: false,
+    };
     let mut indexer = LayerIndexer::new(options, None);
     chunks(layer).try_for_each(|chunk| indexer.push(&chunk))?;
     indexer.finish()
@@ -122,10 +137,14 @@ impl Oracle {
     /// Passes a job to the oracle. A job that kills it counts as refused; the next one gets a new
     /// process.
     pub fn ask(&mut self, fields: &[&str]) -> Verdict {
-        let (_, stdin, stdout) = self.running.get_or_insert_with(|| start(&self.binary, self.command));
+        let (_, stdin, stdout) =
+            self.running.get_or_insert_with(|| start(&self.binary, self.command));
         let mut answer = String::new();
-        let asked = writeln!(stdin, "{}", fields.join("\t")).and_then(|()| stdout.read_line(&mut answer));
-        let Some((word, detail)) = answer.trim_end_matches('\n').split_once('\t').filter(|_| asked.is_ok()) else {
+        let asked =
+            writeln!(stdin, "{}", fields.join("\t")).and_then(|()| stdout.read_line(&mut answer));
+        let Some((word, detail)) =
+            answer.trim_end_matches('\n').split_once('\t').filter(|_| asked.is_ok())
+        else {
             self.running = None;
             return Verdict::Refused("the oracle's process died of it".into());
         };
@@ -164,7 +183,9 @@ fn start(binary: &Path, command: &str) -> (ChildProcess, ChildStdin, BufReader<C
     // The oracle's metadata store syncs its file for each entry, so keep it in memory.
     let mut oracle = Command::new(binary);
     oracle.arg(command).env("TMPDIR", in_memory());
-    let mut child = ChildProcess::spawn(oracle.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()));
+    let mut child = ChildProcess::spawn(
+        oracle.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()),
+    );
     let stdin = child.stdin();
     let stdout = child.stdout();
     (child, stdin, BufReader::new(stdout))

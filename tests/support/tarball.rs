@@ -95,7 +95,8 @@ pub fn pax(flag: u8, records: &[(&str, &[u8])]) -> Vec<u8> {
         body.extend_from_slice(value);
         body.push(b'\n');
     }
-    let header = Block { name: b"PaxHeaders/x".to_vec(), flag, size: body.len() as i64, ..Block::default() };
+    let header =
+        Block { name: b"PaxHeaders/x".to_vec(), flag, size: body.len() as i64, ..Block::default() };
     [header.bytes(), padded(&body)].concat()
 }
 

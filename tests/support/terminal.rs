@@ -4,7 +4,8 @@ use std::process::{Command, Stdio};
 
 /// The output and errors of `command` on a terminal of 80 columns, and whether it succeeded.
 pub fn on_terminal(command: &Command) -> (String, bool) {
-    let quoted = |text: &std::ffi::OsStr| format!("'{}'", text.to_str().unwrap().replace('\'', r"'\''"));
+    let quoted =
+        |text: &std::ffi::OsStr| format!("'{}'", text.to_str().unwrap().replace('\'', r"'\''"));
     let mut line = "stty cols 80 rows 24; exec env -i".to_owned();
     for (name, value) in command.get_envs() {
         line += &format!(" {}={}", name.to_str().unwrap(), quoted(value.unwrap()));
@@ -55,5 +56,10 @@ pub fn lines(drawn: &str) -> Vec<String> {
         rest = &sequence[end + 1..];
     }
     plain += rest;
-    plain.split(['\r', '\n']).map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    plain
+        .split(['\r', '\n'])
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect()
 }

@@ -42,7 +42,13 @@ pub fn throttled_and_counted(server: &str, bytes_per_second: u64) -> (String, Ar
     (address, passed)
 }
 
-fn slowly(mut from: TcpStream, mut to: TcpStream, bytes_per_second: u64, free: &Mutex<Instant>, count: &AtomicU64) {
+fn slowly(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    bytes_per_second: u64,
+    free: &Mutex<Instant>,
+    count: &AtomicU64,
+) {
     let mut piece = vec![0; PIECE];
     while let Ok(read) = from.read(&mut piece)
         && read > 0

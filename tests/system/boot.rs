@@ -77,7 +77,8 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut found = BTreeMap::new();
     for name in names[..length].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
         let mut value = vec![0; 64 << 10];
-        let length = rustix::fs::lgetxattr(path, std::ffi::OsStr::from_bytes(name), &mut value[..]).unwrap();
+        let length =
+            rustix::fs::lgetxattr(path, std::ffi::OsStr::from_bytes(name), &mut value[..]).unwrap();
         value.truncate(length);
         found.insert(name.to_vec(), value);
     }
@@ -87,7 +88,8 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
 /// Compares all attributes in two directories. Returns the number of files.
 fn assert_same(left: &Path, right: &Path) -> usize {
     let names = |dir: &Path| {
-        let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut names: Vec<_> =
+            fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         names
     };
@@ -99,7 +101,12 @@ fn assert_same(left: &Path, right: &Path) -> usize {
         assert_eq!(ours, theirs, "in {}", directory.display());
         for name in ours {
             let path = directory.join(name);
-            assert_eq!(attributes(&left.join(&path)), attributes(&right.join(&path)), "{}", path.display());
+            assert_eq!(
+                attributes(&left.join(&path)),
+                attributes(&right.join(&path)),
+                "{}",
+                path.display()
+            );
             count += 1;
             if fs::symlink_metadata(left.join(&path)).unwrap().is_dir() {
                 directories.push(path);
@@ -111,16 +118,23 @@ fn assert_same(left: &Path, right: &Path) -> usize {
 
 #[test]
 fn a_mount_matches_the_unpacked_image() {
-    let (Some(_), Some(layers), Some(oracle)) = (kernel(), debian_layers(), oracle_binary()) else { return };
+    let (Some(_), Some(layers), Some(oracle)) = (kernel(), debian_layers(), oracle_binary()) else {
+        return;
+    };
     let layer = layers.join("debian-rootfs.go.tar.gz");
     let image = Image::of(&layer);
     let unpacked = image.dir.path().join("unpacked");
     fs::create_dir(&unpacked).unwrap();
     let from = layer.to_str().unwrap();
     let to = unpacked.to_str().unwrap();
-    run(&tool("tar").unwrap(), &["--xattrs", "--xattrs-include=*", "--numeric-owner", "-xpzf", from, "-C", to]);
+    run(
+        &tool("tar").unwrap(),
+        &["--xattrs", "--xattrs-include=*", "--numeric-owner", "-xpzf", from, "-C", to],
+    );
 
-    let Outcome::Ztoc(ours) = soci::straight(&layer, SPAN, "boot").unwrap().outcome else { panic!("it can be served") };
+    let Outcome::Ztoc(ours) = soci::straight(&layer, SPAN, "boot").unwrap().outcome else {
+        panic!("it can be served")
+    };
     let theirs = image.dir.path().join("soci.ztoc");
     assert!(Oracle::new(&oracle, "build").build(SPAN, TOOL, &layer, &theirs).is_ok());
     let theirs = fs::read(theirs).unwrap();
@@ -131,7 +145,10 @@ fn a_mount_matches_the_unpacked_image() {
         let dir = image.dir.path().join("mounted");
         fs::create_dir_all(&dir).unwrap();
         let at = dir.to_str().unwrap();
-        ociseek(image.dir.path(), &["mount", "--detach", "--quiet", "--no-cache", &image.name(), at]);
+        ociseek(
+            image.dir.path(),
+            &["mount", "--detach", "--quiet", "--no-cache", &image.name(), at],
+        );
         let compared = std::panic::catch_unwind(|| assert_same(&dir, &unpacked));
         unmount(&dir);
         let count = compared.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -142,12 +159,18 @@ fn a_mount_matches_the_unpacked_image() {
 
 #[test]
 fn a_container_is_ready_before_its_image_could_be_pulled() {
-    let (Some(runc), Some(layers), Some(skopeo)) = (kernel(), debian_layers(), tool("skopeo")) else { return };
+    let (Some(runc), Some(layers), Some(skopeo)) = (kernel(), debian_layers(), tool("skopeo"))
+    else {
+        return;
+    };
     let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
     let image = Image::of(&layers.join("debian-rootfs.go.tar.gz"));
     let home = image.dir.path();
     let name = format!("{}/debian:v1", registry.host);
-    run(&skopeo, &["copy", "--quiet", "--dest-tls-verify=false", &image.name(), &format!("docker://{name}")]);
+    run(
+        &skopeo,
+        &["copy", "--quiet", "--dest-tls-verify=false", &image.name(), &format!("docker://{name}")],
+    );
     ociseek(home, &["index", "--quiet", "--no-cache", &name]);
 
     let slow = throttled(&registry.host, HUNDRED_MEGABITS);
@@ -156,7 +179,10 @@ fn a_container_is_ready_before_its_image_could_be_pulled() {
     let at = bundle.to_str().unwrap();
     let stats_file = stats.to_str().unwrap();
     let began = Instant::now();
-    ociseek(home, &["bundle", "--detach", "--quiet", "--stats", stats_file, &format!("{slow}/debian:v1"), at]);
+    ociseek(
+        home,
+        &["bundle", "--detach", "--quiet", "--stats", stats_file, &format!("{slow}/debian:v1"), at],
+    );
     let container = format!("ociseek-boot-{}", std::process::id());
     let mut running = Command::new(&runc)
         .args(["run", "-b", at, &container])
@@ -175,7 +201,10 @@ fn a_container_is_ready_before_its_image_could_be_pulled() {
 
     let began = Instant::now();
     let to = format!("dir:{}", home.join("pulled").display());
-    run(&skopeo, &["copy", "--quiet", "--src-tls-verify=false", &format!("docker://{slow}/debian:v1"), &to]);
+    run(
+        &skopeo,
+        &["copy", "--quiet", "--src-tls-verify=false", &format!("docker://{slow}/debian:v1"), &to],
+    );
     let pulled = began.elapsed();
     let stats: serde_json::Value = serde_json::from_slice(&fs::read(stats).unwrap()).unwrap();
     let figure = |name: &str| {

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::child_process::ChildProcess;
-use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, have, image, image_of, mounts_below, wait_until};
+use crate::support::mounts::{
+    MountProcess, UnmountOnDrop, can_mount, have, image, image_of, mounts_below, wait_until,
+};
 use crate::support::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, masked, tar};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -48,7 +50,13 @@ pub fn rootfs(busybox: &Path) -> Vec<u8> {
     add("etc/passwd", tar::EntryType::Regular, 0o644, passwd, None);
     // Reached by a link that leads out of the image, unless the image's root is respected.
     add("etc/group", tar::EntryType::Symlink, 0o777, b"", Some("/srv/../../etc/group.real"));
-    add("etc/group.real", tar::EntryType::Regular, 0o644, b"root:x:0:\nwww:x:34:\nadm:x:4:web\n", None);
+    add(
+        "etc/group.real",
+        tar::EntryType::Regular,
+        0o644,
+        b"root:x:0:\nwww:x:34:\nadm:x:4:web\n",
+        None,
+    );
     builder.into_inner().unwrap()
 }
 
@@ -73,7 +81,8 @@ fn sandbox() -> Option<Sandbox> {
 
 fn stdout(command: &mut Command) -> (String, Option<i32>) {
     let output = command.stdin(Stdio::null()).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
     (text, output.status.code())
 }
 
@@ -112,14 +121,18 @@ fn nothing_is_left(sandbox: &Sandbox) {
 fn a_container_starts_before_its_image_is_downloaded() {
     let Some(sandbox) = sandbox() else { return };
     let _unmount = UnmountOnDrop(&sandbox);
-    let args = ["bundle", "--detach", "--stats", "stats", "--cache-dir", "cache", "oci:img:v1", "b"];
+    let args =
+        ["bundle", "--detach", "--stats", "stats", "--cache-dir", "cache", "oci:img:v1", "b"];
     let (said, code) = stdout(&mut sandbox.command(&args));
     assert!(
-        code == Some(0) && said.contains("bundle of oci:img:v1 created in ") && said.contains(" to remove it): "),
+        code == Some(0)
+            && said.contains("bundle of oci:img:v1 created in ")
+            && said.contains(" to remove it): "),
         "{said}"
     );
     let (printed, code) = stdout(&mut runc(&sandbox, &name(&sandbox)));
-    let spec: Value = serde_json::from_slice(&std::fs::read(sandbox.path("b/config.json")).unwrap()).unwrap();
+    let spec: Value =
+        serde_json::from_slice(&std::fs::read(sandbox.path("b/config.json")).unwrap()).unwrap();
     let hostname = spec["hostname"].as_str().unwrap();
     assert_eq!(
         printed.replace(hostname, "HOST"),
@@ -128,8 +141,12 @@ fn a_container_starts_before_its_image_is_downloaded() {
     );
     assert_eq!(code, Some(0));
     // Runtimes obey some of the other annotations.
-    let annotations: Vec<&str> = spec["annotations"].as_object().unwrap().keys().map(String::as_str).collect();
-    assert!(annotations.iter().all(|key| key.starts_with("org.opencontainers.image.")), "{annotations:?}");
+    let annotations: Vec<&str> =
+        spec["annotations"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert!(
+        annotations.iter().all(|key| key.starts_with("org.opencontainers.image.")),
+        "{annotations:?}"
+    );
     assert_eq!(spec["annotations"]["org.opencontainers.image.title"], "a title");
     assert_eq!(std::fs::read_dir(sandbox.path("b/upper")).unwrap().count(), 0);
     // Other users must not access the image's programs.
@@ -137,7 +154,8 @@ fn a_container_starts_before_its_image_is_downloaded() {
 
     assert_eq!(sandbox.run(&["bundle", "--rm", "b"]), "--- stderr ---\n--- status 0 ---");
     nothing_is_left(&sandbox);
-    let stats: Value = serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
+    let stats: Value =
+        serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
     let fetched = stats["content"]["bytes_fetched"].as_u64().unwrap();
     assert!(fetched > 0 && fetched < UNREAD as u64 / 2, "{stats}");
 
@@ -146,7 +164,8 @@ fn a_container_starts_before_its_image_is_downloaded() {
     assert_eq!(document["dir"], sandbox.path("b").display().to_string());
     stdout(&mut runc(&sandbox, &name(&sandbox)));
     assert_eq!(sandbox.run(&["bundle", "--rm", "b"]), "--- stderr ---\n--- status 0 ---");
-    let stats: Value = serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
+    let stats: Value =
+        serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
     assert_eq!(stats["content"]["bytes_fetched"], 0, "{stats}");
 }
 
@@ -157,9 +176,23 @@ fn writes_go_to_the_overlay() {
     std::fs::create_dir(sandbox.path("b")).unwrap();
     let script = "echo mine > /etc/passwd; chown 33 /srv/unread; stat -c '%u %s' /srv/unread; cat /etc/passwd; id -u; \
                   cat /etc/hosts | grep -c localhost";
-    let args = ["bundle", "--quiet", "--net", "host", "--entrypoint", "", "oci:img:v1", "b", "--", "sh", "-c", script];
+    let args = [
+        "bundle",
+        "--quiet",
+        "--net",
+        "host",
+        "--entrypoint",
+        "",
+        "oci:img:v1",
+        "b",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
     // The last run uses root, because the image's user has no permission.
-    let args: Vec<&str> = ["bundle", "--detach"].into_iter().chain(args[1..].iter().copied()).collect();
+    let args: Vec<&str> =
+        ["bundle", "--detach"].into_iter().chain(args[1..].iter().copied()).collect();
     assert_eq!(sandbox.run(&args), "--- stderr ---\n--- status 0 ---");
     let config = sandbox.path("b/config.json");
     let mut spec: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
@@ -202,7 +235,9 @@ fn bundles_are_removed_cleanly() {
     let child = run_in_background(&sandbox, &name);
     let (said, code) = stdout(&mut sandbox.command(&["bundle", "--rm", "b"]));
     assert!(
-        code == Some(1) && said.contains("is still running in it") && said.contains("hint: end its container"),
+        code == Some(1)
+            && said.contains("is still running in it")
+            && said.contains("hint: end its container"),
         "{said}"
     );
     assert_eq!(mounts_below(sandbox.dir.path()).len(), 2);
@@ -223,9 +258,17 @@ fn bundles_are_removed_cleanly() {
 
     // A directory that is not ours is kept.
     std::fs::create_dir_all(sandbox.path("b/upper")).unwrap();
-    for args in [&["bundle", "--rm", "b"][..], &["bundle", "oci:img:v1", "b"], &["bundle", "--rm", "nothing"]] {
+    for args in [
+        &["bundle", "--rm", "b"][..],
+        &["bundle", "oci:img:v1", "b"],
+        &["bundle", "--rm", "nothing"],
+    ] {
         let (said, code) = stdout(&mut sandbox.command(args));
-        assert!(code == Some(1) && (said.contains("not an ociseek bundle") || said.contains("not empty")), "{said}");
+        assert!(
+            code == Some(1)
+                && (said.contains("not an ociseek bundle") || said.contains("not empty")),
+            "{said}"
+        );
     }
     assert!(sandbox.path("b/upper").exists());
     std::fs::remove_dir_all(sandbox.path("b")).unwrap();
@@ -250,7 +293,8 @@ fn bundles_are_removed_cleanly() {
         OCI_CONFIG,
         br#"{"os":"windows","architecture":"amd64","rootfs":{"diff_ids":[]},"config":{"Cmd":["cmd"]}}"#,
     );
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": []});
+    let manifest =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": []});
     let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
     layout.tag(manifest, "v1");
     let windows = sandbox.run(&["bundle", "oci:win:v1", "b"]);
@@ -287,7 +331,10 @@ fn directories_accessible_to_others_are_refused() {
     ] {
         let (said, code) = stdout(&mut sandbox.command(&["bundle", "oci:img:v1", dir]));
         assert!(code == Some(1) && said.contains(why) && nothing_in(above), "{dir}: {said}");
-        assert!(dir == "link" || said.contains("hint: root must own DIR and its parent directories"), "{said}");
+        assert!(
+            dir == "link" || said.contains("hint: root must own DIR and its parent directories"),
+            "{said}"
+        );
     }
     let args = ["bundle", "--quiet", "--detach", "oci:img:v1", "sticky/b"];
     assert_eq!(sandbox.run(&args), "--- stderr ---\n--- status 0 ---");
@@ -310,11 +357,16 @@ fn a_trace_lists_what_was_read() {
     std::fs::create_dir(&tmp).unwrap();
     let trace = |args: &[&str]| {
         let mut command = sandbox.command(&[&["trace", "--cache-dir", "cache"], args].concat());
-        command.env("TMPDIR", &tmp).env("PATH", std::env::var_os("PATH").unwrap()).stdin(Stdio::null());
+        command
+            .env("TMPDIR", &tmp)
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .stdin(Stdio::null());
         command
     };
     let output =
-        trace(&["--format", "json", "oci:img:v1", "--", "echo hello; cat /etc/group; exit 7"]).output().unwrap();
+        trace(&["--format", "json", "oci:img:v1", "--", "echo hello; cat /etc/group; exit 7"])
+            .output()
+            .unwrap();
     assert_eq!(output.status.code(), Some(7));
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("hello\nroot:x:0:\n"), "{told}");
@@ -323,7 +375,9 @@ fn a_trace_lists_what_was_read() {
     let touches = report["touches"].as_array().unwrap();
     let paths: Vec<&str> = touches.iter().filter_map(|touch| touch["path"].as_str()).collect();
     assert!(
-        paths.contains(&"bin/busybox") && paths.contains(&"etc/group.real") && !paths.contains(&"srv/unread"),
+        paths.contains(&"bin/busybox")
+            && paths.contains(&"etc/group.real")
+            && !paths.contains(&"srv/unread"),
         "{report}"
     );
     let times: Vec<f64> = touches.iter().map(|touch| touch["ms"].as_f64().unwrap()).collect();
@@ -334,7 +388,9 @@ fn a_trace_lists_what_was_read() {
 
     // The data needed for a start do not depend on the content of the cache.
     let again =
-        trace(&["--format", "json", "oci:img:v1", "--", "echo hello; cat /etc/group; exit 7"]).output().unwrap();
+        trace(&["--format", "json", "oci:img:v1", "--", "echo hello; cat /etc/group; exit 7"])
+            .output()
+            .unwrap();
     let again: Value = serde_json::from_slice(&again.stdout).unwrap();
     assert_eq!(again["content"]["bytes_fetched"], json!(0), "{again}");
     assert_eq!(again["needed"], report["needed"]);
@@ -356,12 +412,18 @@ fn a_trace_lists_what_was_read() {
 
     let (said, code) = stdout(&mut trace(&["--runtime", "no-such-runtime", "oci:img:v1"]));
     assert_eq!(code, Some(1));
-    assert!(said.contains("error: no-such-runtime: not found in PATH\nhint: install an OCI runtime"), "{said}");
+    assert!(
+        said.contains("error: no-such-runtime: not found in PATH\nhint: install an OCI runtime"),
+        "{said}"
+    );
 
     // Other users cannot access its directory, whatever the umask.
     let inner = trace(&["oci:img:v1", "--", "true"]);
     let mut shell = Command::new("sh");
-    shell.args(["-c", "umask 0; exec \"$0\" \"$@\""]).arg(inner.get_program()).args(inner.get_args());
+    shell
+        .args(["-c", "umask 0; exec \"$0\" \"$@\""])
+        .arg(inner.get_program())
+        .args(inner.get_args());
     shell.current_dir(sandbox.dir.path()).env("TMPDIR", &tmp);
     let (said, code) = stdout(&mut shell);
     assert_eq!(code, Some(0), "{said}");
@@ -385,8 +447,9 @@ fn layers_of_zstd_are_traced_and_run_by_their_documents() {
     let Some(sandbox) = sandbox() else { return };
     let _unmount = UnmountOnDrop(&sandbox);
     let tars = [rootfs(&servers::tool("busybox").unwrap()), tar(5, 9, 600_000)];
-    let frames =
-        |parts: &[&[u8]]| -> Vec<u8> { parts.iter().flat_map(|part| zstd::encode_all(*part, 3).unwrap()).collect() };
+    let frames = |parts: &[&[u8]]| -> Vec<u8> {
+        parts.iter().flat_map(|part| zstd::encode_all(*part, 3).unwrap()).collect()
+    };
     let (first, rest) = tars[0].split_at(3_000_000);
     let layers = [(ZSTD, frames(&[first, rest])), (ZSTD, frames(&[&tars[1]]))];
     let size: usize = layers.iter().map(|(_, blob)| blob.len()).sum();
@@ -397,8 +460,10 @@ fn layers_of_zstd_are_traced_and_run_by_their_documents() {
         &tars,
         &json!({"Entrypoint": ["sh", "-c"], "Cmd": ["cat /dir5/file2 >/dev/null && echo READY"]}),
     );
-    let fine = ["index", "--quiet", "--kind=fine", "--min-layer-size=0", "--no-cache", "oci:zst:v1"];
-    let made = |more: &[&str]| assert!(sandbox.run(&[&fine, more].concat()).ends_with("--- status 0 ---"));
+    let fine =
+        ["index", "--quiet", "--kind=fine", "--min-layer-size=0", "--no-cache", "oci:zst:v1"];
+    let made =
+        |more: &[&str]| assert!(sandbox.run(&[&fine, more].concat()).ends_with("--- status 0 ---"));
     made(&[]);
 
     std::fs::create_dir(sandbox.path("tmp")).unwrap();
@@ -410,21 +475,39 @@ fn layers_of_zstd_are_traced_and_run_by_their_documents() {
         String::from_utf8(output.stdout).unwrap()
     };
     let report: Value = serde_json::from_str(&trace(&["--format=json"])).unwrap();
-    let paths: Vec<&Value> = report["touches"].as_array().unwrap().iter().map(|touch| &touch["path"]).collect();
-    assert!(paths.contains(&&json!("bin/busybox")) && paths.contains(&&json!("dir5/file2")), "{report}");
+    let paths: Vec<&Value> =
+        report["touches"].as_array().unwrap().iter().map(|touch| &touch["path"]).collect();
+    assert!(
+        paths.contains(&&json!("bin/busybox")) && paths.contains(&&json!("dir5/file2")),
+        "{report}"
+    );
     assert!(report["content"]["bytes_fetched"].as_u64() < Some(size as u64 / 2), "{report}");
     std::fs::write(sandbox.path("start.jsonl"), trace(&[])).unwrap();
 
     // What the start needs is fetched before it is asked for, and nothing else.
     made(&["--profile=start.jsonl"]);
-    let bundle = ["bundle", "--detach", "--quiet", "--stats", "stats", "--cache-dir", "cache", "oci:zst:v1", "b"];
+    let bundle = [
+        "bundle",
+        "--detach",
+        "--quiet",
+        "--stats",
+        "stats",
+        "--cache-dir",
+        "cache",
+        "oci:zst:v1",
+        "b",
+    ];
     assert_eq!(sandbox.run(&bundle), "--- stderr ---\n--- status 0 ---");
     let (printed, code) = stdout(&mut runc(&sandbox, &name(&sandbox)));
     assert_eq!((printed.trim(), code), ("READY", Some(0)));
     assert_eq!(sandbox.run(&["bundle", "--rm", "b"]), "--- stderr ---\n--- status 0 ---");
     nothing_is_left(&sandbox);
-    let stats: Value = serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
-    assert!(stats["layers"].as_array().unwrap().iter().all(|layer| layer["how"] == "fine"), "{stats}");
+    let stats: Value =
+        serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
+    assert!(
+        stats["layers"].as_array().unwrap().iter().all(|layer| layer["how"] == "fine"),
+        "{stats}"
+    );
     assert!(stats["content"]["bytes_fetched"].as_u64() < Some(size as u64 / 2), "{stats}");
     assert!(stats["phases"]["start"]["bytes"].as_u64() > Some(0), "{stats}");
 }

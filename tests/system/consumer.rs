@@ -108,16 +108,31 @@ impl Consumer {
         let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
         let manifest = &report["images"][0]["manifests"][0];
         let index = manifest["index"]["digest"].as_str().expect("an index").to_owned();
-        let listed =
-            run(&self.regctl, &["--host", &insecure(server), "artifact", "list", &reference, "--format", "body"]);
-        assert!(listed.contains(&index) && listed.contains(SOCI), "{reference}: regctl does not see {index}: {listed}");
-        assert_eq!(manifest["attached"].as_str().expect("it was attached").contains("api"), api, "{manifest}");
+        let listed = run(
+            &self.regctl,
+            &["--host", &insecure(server), "artifact", "list", &reference, "--format", "body"],
+        );
+        assert!(
+            listed.contains(&index) && listed.contains(SOCI),
+            "{reference}: regctl does not see {index}: {listed}"
+        );
+        assert_eq!(
+            manifest["attached"].as_str().expect("it was attached").contains("api"),
+            api,
+            "{manifest}"
+        );
         self.mounts(&reference, &index, &["--v1"]);
 
         // The same image in version 2, with the snapshotter's default settings.
         let enabled = format!("{reference}-soci");
         let output = Command::new(program())
-            .args(["convert", "--min-layer-size=0", "--span-size=1MiB", "--no-cache", "--format=json"])
+            .args([
+                "convert",
+                "--min-layer-size=0",
+                "--span-size=1MiB",
+                "--no-cache",
+                "--format=json",
+            ])
             .args([&reference, &enabled])
             .output()
             .expect("the command runs");
@@ -135,12 +150,22 @@ impl Consumer {
         // What containerd and the snapshotter unpack and fetch stays in memory: on ext4 without a
         // journal, a third of the CPU time of these tests was the search for free inodes.
         let mut command = in_own_mounts(r#"mount -t tmpfs tmpfs "$2" && exec "$0" "$@""#);
-        command.arg(script).arg(&self.programs).arg(folder.path()).args([reference, index]).args(options);
+        command
+            .arg(script)
+            .arg(&self.programs)
+            .arg(folder.path())
+            .args([reference, index])
+            .args(options);
         let output = command.output().expect("the consumer runs");
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{reference}: the real consumer does not take our index:\n{errors}");
+        assert!(
+            output.status.success(),
+            "{reference}: the real consumer does not take our index:\n{errors}"
+        );
         let mut summary: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
-        let Value::Array(requests) = summary["requests"].take() else { panic!("no requests: {summary}") };
+        let Value::Array(requests) = summary["requests"].take() else {
+            panic!("no requests: {summary}")
+        };
         println!("{reference}: {summary}");
         requests
     }
@@ -156,12 +181,21 @@ impl Consumer {
             "v1" => command.args(["index", &reference]),
             _ => command.args(["convert", &reference, &enabled]),
         };
-        command.args(["--min-layer-size=0", "--span-size=256KiB", "--no-cache", "--format=json"]).args(files);
+        command
+            .args(["--min-layer-size=0", "--span-size=256KiB", "--no-cache", "--format=json"])
+            .args(files);
         let output = command.output().expect("the command runs");
-        assert!(output.status.success(), "{reference}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{reference}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
         let place = if mode == "v1" { "/images/0/manifests/0" } else { "/manifests/0" };
-        let index = report.pointer(place).expect("an image")["index"]["digest"].as_str().expect("an index").to_owned();
+        let index = report.pointer(place).expect("an image")["index"]["digest"]
+            .as_str()
+            .expect("an index")
+            .to_owned();
         if mode == "v2" {
             reference = enabled;
         }
@@ -176,7 +210,10 @@ impl Consumer {
         for request in requests.iter().filter(|request| request["method"] == "GET") {
             let path = request["path"].as_str().expect("a path");
             let Some(layer) = layers.iter().find(|layer| path.ends_with(*layer)) else { continue };
-            fetched.insert(((*layer).to_owned(), request["range"].as_str().unwrap_or("all").to_owned()));
+            fetched.insert((
+                (*layer).to_owned(),
+                request["range"].as_str().unwrap_or("all").to_owned(),
+            ));
         }
         // It tests whether the registry supports ranges, and reads the header of each gzip layer.
         fetched.retain(|(_, range)| range != "bytes=0-1" && range != "bytes=0-9");
@@ -194,9 +231,14 @@ impl Consumer {
         let repository = reference.rsplit_once(':').expect("a tag").0;
         let crane = |verb: &str, digest: &str| {
             let mut command = Command::new(&self.crane);
-            let output = command.args([verb, "--insecure", &format!("{repository}@{digest}")]).output();
+            let output =
+                command.args([verb, "--insecure", &format!("{repository}@{digest}")]).output();
             let output = output.expect("crane runs");
-            assert!(output.status.success(), "{digest}: {}", String::from_utf8_lossy(&output.stderr));
+            assert!(
+                output.status.success(),
+                "{digest}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             output.stdout
         };
         let index: Value = serde_json::from_slice(&crane("manifest", index)).expect("JSON");
@@ -214,11 +256,16 @@ impl Consumer {
         let lists = of("application/vnd.amazon.soci.prefetch.v1+json");
         for [layer, list] in &lists {
             let [_, digest] = ztocs.iter().find(|[of, _]| of == layer).expect("a ztoc");
-            let spans = SpanTable::new(Arc::new(ztoc::decode(&crane("blob", digest)).expect("a ztoc"))).expect("spans");
+            let spans =
+                SpanTable::new(Arc::new(ztoc::decode(&crane("blob", digest)).expect("a ztoc")))
+                    .expect("spans");
             let listed = prefetch::parse(&crane("blob", list)).expect("a list");
-            for span in listed.iter().flat_map(|range| (range.start().0..=range.end().0).map(SpanId)) {
+            for span in
+                listed.iter().flat_map(|range| (range.start().0..=range.end().0).map(SpanId))
+            {
                 let range = spans.blob_range(span);
-                wanted.insert((layer.clone(), format!("bytes={}-{}", range.start, range.end.0 - 1)));
+                wanted
+                    .insert((layer.clone(), format!("bytes={}-{}", range.start, range.end.0 - 1)));
             }
         }
         (lists.into_iter().map(|[_, list]| list).collect(), wanted)
@@ -227,17 +274,33 @@ impl Consumer {
     fn push(&self, server: &Server, image: &Image) -> String {
         match image {
             Image::Demo => {
-                let layout = concat!("ocidir://", env!("CARGO_MANIFEST_DIR"), "/fixtures/demo:latest");
+                let layout =
+                    concat!("ocidir://", env!("CARGO_MANIFEST_DIR"), "/fixtures/demo:latest");
                 let reference = format!("{}/test/demo:v1", server.host);
-                run(&self.regctl, &["--host", &insecure(server), "image", "copy", layout, &reference]);
+                run(
+                    &self.regctl,
+                    &["--host", &insecure(server), "image", "copy", layout, &reference],
+                );
                 reference
             }
             Image::Layers(name, layers) => {
                 let reference = format!("{}/test/{name}:v1", server.host);
-                let files: Vec<_> = layers.iter().map(|l| self.corpus.join(l).display().to_string()).collect();
+                let files: Vec<_> =
+                    layers.iter().map(|l| self.corpus.join(l).display().to_string()).collect();
                 let files = files.join(",");
-                run(&self.crane, &["append", "--insecure", "--oci-empty-base", "-f", &files, "-t", &reference]);
-                let platform = ["mutate", "--insecure", "--set-platform", "linux/amd64", "-t", &reference, &reference];
+                run(
+                    &self.crane,
+                    &["append", "--insecure", "--oci-empty-base", "-f", &files, "-t", &reference],
+                );
+                let platform = [
+                    "mutate",
+                    "--insecure",
+                    "--set-platform",
+                    "linux/amd64",
+                    "-t",
+                    &reference,
+                    &reference,
+                ];
                 run(&self.crane, &platform);
                 reference
             }

@@ -33,12 +33,24 @@ const CAUTIOUS: &[(&str, &str)] = &[
         "soci puts a file below what is no directory; unpacking fails, or follows the symlink there",
     ),
     ("empty-xattr", "soci's reader loses such an xattr in some runs and not in others"),
-    ("hard-link-target", "soci serves hard links to directories and of a name to itself, which unpacking refuses"),
-    ("long-name", "soci's reader takes such a name only as long as it is the first child of its directory"),
+    (
+        "hard-link-target",
+        "soci serves hard links to directories and of a name to itself, which unpacking refuses",
+    ),
+    (
+        "long-name",
+        "soci's reader takes such a name only as long as it is the first child of its directory",
+    ),
     ("mode-type-bits", "soci's reader refuses to open such a file as soon as it has content"),
     ("names-root", "soci takes a file in the place of the root for the root"),
-    ("repeated-directory", "soci's oracle does not look at the root, nor at what is replaced once more"),
-    ("size-without-data", "soci's reader misplaces the regular file behind it; it goes well where there is none"),
+    (
+        "repeated-directory",
+        "soci's oracle does not look at the root, nor at what is replaced once more",
+    ),
+    (
+        "size-without-data",
+        "soci's reader misplaces the regular file behind it; it goes well where there is none",
+    ),
 ];
 
 /// The result for a layer and a span size.
@@ -92,7 +104,9 @@ impl Judge<'_> {
         let ours = match indexed {
             Err(_) => return Finding::Wrong("ociseek panicked".into()),
             Ok(Ok(layer)) => match layer.outcome {
-                Outcome::Ztoc(ztoc) if self.answers.knows(&layer.digest, span_size, &ztoc.digest, verify) => {
+                Outcome::Ztoc(ztoc)
+                    if self.answers.knows(&layer.digest, span_size, &ztoc.digest, verify) =>
+                {
                     return if verify { Finding::Same } else { Finding::Equal };
                 }
                 Outcome::Ztoc(ztoc) => {
@@ -104,13 +118,18 @@ impl Judge<'_> {
             Ok(Err(error)) => Err(("error", chain(&error))),
         };
         let built = self.build.build(span_size, TOOL, layer, &self.theirs);
-        let theirs = built.is_ok().then(|| std::fs::read(&self.theirs).expect("soci wrote its ztoc"));
+        let theirs =
+            built.is_ok().then(|| std::fs::read(&self.theirs).expect("soci wrote its ztoc"));
         let finding = match (ours, theirs) {
             (Ok(ours), Some(theirs)) if ours == theirs && !verify => Finding::Equal,
-            (Ok(ours), Some(theirs)) if ours == theirs => match self.verify.verify(&self.theirs, layer) {
-                Verdict::Ok(_) => Finding::Same,
-                other => Finding::Wrong(format!("same ztoc as soci's, but its reader says: {other:?}")),
-            },
+            (Ok(ours), Some(theirs)) if ours == theirs => {
+                match self.verify.verify(&self.theirs, layer) {
+                    Verdict::Ok(_) => Finding::Same,
+                    other => Finding::Wrong(format!(
+                        "same ztoc as soci's, but its reader says: {other:?}"
+                    )),
+                }
+            }
             (Ok(ours), theirs) => {
                 std::fs::write(&self.ours, ours).expect("scratch space");
                 match (self.verify.verify(&self.ours, layer), theirs) {
@@ -118,16 +137,24 @@ impl Judge<'_> {
                         Some(defect) => Finding::Better(defect),
                         None => Finding::Wrong("served right, but the bytes are not soci's".into()),
                     },
-                    (Verdict::Ok(_), None) => Finding::Wrong(format!("soci refuses it: {}", built.detail())),
-                    (other, _) => Finding::Wrong(format!("our ztoc is not served: {other:?}; soci's build: {built:?}")),
+                    (Verdict::Ok(_), None) => {
+                        Finding::Wrong(format!("soci refuses it: {}", built.detail()))
+                    }
+                    (other, _) => Finding::Wrong(format!(
+                        "our ztoc is not served: {other:?}; soci's build: {built:?}"
+                    )),
                 }
             }
-            (Err((code, reason)), None) => Finding::BothRefuse(format!("{code}: {reason} | {}", built.detail())),
+            (Err((code, reason)), None) => {
+                Finding::BothRefuse(format!("{code}: {reason} | {}", built.detail()))
+            }
             (Err((code, reason)), Some(_)) => match self.verify.verify(&self.theirs, layer) {
                 Verdict::Ok(_) if CAUTIOUS.iter().any(|(listed, _)| *listed == code) => {
                     Finding::Cautious(format!("{code}: {reason}"))
                 }
-                Verdict::Ok(_) => Finding::Wrong(format!("soci serves it, refused here: {code}: {reason}")),
+                Verdict::Ok(_) => {
+                    Finding::Wrong(format!("soci serves it, refused here: {code}: {reason}"))
+                }
                 other => Finding::BothRefuse(format!("{code}: {reason} | {}", other.detail())),
             },
         };
@@ -142,15 +169,20 @@ impl Judge<'_> {
 /// checkpoints at output 0, which soci's reader rejects as not monotonic. And a whiteout may be a
 /// hard link to a file of a lower layer, which soci's reader does not find.
 fn known_defect(theirs: &[u8]) -> Option<&'static str> {
-    let at_zero = |list: &[ociseek::ztoc::Checkpoint]| list.iter().filter(|c| c.output == Uncompressed(0)).count();
-    let is_link =
-        |file: &FileMetadata| file.kind == FileKind::HardLink && String::from_utf8_lossy(&file.name).contains(".wh.");
+    let at_zero = |list: &[ociseek::ztoc::Checkpoint]| {
+        list.iter().filter(|c| c.output == Uncompressed(0)).count()
+    };
+    let is_link = |file: &FileMetadata| {
+        file.kind == FileKind::HardLink && String::from_utf8_lossy(&file.name).contains(".wh.")
+    };
     match decode(theirs) {
         Ok(ztoc) if ztoc.files.iter().any(is_link) && servable(&ztoc).is_err() => {
             Some("a whiteout that is a hard link to nothing")
         }
         Ok(ztoc) => match &ztoc.checkpoints {
-            Checkpoints::Gzip { list, .. } if at_zero(list) > 1 => Some("several checkpoints at output 0"),
+            Checkpoints::Gzip { list, .. } if at_zero(list) > 1 => {
+                Some("several checkpoints at output 0")
+            }
             _ => None,
         },
         // Our reader rejects such checkpoints, like soci's.
@@ -183,10 +215,14 @@ fn compare(what: &str, answers: PathBuf, jobs: Vec<(PathBuf, u64)>) {
             scope.spawn(move || {
                 let mut judge = Judge::new(oracle, answers, scratch, number);
                 loop {
-                    let Some((layer, span)) = queue.lock().expect("no panic holds it").next() else { break };
+                    let Some((layer, span)) = queue.lock().expect("no panic holds it").next()
+                    else {
+                        break;
+                    };
                     // soci reads a hundred megabytes back in seconds, so once for each layer is
                     // enough.
-                    let verify = span == 1 << 20 || layer.metadata().is_ok_and(|m| m.len() < 16 << 20);
+                    let verify =
+                        span == 1 << 20 || layer.metadata().is_ok_and(|m| m.len() < 16 << 20);
                     let finding = judge.judge(&layer, span, verify);
                     found.lock().expect("no panic holds it").push((layer, span, finding));
                 }
@@ -205,7 +241,9 @@ fn compare(what: &str, answers: PathBuf, jobs: Vec<(PathBuf, u64)>) {
             Finding::BothRefuse(why) => {
                 format!("refused, and not served by soci: {}", why.split(':').next().unwrap_or(""))
             }
-            Finding::Cautious(why) => format!("refused, a listed exception: {}", why.split(':').next().unwrap_or("")),
+            Finding::Cautious(why) => {
+                format!("refused, a listed exception: {}", why.split(':').next().unwrap_or(""))
+            }
             Finding::Wrong(why) => {
                 wrong.push(format!("{} at {span}: {why}", layer.display()));
                 "WRONG".into()
@@ -225,7 +263,10 @@ fn compare(what: &str, answers: PathBuf, jobs: Vec<(PathBuf, u64)>) {
 }
 
 fn chain(error: &dyn std::error::Error) -> String {
-    std::iter::successors(Some(error), |e| e.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    std::iter::successors(Some(error), |e| e.source())
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
 }
 
 fn files_below(dir: &Path) -> Vec<PathBuf> {
@@ -250,13 +291,21 @@ fn torture_layers_agree_with_soci() {
     let layers = files_below(dir.path());
     assert!(layers.len() > 3000, "only {} layers were made", layers.len());
     // The same seed gives the same layers.
-    let answers = corpus().filter(|corpus| corpus.is_dir()).unwrap_or_else(|| dir.path().to_owned()).join(ANSWERS);
-    compare("torture", answers, layers.iter().flat_map(|l| [4096, 65536].map(|span| (l.clone(), span))).collect());
+    let answers = corpus()
+        .filter(|corpus| corpus.is_dir())
+        .unwrap_or_else(|| dir.path().to_owned())
+        .join(ANSWERS);
+    compare(
+        "torture",
+        answers,
+        layers.iter().flat_map(|l| [4096, 65536].map(|span| (l.clone(), span))).collect(),
+    );
 }
 
 /// The folder that tests/corpus/make fills.
 fn corpus() -> Option<PathBuf> {
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/ociseek-corpus"));
+    let home =
+        || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/ociseek-corpus"));
     std::env::var_os("OCISEEK_CORPUS").map(PathBuf::from).or_else(home)
 }
 
@@ -274,6 +323,9 @@ fn corpus_layers_agree_with_soci() {
     compare(
         "corpus",
         corpus.join(ANSWERS),
-        layers.iter().flat_map(|l| [64 << 10, 1 << 20, 4 << 20].map(|span| (l.clone(), span))).collect(),
+        layers
+            .iter()
+            .flat_map(|l| [64 << 10, 1 << 20, 4 << 20].map(|span| (l.clone(), span)))
+            .collect(),
     );
 }

@@ -36,8 +36,8 @@ use crate::support::corpus::{self, debian_layers};
 use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings};
 use crate::support::fine;
 use crate::support::mounts::{
-    MountProcess, UnmountOnDrop, assert_same, can_mount, compressed, mounts_below, packed, seen, system, unmount,
-    wait_until,
+    MountProcess, UnmountOnDrop, assert_same, can_mount, compressed, mounts_below, packed, seen,
+    system, unmount, wait_until,
 };
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
 
@@ -49,8 +49,11 @@ fn push(registry: &Faulty, tar: &[u8]) {
 
 fn push_with_start(registry: &Faulty, tar: &[u8], start: Vec<Range<SpanId>>) {
     let blob = compressed(tar);
-    let options =
-        LayerOptions { span_size: SpanSize::new(64 << 10).unwrap(), build_tool_identifier: "test".into(), fine: false };
+    let options = LayerOptions {
+        span_size: SpanSize::new(64 << 10).unwrap(),
+        build_tool_identifier: "test".into(),
+        fine: false,
+    };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(&blob).unwrap();
     let Outcome::Ztoc(ztoc) = indexer.finish().unwrap().outcome else { panic!("no ztoc") };
@@ -64,7 +67,8 @@ fn push_with_start(registry: &Faulty, tar: &[u8], start: Vec<Range<SpanId>>) {
     registry.add_blob(config);
     registry.add_blob(blob);
     let (config, blob) = descriptors;
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [blob]});
+    let manifest =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [blob]});
     let manifest = manifest.to_string();
     registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
     fine::attach(registry, manifest.as_bytes(), &[(layer, start)]);
@@ -81,13 +85,16 @@ async fn a_mount_through_a_fine_index_matches_the_packed_files() {
     let mnt = sandbox.path("mnt");
     [&dir, &mnt].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
     everything(&dir);
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     push(&registry, &packed(&dir));
     let image = format!("{}/a/b:v1", registry.host());
     // The statistics of a mount, and its requests for whole documents. Those that only open
     // connections are not counted: the last one may be left out or come after the image is open.
     let look = |cache: &[&str], stats: &str| -> (Value, usize) {
-        let is_whole = |request: &&ReceivedRequest| request.path != "/v2/" && request.header("range").is_none();
+        let is_whole = |request: &&ReceivedRequest| {
+            request.path != "/v2/" && request.header("range").is_none()
+        };
         let whole = || registry.requests().iter().filter(is_whole).count();
         let before = whole();
         let args = [&["mount", "--stats", stats], cache, &[&image, "mnt"]].concat();
@@ -96,10 +103,16 @@ async fn a_mount_through_a_fine_index_matches_the_packed_files() {
             assert_same(&seen(&dir, false), &seen(&mnt, false));
             drop(serving);
         });
-        (serde_json::from_slice(&std::fs::read(sandbox.path(stats)).unwrap()).unwrap(), whole() - before)
+        (
+            serde_json::from_slice(&std::fs::read(sandbox.path(stats)).unwrap()).unwrap(),
+            whole() - before,
+        )
     };
-    let runs =
-        [look(&["--cache-dir", "a"], "first"), look(&["--cache-dir", "b"], "second"), look(&["--no-cache"], "third")];
+    let runs = [
+        look(&["--cache-dir", "a"], "first"),
+        look(&["--cache-dir", "b"], "second"),
+        look(&["--no-cache"], "third"),
+    ];
     for (stats, whole) in &runs {
         // The manifest, the list of referrers, the fallback tag, the config and the fine index.
         assert_eq!(*whole, 5, "{:?}", registry.requests());
@@ -110,8 +123,14 @@ async fn a_mount_through_a_fine_index_matches_the_packed_files() {
         // The same in every run.
         assert_eq!(phases["start"]["bytes"], first["start"]["bytes"]);
         assert_eq!(phases["reading"]["bytes"], first["reading"]["bytes"]);
-        assert_eq!((&phases["start"]["unread_bytes"], &phases["start"]["stopped"]), (&json!(0), &json!(false)));
-        assert!(phases["start"]["bytes"].as_u64() > Some(0) && phases["start"]["requests"].as_u64() <= Some(4));
+        assert_eq!(
+            (&phases["start"]["unread_bytes"], &phases["start"]["stopped"]),
+            (&json!(0), &json!(false))
+        );
+        assert!(
+            phases["start"]["bytes"].as_u64() > Some(0)
+                && phases["start"]["requests"].as_u64() <= Some(4)
+        );
     }
     let (again, whole) = look(&["--cache-dir", "a"], "again");
     assert_eq!(whole, 3, "head, config and fine index are there");
@@ -130,8 +149,10 @@ async fn mount_point_and_registry(sandbox: &Sandbox) -> (PathBuf, Faulty) {
 
 /// The threads of a process that fill the kernel's caches, as directories below /proc.
 fn fillers(process: u32) -> Vec<PathBuf> {
-    let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    let is_filler = |thread: &PathBuf| std::fs::read(thread.join("comm")).is_ok_and(|name| name == b"fill\n");
+    let threads =
+        std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let is_filler =
+        |thread: &PathBuf| std::fs::read(thread.join("comm")).is_ok_and(|name| name == b"fill\n");
     threads.map(|thread| thread.path()).filter(is_filler).collect()
 }
 
@@ -142,7 +163,8 @@ fn is_filling(process: u32) -> bool {
 
 /// What a thread that fills the kernel's caches has open.
 fn files_of_filler(process: u32) -> Vec<String> {
-    let open = fillers(process).into_iter().filter_map(|thread| std::fs::read_dir(thread.join("fd")).ok());
+    let open =
+        fillers(process).into_iter().filter_map(|thread| std::fs::read_dir(thread.join("fd")).ok());
     let names = open.flatten().flatten().filter_map(|file| std::fs::read_link(file.path()).ok());
     names.map(|name| name.display().to_string()).collect()
 }
@@ -159,8 +181,10 @@ async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it(
     push(&registry, &tar);
 
     let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
-    let config = ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
-    let source = Source::Registry(Client::new(config).unwrap().repository(&registry.host(), "a/b").unwrap());
+    let config =
+        ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
+    let source =
+        Source::Registry(Client::new(config).unwrap().repository(&registry.host(), "a/b").unwrap());
     let open = async || {
         let ztocs = ZtocCache::open(None, Arc::clone(&progress));
         let spans = SpanCache::open(Some(&sandbox.path("cache")), 1 << 30, Arc::clone(&progress));
@@ -169,7 +193,14 @@ async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it(
         open(&source, &target, &options, &Caches { ztocs, spans }, &progress).await.unwrap()
     };
     let mount = |image: &RootFs, options: &FuseOptions| {
-        FuseMount::new(Arc::clone(&image.tree), image.content.clone(), &mnt, options, Handle::current()).unwrap()
+        FuseMount::new(
+            Arc::clone(&image.tree),
+            image.content.clone(),
+            &mnt,
+            options,
+            Handle::current(),
+        )
+        .unwrap()
     };
     let fill = FuseOptions { fill: true, ..FuseOptions::default() };
     // The paths of the files that the recorded start has or lacks all of, with their ranges of the
@@ -181,10 +212,15 @@ async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it(
             .filter_map(|id| {
                 let NodeKind::File(extent) = image.tree.node(id).kind else { return None };
                 let range = extent.offset..extent.offset + extent.size;
-                let is_in = start.iter().any(|(_, start)| start.start <= range.start && range.end <= start.end);
-                let is_out = start.iter().all(|(_, start)| range.end <= start.start || start.end <= range.start);
+                let is_in = start
+                    .iter()
+                    .any(|(_, start)| start.start <= range.start && range.end <= start.end);
+                let is_out = start
+                    .iter()
+                    .all(|(_, start)| range.end <= start.start || start.end <= range.start);
                 let path = mnt.join(OsStr::from_bytes(&image.tree.path(id)));
-                (if has { is_in } else { is_out }).then_some((path, range.start.0 as usize..range.end.0 as usize))
+                (if has { is_in } else { is_out })
+                    .then_some((path, range.start.0 as usize..range.end.0 as usize))
             })
             .collect()
     };
@@ -207,7 +243,9 @@ async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it(
     let content = &image.content;
     tokio::task::block_in_place(|| {
         let mounted = mount(&image, &fill);
-        wait_until("the caches are filled", || content.stats().disk_hits > 0 && !is_filling(std::process::id()));
+        wait_until("the caches are filled", || {
+            content.stats().disk_hits > 0 && !is_filling(std::process::id())
+        });
         // What the kernel has begun to read ahead may arrive later.
         let mut before = ContentStats::default();
         while before != content.stats() {
@@ -224,12 +262,19 @@ async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it(
     // What a program reads is recorded, so the kernel must ask for it.
     let image = open().await;
     tokio::task::block_in_place(|| {
-        let layers: Vec<Digest> = image.layers.iter().map(|layer| layer.descriptor.digest).collect();
+        let layers: Vec<Digest> =
+            image.layers.iter().map(|layer| layer.descriptor.digest).collect();
         let tree = Arc::clone(&image.tree);
         let content = image.content.clone();
-        let recorder =
-            Arc::new(ReadRecorder::new(tree, content, layers, Record::Memory(1 << 10), Arc::clone(&progress)));
-        let mounted = mount(&image, &FuseOptions { recorder: Some(Arc::clone(&recorder)), ..fill.clone() });
+        let recorder = Arc::new(ReadRecorder::new(
+            tree,
+            content,
+            layers,
+            Record::Memory(1 << 10),
+            Arc::clone(&progress),
+        ));
+        let mounted =
+            mount(&image, &FuseOptions { recorder: Some(Arc::clone(&recorder)), ..fill.clone() });
         let files = files(&image, true);
         assert_read(&files);
         assert!(recorder.touches().len() >= files.len());
@@ -269,15 +314,19 @@ async fn a_process_killed_while_it_fills_the_kernels_caches_leaves_nobody_waitin
     let mount = ["mount", &name, "mnt"];
     tokio::task::block_in_place(|| {
         let mut serving = MountProcess::start(&sandbox, &mount);
-        let files: Vec<PathBuf> = seen(&mnt, false).into_keys().map(|path| mnt.join(path)).collect();
-        let contents: Vec<Vec<u8>> = files.iter().map(|file| std::fs::read(file).unwrap_or_default()).collect();
+        let files: Vec<PathBuf> =
+            seen(&mnt, false).into_keys().map(|path| mnt.join(path)).collect();
+        let contents: Vec<Vec<u8>> =
+            files.iter().map(|file| std::fs::read(file).unwrap_or_default()).collect();
         let files = Arc::new(files.into_iter().zip(contents).collect::<Vec<_>>());
         serving.child.signal(rustix::process::Signal::TERM);
         assert!(serving.end().success());
 
         let mut filling = 0;
         for pause in 0..30 {
-            let mut child = ChildProcess::spawn(sandbox.command(&mount).stderr(Stdio::null()).stdin(Stdio::null()));
+            let mut child = ChildProcess::spawn(
+                sandbox.command(&mount).stderr(Stdio::null()).stdin(Stdio::null()),
+            );
             while mounts_below(&mnt).is_empty() {
                 assert!(child.ended().is_none(), "it did not mount");
             }
@@ -335,20 +384,26 @@ async fn reads_from_memory_do_not_wait_for_busy_workers() {
     push(&registry, &tar);
 
     let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
-    let config = ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
-    let source = Source::Registry(Client::new(config).unwrap().repository(&registry.host(), "a/b").unwrap());
+    let config =
+        ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
+    let source =
+        Source::Registry(Client::new(config).unwrap().repository(&registry.host(), "a/b").unwrap());
     let ztocs = ZtocCache::open(None, Arc::clone(&progress));
     let caches = Caches { ztocs, spans: SpanCache::open(None, 0, Arc::clone(&progress)) };
-    let workers = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let workers =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let opening = async move {
-        open(&source, &Target::Tag("v1".into()), &OpenOptions::default(), &caches, &progress).await.unwrap()
+        open(&source, &Target::Tag("v1".into()), &OpenOptions::default(), &caches, &progress)
+            .await
+            .unwrap()
     };
     let image = workers.spawn(opening).await.unwrap();
     tokio::task::block_in_place(|| {
         let tree = Arc::clone(&image.tree);
         let content = image.content.clone();
         let options = FuseOptions::default();
-        let mounted = FuseMount::new(tree, content, &mnt, &options, workers.handle().clone()).unwrap();
+        let mounted =
+            FuseMount::new(tree, content, &mnt, &options, workers.handle().clone()).unwrap();
         let file = |number: usize| mnt.join(format!("dir1/file{number}"));
         let first = read_at(&file(0), 0).recv_timeout(PATIENCE).unwrap();
 
@@ -389,8 +444,10 @@ fn assert_unpacked(layout: &Path, tag: &str) {
     let output = sandbox.command(&index).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
-    let blob = |digest: &Value| layout.join("blobs").join(digest.as_str().unwrap().replace(':', "/"));
-    let parse = |path: &Path| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap();
+    let blob =
+        |digest: &Value| layout.join("blobs").join(digest.as_str().unwrap().replace(':', "/"));
+    let parse =
+        |path: &Path| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap();
     let listed = parse(&layout.join("index.json"));
     let is_it = |entry: &&Value| entry["annotations"]["org.opencontainers.image.ref.name"] == tag;
     let entry = listed["manifests"].as_array().unwrap().iter().find(is_it).unwrap();
@@ -398,14 +455,20 @@ fn assert_unpacked(layout: &Path, tag: &str) {
     for layer in manifest["layers"].as_array().unwrap() {
         unpack(&blob(&layer["digest"]), &unpacked);
     }
-    let serving = MountProcess::start(&sandbox, &["mount", "--stats", "stats", "--cache-dir", "cache", &name, "mnt"]);
+    let serving = MountProcess::start(
+        &sandbox,
+        &["mount", "--stats", "stats", "--cache-dir", "cache", &name, "mnt"],
+    );
     let expected = seen(&unpacked, false);
     let found = seen(&mnt, false);
     assert!(expected.len() > 1, "{name}: nothing was unpacked");
     assert_same(&expected, &found);
     drop(serving);
     let stats = parse(&sandbox.path("stats"));
-    assert!(stats["layers"].as_array().unwrap().iter().all(|layer| layer["how"] == "fine"), "{name}: {stats}");
+    assert!(
+        stats["layers"].as_array().unwrap().iter().all(|layer| layer["how"] == "fine"),
+        "{name}: {stats}"
+    );
 }
 
 /// The Debian image of the corpus with a gzip layer and with each of its layers of zstd, and every

@@ -23,7 +23,9 @@ use serde_json::json;
 use crate::support::faulty::{
     Faulty, ReceivedRequest, RegistrySettings, body_of, cut, damaged, hang_up, problem, stalls,
 };
-use crate::support::mounts::{MountProcess, UnmountOnDrop, architecture, can_mount, compressed, wait_until};
+use crate::support::mounts::{
+    MountProcess, UnmountOnDrop, architecture, can_mount, compressed, wait_until,
+};
 use crate::support::random::Random;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
 use crate::support::{holds, number_in};
@@ -126,7 +128,8 @@ struct Counts {
 
 /// The reads of a start, as `mount --record` writes them: of each large file, and of ten others.
 fn recorded_start() -> String {
-    let large = (0..FILES[0].0).flat_map(|file| [0, 2_000_000].map(|at| (format!("dir1/file{file}"), at)));
+    let large =
+        (0..FILES[0].0).flat_map(|file| [0, 2_000_000].map(|at| (format!("dir1/file{file}"), at)));
     let others = (0..10).map(|file| (format!("dir2/file{file}"), 0));
     let line = |(path, offset): (String, u64)| {
         json!({"ms": 1.0, "path": path, "layer": "sha256:0", "offset": offset, "size": 100_000, "spans": []})
@@ -138,8 +141,12 @@ fn recorded_start() -> String {
 /// A registry with an image of a gzip layer, a second one and a zstd one, under a tag of each kind,
 /// and its files.
 async fn image(sandbox: &Sandbox) -> (Faulty, BTreeMap<PathBuf, Vec<u8>>) {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, bearer: Some(None), ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings {
+        referrers: true,
+        bearer: Some(None),
+        ..RegistrySettings::default()
+    })
+    .await;
     let mut layers = Vec::new();
     let mut diff_ids = Vec::new();
     let mut files = BTreeMap::new();
@@ -215,7 +222,14 @@ fn fault(kind: u64, seen: &ReceivedRequest, faulty: &Faulty) -> Option<Response<
 }
 
 /// Reads random parts of random files, each of them right.
-fn reader(number: usize, seed: u64, mnt: &Path, files: &BTreeMap<PathBuf, Vec<u8>>, begun: Instant, counts: &Counts) {
+fn reader(
+    number: usize,
+    seed: u64,
+    mnt: &Path,
+    files: &BTreeMap<PathBuf, Vec<u8>>,
+    begun: Instant,
+    counts: &Counts,
+) {
     let mut random = Random::new(seed, number as u64 + 1);
     let names: Vec<&PathBuf> = files.keys().collect();
     let mut piece = vec![0; PIECE as usize];
@@ -239,7 +253,11 @@ fn reader(number: usize, seed: u64, mnt: &Path, files: &BTreeMap<PathBuf, Vec<u8
                 counts.bytes.fetch_add(read as u64, Ordering::Relaxed);
             }
             Ok(read) => {
-                counts.wrong.lock().unwrap().push(format!("{}: {read} bytes at {at}", name.display()));
+                counts
+                    .wrong
+                    .lock()
+                    .unwrap()
+                    .push(format!("{}: {read} bytes at {at}", name.display()));
             }
             Err(_) => {
                 counts.failed.fetch_add(1, Ordering::Relaxed);
@@ -292,7 +310,8 @@ fn every_byte_is_right_under_load_and_faults() {
     let mnt = sandbox.path("mnt");
     let cache = sandbox.path("cache");
     std::fs::create_dir(&mnt).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let counts = Arc::new(Counts::default());
     let (honest, files) = runtime.block_on(image(&sandbox));
     let requests = AtomicU64::new(0);
@@ -305,7 +324,10 @@ fn every_byte_is_right_under_load_and_faults() {
         }
         let kind = random.below(7);
         // A client that is refused with a new token too gives up.
-        if kind == REVOKES && (revoked.lock().unwrap()).replace(Instant::now()).is_some_and(|at| at.elapsed() < REFUSED)
+        if kind == REVOKES
+            && (revoked.lock().unwrap())
+                .replace(Instant::now())
+                .is_some_and(|at| at.elapsed() < REFUSED)
         {
             return None;
         }
@@ -313,7 +335,8 @@ fn every_byte_is_right_under_load_and_faults() {
         fault(kind, seen, faulty)
     }));
     let deadline = format!("--deadline={DEADLINE}");
-    let options = ["mount", &deadline, "--cache-dir=cache", "--cache-size=16MiB", "--stall-timeout=2s"];
+    let options =
+        ["mount", &deadline, "--cache-dir=cache", "--cache-size=16MiB", "--stall-timeout=2s"];
     let start = |kind: &str| {
         let name = format!("{}/a/b:{kind}", registry.host());
         MountProcess::start(&sandbox, &[&options[..], &[&*name, "mnt"]].concat())
@@ -365,11 +388,20 @@ fn every_byte_is_right_under_load_and_faults() {
                 _ => {}
             }
             let now = begun.elapsed();
-            for began in counts.began.iter().map(|began| began.load(Ordering::Relaxed)).filter(|began| *began > 0) {
+            for began in counts
+                .began
+                .iter()
+                .map(|began| began.load(Ordering::Relaxed))
+                .filter(|began| *began > 0)
+            {
                 let takes = now.saturating_sub(Duration::from_millis(began));
                 // A scope waits for its threads, so a panic would hang with the reader.
                 if takes > HANGS {
-                    counts.wrong.lock().unwrap().push(format!("a read hangs for {takes:?}: {}", serving.stderr()));
+                    counts
+                        .wrong
+                        .lock()
+                        .unwrap()
+                        .push(format!("a read hangs for {takes:?}: {}", serving.stderr()));
                 }
             }
         }
@@ -410,7 +442,9 @@ fn every_byte_is_right_under_load_and_faults() {
         serving = start(kind);
         for (name, content) in &files {
             // What missed the deadline is not waited for again within a second.
-            wait_until("a file", || std::fs::read(mnt.join(name)).is_ok_and(|read| read == *content));
+            wait_until("a file", || {
+                std::fs::read(mnt.join(name)).is_ok_and(|read| read == *content)
+            });
         }
     }
     assert!(most.descriptors < 400, "{} descriptors", most.descriptors);

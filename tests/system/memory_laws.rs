@@ -29,7 +29,8 @@ fn listed(mnt: &Path) -> usize {
                 left.push(entry.path());
             } else if metadata.is_file() && read < READ {
                 read += 1;
-                let _ = File::open(entry.path()).and_then(|file| file.read_at(&mut [0; 4096], metadata.len() / 2));
+                let _ = File::open(entry.path())
+                    .and_then(|file| file.read_at(&mut [0; 4096], metadata.len() / 2));
             }
         }
     }
@@ -54,13 +55,14 @@ async fn mounted_hostile_images_stay_below_the_memory_limit() {
     let mut mounts = 0;
     for HostileImage { what, name, .. } in images(&registry) {
         let mut files = None;
-        let ended = run_until(&sandbox, &["mount", "--no-cache", "--deadline=5", &name, "mnt"], |log| {
-            let is_mounted = std::fs::read_to_string(log).unwrap().contains(" read so far\n");
-            if is_mounted {
-                files = Some(listed(&mnt));
-            }
-            is_mounted
-        });
+        let ended =
+            run_until(&sandbox, &["mount", "--no-cache", "--deadline=5", &name, "mnt"], |log| {
+                let is_mounted = std::fs::read_to_string(log).unwrap().contains(" read so far\n");
+                if is_mounted {
+                    files = Some(listed(&mnt));
+                }
+                is_mounted
+            });
         mounts += usize::from(files.is_some());
         let files = files.map_or("not mounted".to_owned(), |files| format!("{files} files"));
         table += &format!("{what:>40}: {} MiB, {files}, {:?}\n", ended.peak / MIB, ended.code);

@@ -47,7 +47,10 @@ fn pip_installs_the_wheel_and_removes_it() {
     run(&in_venv("pip"), &["install", "--quiet", "--no-index", &wheel]);
     assert_eq!(run(&in_venv("ociseek"), &["--version"]), format!("ociseek {VERSION}\n"));
     let shown = run(&in_venv("pip"), &["show", "--files", "ociseek"]);
-    assert!(shown.contains(&format!("Version: {VERSION}\n")) && shown.contains("licenses/LICENSE"), "{shown}");
+    assert!(
+        shown.contains(&format!("Version: {VERSION}\n")) && shown.contains("licenses/LICENSE"),
+        "{shown}"
+    );
     run(&in_venv("pip"), &["uninstall", "--quiet", "--yes", "ociseek"]);
     assert!(!in_venv("ociseek").exists());
 }
@@ -60,7 +63,10 @@ fn below(dir: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn apt_installs_the_package_in_a_clean_root_and_removes_it() {
-    let (Some(layers), true) = (debian_layers(), can_mount() && have(&["dpkg-deb", "chroot"])) else { return };
+    let (Some(layers), true) = (debian_layers(), can_mount() && have(&["dpkg-deb", "chroot"]))
+    else {
+        return;
+    };
     let dir = tempfile::tempdir().unwrap();
     let deb = packed("deb", dir.path(), program_then_dir);
     let root = dir.path().join("root");
@@ -70,7 +76,14 @@ fn apt_installs_the_package_in_a_clean_root_and_removes_it() {
     let before = below(&root);
     std::fs::copy(&deb, root.join("package.deb")).unwrap();
     let in_root = |arguments: &[&str]| run(Path::new("chroot"), &[&[at], arguments].concat());
-    let quiet = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "--no-install-recommends", "-y"];
+    let quiet = [
+        "env",
+        "DEBIAN_FRONTEND=noninteractive",
+        "apt-get",
+        "-qq",
+        "--no-install-recommends",
+        "-y",
+    ];
     in_root(&[&quiet[..], &["install", "/package.deb"]].concat());
     assert_eq!(in_root(&["ociseek", "--version"]), format!("ociseek {VERSION}\n"));
     for path in [
@@ -94,7 +107,8 @@ fn apt_installs_the_package_in_a_clean_root_and_removes_it() {
 fn a_pod_installs_the_snapshotter(root: &Path) {
     let systemctl = root.join("usr/bin/systemctl");
     let calls = root.join("calls");
-    let script = "#!/bin/sh\necho \"$*\" >> /calls\ntest ! -e /fails || { echo no bus >&2; exit 1; }\n";
+    let script =
+        "#!/bin/sh\necho \"$*\" >> /calls\ntest ! -e /fails || { echo no bus >&2; exit 1; }\n";
     std::fs::write(&systemctl, script).unwrap();
     std::fs::set_permissions(&systemctl, std::fs::Permissions::from_mode(0o755)).unwrap();
     let config = root.parent().unwrap().join("config.toml");
@@ -121,7 +135,8 @@ fn a_pod_installs_the_snapshotter(root: &Path) {
     }
     let installed = std::fs::read_to_string(root.join("etc/ociseek/snapshotter.toml")).unwrap();
     assert_eq!(installed, "memory = \"2GiB\"\n");
-    let unit = std::fs::read_to_string(root.join("etc/systemd/system/ociseek-snapshotter.service")).unwrap();
+    let unit = std::fs::read_to_string(root.join("etc/systemd/system/ociseek-snapshotter.service"))
+        .unwrap();
     assert!(unit.contains("KillMode=process\n"), "{unit}");
     let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
     let (path, _) = command.split_once(' ').unwrap();
@@ -139,22 +154,38 @@ fn the_container_image_runs_as_any_user() {
     }
     let sandbox = Sandbox::new();
     let _unmount = UnmountOnDrop(&sandbox);
-    let image = packed("image", &sandbox.path("made"), |program, dir| [format!("{dir}/image"), program.to_owned()]);
+    let image = packed("image", &sandbox.path("made"), |program, dir| {
+        [format!("{dir}/image"), program.to_owned()]
+    });
     assert_eq!(image, format!("oci:{}:{VERSION}", sandbox.path("made/image").display()));
     // An independent reader accepts it.
     run(
         Path::new("skopeo"),
-        &["copy", "--quiet", "--all", &image, &format!("oci:{}:v1", sandbox.path("copy").display())],
+        &[
+            "copy",
+            "--quiet",
+            "--all",
+            &image,
+            &format!("oci:{}:v1", sandbox.path("copy").display()),
+        ],
     );
-    let output = sandbox.command(&["bundle", "--detach", "--no-cache", "oci:copy:v1", "b"]).output().unwrap();
+    let output = sandbox
+        .command(&["bundle", "--detach", "--no-cache", "oci:copy:v1", "b"])
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let mut spec: Value = serde_json::from_slice(&std::fs::read(sandbox.path("b/config.json")).unwrap()).unwrap();
-    assert_eq!((&spec["process"]["user"]["uid"], &spec["process"]["user"]["gid"]), (&json!(65532), &json!(65532)));
+    let mut spec: Value =
+        serde_json::from_slice(&std::fs::read(sandbox.path("b/config.json")).unwrap()).unwrap();
+    assert_eq!(
+        (&spec["process"]["user"]["uid"], &spec["process"]["user"]["gid"]),
+        (&json!(65532), &json!(65532))
+    );
     assert_eq!(spec["process"]["args"], json!(["/ociseek"]));
     spec["process"]["args"] = json!(["/ociseek", "--version"]);
     std::fs::write(sandbox.path("b/config.json"), spec.to_string()).unwrap();
     let name = format!("ociseek-image-{}", std::process::id());
-    let printed = run(Path::new("runc"), &["run", "-b", sandbox.path("b").to_str().unwrap(), &name]);
+    let printed =
+        run(Path::new("runc"), &["run", "-b", sandbox.path("b").to_str().unwrap(), &name]);
     assert_eq!(printed, format!("ociseek {VERSION}\n"));
     run(Path::new(program()), &["bundle", "--rm", sandbox.path("b").to_str().unwrap()]);
 }
@@ -165,12 +196,22 @@ fn the_formula_names_the_files_of_a_release() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("ociseek-x86_64-unknown-linux-musl.tar.gz.sha256"), "c0ffee  x\n").unwrap();
+    std::fs::write(
+        dir.path().join("ociseek-x86_64-unknown-linux-musl.tar.gz.sha256"),
+        "c0ffee  x\n",
+    )
+    .unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/homebrew");
-    let output = Command::new(script).arg(dir.path()).env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
+    let output =
+        Command::new(script).arg(dir.path()).env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let formula = String::from_utf8(output.stdout).unwrap();
-    for line in ["  on_linux do", "    on_intel do", "      sha256 \"c0ffee\"", &format!("  version \"{VERSION}\"")] {
+    for line in [
+        "  on_linux do",
+        "    on_intel do",
+        "      sha256 \"c0ffee\"",
+        &format!("  version \"{VERSION}\""),
+    ] {
         assert!(formula.lines().any(|found| found == line), "{line}: {formula}");
     }
     assert!(!formula.contains("on_arm"), "{formula}");

@@ -15,10 +15,14 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::flatten::entry::{self, device, dir, fifo, file, hard_link, opaque, symlink as link, whiteout};
+use crate::flatten::entry::{
+    self, device, dir, fifo, file, hard_link, opaque, symlink as link, whiteout,
+};
 use crate::support::child_process::{ChildProcess, kill, processes_with};
 use crate::support::corpus::debian_layers;
-use crate::support::mounts::{FileAttributes, assert_same, can_mount, compressed, mounts_below, seen, wait_until};
+use crate::support::mounts::{
+    FileAttributes, assert_same, can_mount, compressed, mounts_below, seen, wait_until,
+};
 use crate::support::sandbox::program;
 use crate::support::servers::{Server, run, tool};
 use crate::support::throttle::throttled_and_counted;
@@ -52,10 +56,14 @@ impl Machine {
         fs::create_dir(machine.at("layers")).unwrap();
         for (name, store) in [("lazy", true), ("whole", false)] {
             let at = machine.at(name);
-            let stores = format!("[storage.options]\nadditionallayerstores = [\"{}:ref\"]\n", machine.at("layers"));
+            let stores = format!(
+                "[storage.options]\nadditionallayerstores = [\"{}:ref\"]\n",
+                machine.at("layers")
+            );
             let stores = if store { stores } else { String::new() };
-            let storage =
-                format!("[storage]\ndriver = \"overlay\"\ngraphroot = \"{at}/graph\"\nrunroot = \"{at}/run\"\n");
+            let storage = format!(
+                "[storage]\ndriver = \"overlay\"\ngraphroot = \"{at}/graph\"\nrunroot = \"{at}/run\"\n"
+            );
             fs::write(machine.at(&format!("{name}.conf")), storage + &stores).unwrap();
         }
         fs::write(machine.at("containers.conf"), ENGINE).unwrap();
@@ -98,7 +106,14 @@ impl Machine {
     /// The command of a store with further options.
     fn store_command(&self, more: &[&str]) -> Command {
         let mut command = Command::new(program());
-        let arguments = ["store", "--root", &self.at("state"), "--cache-dir", &self.at("cache"), &self.at("layers")];
+        let arguments = [
+            "store",
+            "--root",
+            &self.at("state"),
+            "--cache-dir",
+            &self.at("cache"),
+            &self.at("layers"),
+        ];
         command.args(arguments).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::null()).env("HOME", self.dir.path());
         command
@@ -116,7 +131,8 @@ impl Machine {
         let before = fs::read_to_string(&log).unwrap().len();
         let mut command = self.store_command(more);
         command.stderr(file);
-        let mut store = Store { child: ChildProcess::spawn(&mut command), log: PathBuf::from(log), before };
+        let mut store =
+            Store { child: ChildProcess::spawn(&mut command), log: PathBuf::from(log), before };
         wait_until("the store is ready", || {
             assert!(store.child.ended().is_none(), "{}", store.log());
             store.log().contains("layers are served at ")
@@ -138,7 +154,10 @@ impl Machine {
         said(&self.try_podman(storage, &["image", "umount", image]));
         files.remove(Path::new(""));
         // Overlayfs does not count the links of directories.
-        files.values_mut().filter(|file| file.mode & 0o170_000 == 0o040_000).for_each(|file| file.links = 0);
+        files
+            .values_mut()
+            .filter(|file| file.mode & 0o170_000 == 0o040_000)
+            .for_each(|file| file.links = 0);
         files
     }
 }
@@ -149,7 +168,10 @@ impl Drop for Machine {
             let _ = self.command(storage, &["rm", "--all", "--force", "--time", "0"]).output();
         }
         for line in mounts_below(self.dir.path()).iter().rev() {
-            let _ = Command::new("umount").arg("-l").arg(line.split(' ').nth(1).unwrap_or_default()).status();
+            let _ = Command::new("umount")
+                .arg("-l")
+                .arg(line.split(' ').nth(1).unwrap_or_default())
+                .status();
         }
     }
 }
@@ -200,8 +222,30 @@ impl Images {
     fn push(&self, name: &str, layers: &[&Path]) -> String {
         let reference = format!("{}/{name}", self.server.host);
         let layers: Vec<_> = layers.iter().map(|layer| layer.to_str().unwrap()).collect();
-        run(&self.crane, &["append", "--insecure", "--oci-empty-base", "-f", &layers.join(","), "-t", &reference]);
-        run(&self.crane, &["mutate", "--insecure", "--set-platform", "linux/amd64", "-t", &reference, &reference]);
+        run(
+            &self.crane,
+            &[
+                "append",
+                "--insecure",
+                "--oci-empty-base",
+                "-f",
+                &layers.join(","),
+                "-t",
+                &reference,
+            ],
+        );
+        run(
+            &self.crane,
+            &[
+                "mutate",
+                "--insecure",
+                "--set-platform",
+                "linux/amd64",
+                "-t",
+                &reference,
+                &reference,
+            ],
+        );
         format!("{}/{name}", self.link)
     }
 
@@ -253,11 +297,15 @@ fn podman_starts_images_lazily_and_releases_them() {
     images.push("two:v1", &[&files]);
     store.end(Signal::KILL);
     let store = machine.store(&["--replace"]);
-    assert_eq!(machine.shell(&two, "cat /f011 /etc/issue"), machine.shell(&two, "cat /f011 /etc/issue"));
+    assert_eq!(
+        machine.shell(&two, "cat /f011 /etc/issue"),
+        machine.shell(&two, "cat /f011 /etc/issue")
+    );
     assert!(machine.shell(&two, "cat /etc/issue").contains("Debian"));
 
     // A store that is stopped serves its containers until they end. The next one is used meanwhile.
-    let container = machine.podman(&["run", "--detach", &two, "/bin/sh", "-c", "while :; do sleep 1; done"]);
+    let container =
+        machine.podman(&["run", "--detach", &two, "/bin/sh", "-c", "while :; do sleep 1; done"]);
     let exec = |script: &str| machine.podman(&["exec", container.trim(), "/bin/sh", "-c", script]);
     exec("true");
     store.child.signal(Signal::TERM);
@@ -276,9 +324,14 @@ fn podman_starts_images_lazily_and_releases_them() {
     let store = machine.store(&["--deadline", "2s"]);
     assert_eq!(machine.shell(&two, "echo READY"), "READY\n");
     images.server.signal(Signal::STOP);
-    let output =
-        machine.try_podman("lazy", &["run", "--rm", &two, "/bin/sh", "-c", "cat /usr/share/common-licenses/GPL-2"]);
-    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("error"), "{output:?}");
+    let output = machine.try_podman(
+        "lazy",
+        &["run", "--rm", &two, "/bin/sh", "-c", "cat /usr/share/common-licenses/GPL-2"],
+    );
+    assert!(
+        !output.status.success() && String::from_utf8_lossy(&output.stderr).contains("error"),
+        "{output:?}"
+    );
     assert!(store.log().contains("warning: "), "{}", store.log());
     machine.podman(&["rmi", &two]);
     assert_eq!(machine.used(), 0);
@@ -297,14 +350,16 @@ fn containers_outlive_a_store_that_is_killed() {
     images.index("two:v1", &["--kind", "fine", "--min-layer-size=0"]);
     let mut store = machine.store(&[]);
     machine.podman(&["pull", "--quiet", &two]);
-    let container = machine.podman(&["run", "--detach", &two, "/bin/sh", "-c", "while :; do sleep 1; done"]);
+    let container =
+        machine.podman(&["run", "--detach", &two, "/bin/sh", "-c", "while :; do sleep 1; done"]);
     let exec = |script: &str| machine.podman(&["exec", container.trim(), "/bin/sh", "-c", script]);
     assert!(exec("cat /etc/issue").contains("Debian"));
     let mounted = mounts_below(Path::new(&machine.at("layers")));
     // What is read waits for the next store, also one that is started as by the systemd unit.
-    for (more, file, content) in
-        [(&[][..], "GPL-3", "GNU GENERAL PUBLIC LICENSE"), (&["--replace"], "Artistic", "Artistic License")]
-    {
+    for (more, file, content) in [
+        (&[][..], "GPL-3", "GNU GENERAL PUBLIC LICENSE"),
+        (&["--replace"], "Artistic", "Artistic License"),
+    ] {
         wait_until("a process keeps the device", || machine.keepers().len() == 1);
         store.end(Signal::KILL);
         store = std::thread::scope(|scope| {
@@ -319,7 +374,10 @@ fn containers_outlive_a_store_that_is_killed() {
     // A second store does not disturb one that is alive.
     let mut refused = machine.store_command(&["--replace"]);
     let output = refused.stderr(Stdio::piped()).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stderr).contains("another layer store uses it"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("another layer store uses it"),
+        "{output:?}"
+    );
     assert!(exec("cat /usr/share/common-licenses/BSD").contains("Redistribution"));
     // Without the process that keeps the device, containers must be started again.
     kill(&machine.keepers());
@@ -398,7 +456,9 @@ fn files_are_those_that_podman_unpacks() {
         let mut lazy = machine.files("lazy", image);
         let mut whole = machine.files("whole", image);
         // Directories without an entry get the time of unpacking.
-        let is_implied = |file: &&mut FileAttributes| file.mode & 0o170_000 == 0o040_000 && file.time == Some((0, 0));
+        let is_implied = |file: &&mut FileAttributes| {
+            file.mode & 0o170_000 == 0o040_000 && file.time == Some((0, 0))
+        };
         for (path, file) in lazy.iter_mut().map(|(path, file)| (path.clone(), file)) {
             if is_implied(&file) {
                 file.time = None;
@@ -437,12 +497,23 @@ fn a_store_has_only_layers_of_images_in_registries() {
         assert_eq!(fault(&root.join(name)), Errno::NOENT, "{name}");
     }
     assert_eq!(fault(&root.join(&longest)), Errno::NAMETOOLONG);
-    for name in ["oci:/etc", "oci-archive:/x.tar", "docker-archive:/x.tar", "../../etc", "a b", "\0", "", "A:v1"] {
+    for name in [
+        "oci:/etc",
+        "oci-archive:/x.tar",
+        "docker-archive:/x.tar",
+        "../../etc",
+        "a b",
+        "\0",
+        "",
+        "A:v1",
+    ] {
         let at = named(name);
         assert!(at == root || fault(&at) == Errno::NOENT, "{name}");
     }
     // Layers that the image does not have.
-    for layer in ["sha256:", "sha256:0", "x", &format!("sha256:{}", "0".repeat(64)), &format!("{digest}0")] {
+    for layer in
+        ["sha256:", "sha256:0", "x", &format!("sha256:{}", "0".repeat(64)), &format!("{digest}0")]
+    {
         assert_eq!(fault(&named(&image).join(layer)), Errno::NOENT, "{layer}");
     }
     let missing = named(&format!("{}/none:v1", images.link)).join(digest.to_string());
@@ -468,7 +539,8 @@ fn a_store_has_only_layers_of_images_in_registries() {
     }
     assert_eq!(machine.used(), 0);
     // Nothing is said of the layer that only the image's config claims.
-    let info: serde_json::Value = serde_json::from_slice(&fs::read(at.join("info")).unwrap()).unwrap();
+    let info: serde_json::Value =
+        serde_json::from_slice(&fs::read(at.join("info")).unwrap()).unwrap();
     let tar = ociseek::digest::Digest::sha256(&entry::tar(&[file("f", "content")])).to_string();
     assert!(info["diff-digest"].is_string() && info["diff-digest"] != tar, "{info}");
     assert!(info["compressed-diff-digest"].is_null(), "{info}");
@@ -476,8 +548,10 @@ fn a_store_has_only_layers_of_images_in_registries() {
     store.end(Signal::TERM);
 
     // An image with a digest: the index is the repository's word.
-    let manifest = run(&images.crane, &["digest", "--insecure", &format!("{}/app:v1", images.server.host)]);
-    let pinned = named(&format!("{}/app@{}", images.link, manifest.trim())).join(digest.to_string());
+    let manifest =
+        run(&images.crane, &["digest", "--insecure", &format!("{}/app:v1", images.server.host)]);
+    let pinned =
+        named(&format!("{}/app@{}", images.link, manifest.trim())).join(digest.to_string());
     for (more, is_there) in [(&[][..], false), (&["--trust", "repository"], true)] {
         let store = machine.store(more);
         assert_eq!(pinned.join("diff").exists(), is_there, "{more:?}");
@@ -503,7 +577,9 @@ fn layers_are_found_by_what_they_are_read_by() {
     };
     let toc = |manifest: &str| {
         let manifest: serde_json::Value = serde_json::from_str(manifest).unwrap();
-        manifest["layers"][0]["annotations"]["containerd.io/snapshot/stargz/toc.digest"].as_str().map(str::to_owned)
+        manifest["layers"][0]["annotations"]["containerd.io/snapshot/stargz/toc.digest"]
+            .as_str()
+            .map(str::to_owned)
     };
     let plain = convert(&[], "plain");
     let soci = convert(&["--toc-digests"], "soci");
@@ -523,20 +599,32 @@ fn layers_are_found_by_what_they_are_read_by() {
 
     let store = machine.store(&[]);
     let named = |tag: &str, layer: &str| {
-        let name = base64::engine::general_purpose::STANDARD.encode(format!("{}/app:{tag}", images.link));
+        let name =
+            base64::engine::general_purpose::STANDARD.encode(format!("{}/app:{tag}", images.link));
         PathBuf::from(machine.at("layers")).join(name).join(layer)
     };
     for (tag, layer) in [("soci", &by_ztoc), ("fine", &by_head)] {
         let found = named(tag, layer);
         assert_eq!(fs::read_to_string(found.join("diff/f")).unwrap(), "content");
-        let info: serde_json::Value = serde_json::from_slice(&fs::read(found.join("info")).unwrap()).unwrap();
+        let info: serde_json::Value =
+            serde_json::from_slice(&fs::read(found.join("info")).unwrap()).unwrap();
         let diff = ociseek::digest::Digest::sha256(&content).to_string();
-        assert_eq!((&info["toc-digest"], &info["flags"]["expected-layer-diffid"]), (&(&**layer).into(), &diff.into()));
-        assert!(info["diff-digest"].is_null() && info["compressed-diff-digest"].is_null(), "{info}");
+        assert_eq!(
+            (&info["toc-digest"], &info["flags"]["expected-layer-diffid"]),
+            (&(&**layer).into(), &diff.into())
+        );
+        assert!(
+            info["diff-digest"].is_null() && info["compressed-diff-digest"].is_null(),
+            "{info}"
+        );
     }
-    for (tag, layer) in
-        [("plain", &by_ztoc), ("soci", &by_head), ("fine", &by_ztoc), ("lie", &other), ("lie", &by_head)]
-    {
+    for (tag, layer) in [
+        ("plain", &by_ztoc),
+        ("soci", &by_head),
+        ("fine", &by_ztoc),
+        ("lie", &other),
+        ("lie", &by_head),
+    ] {
         assert!(!named(tag, layer).exists(), "{tag} {layer}");
     }
     // Without a store, and where podman pulls parts of eStargz layers, it is an image as any other.

@@ -73,7 +73,8 @@ async fn assert_reads(image: &Image, expected: &Files, how: LayerAccess) {
     let mut directories = vec![(Vec::new(), NodeId(0))];
     while let Some((path, directory)) = directories.pop() {
         for (name, id) in opened.tree.children(directory) {
-            let path = if path.is_empty() { name.to_vec() } else { [&path[..], b"/", name].concat() };
+            let path =
+                if path.is_empty() { name.to_vec() } else { [&path[..], b"/", name].concat() };
             match &opened.tree.node(id).kind {
                 NodeKind::Directory(_) => directories.push((path, id)),
                 NodeKind::File(extent) => {
@@ -85,7 +86,8 @@ async fn assert_reads(image: &Image, expected: &Files, how: LayerAccess) {
                     while at < extent.size {
                         let part = (extent.size - at).min(1 << 20) as usize;
                         let from = Uncompressed(extent.offset.0 + at);
-                        hasher.update(&opened.content.read(extent.layer, from, part).await.unwrap());
+                        hasher
+                            .update(&opened.content.read(extent.layer, from, part).await.unwrap());
                         at += part as u64;
                     }
                     assert_eq!(hasher.finish(), *digest, "{}", path.escape_ascii());
@@ -107,7 +109,9 @@ async fn assert_indexed(names: [&str; 3]) {
         let expected = straight(&layer);
         assert!(expected.len() > 4000, "{name}: {} files", expected.len());
         let image = Image::of(&layer);
-        let Outcome::Ztoc(ours) = soci::straight(&layer, SPAN, "readback").unwrap().outcome else { panic!("{name}") };
+        let Outcome::Ztoc(ours) = soci::straight(&layer, SPAN, "readback").unwrap().outcome else {
+            panic!("{name}")
+        };
         let first = image.index(&ours.bytes, SPAN, "readback", &[]);
         assert_reads(&image, &expected, LayerAccess::Index).await;
 

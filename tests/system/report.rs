@@ -13,7 +13,13 @@ fn dom(chromium: &Path, sandbox: &Sandbox, file: &str) -> String {
     let home = sandbox.path("home");
     std::fs::create_dir_all(&home).unwrap();
     let output = Command::new(chromium)
-        .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=1000", "--dump-dom"])
+        .args([
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--virtual-time-budget=1000",
+            "--dump-dom",
+        ])
         .arg(format!("--user-data-dir={}", home.display()))
         .arg(format!("file://{}", sandbox.path(file).display()))
         .env("HOME", &home)
@@ -35,7 +41,13 @@ fn no_script_in_the_page_runs() {
     Image::hostile(&sandbox.path("img"));
     let index = ["index", "-q", "--min-layer-size=0", "--no-cache", "oci:img"];
     assert!(sandbox.command(&index).status().unwrap().success());
-    assert!(sandbox.command(&["report", "--no-cache", "-o", "page.html", "oci:img"]).status().unwrap().success());
+    assert!(
+        sandbox
+            .command(&["report", "--no-cache", "-o", "page.html", "oci:img"])
+            .status()
+            .unwrap()
+            .success()
+    );
     let page = std::fs::read_to_string(sandbox.path("page.html")).unwrap();
     let ours = dom(&chromium, &sandbox, "page.html");
     assert_eq!(title(&ours), "oci:img – ociseek report");
@@ -46,7 +58,8 @@ fn no_script_in_the_page_runs() {
     assert_eq!(ours.matches("<style").count(), 1);
 
     // This browser does run unescaped scripts: the same page with an unescaped name and no policy.
-    let (before, policy_and_rest) = page.split_once("<meta http-equiv=\"Content-Security-Policy\"").unwrap();
+    let (before, policy_and_rest) =
+        page.split_once("<meta http-equiv=\"Content-Security-Policy\"").unwrap();
     let (_, rest) = policy_and_rest.split_once(">\n").unwrap();
     let unescaped = |page: &str| page.replace("<footer>", &format!("{}<footer>", NAMES[0]));
     std::fs::write(sandbox.path("open.html"), unescaped(&format!("{before}{rest}"))).unwrap();

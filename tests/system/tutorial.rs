@@ -50,8 +50,24 @@ fn the_tutorial_leads_to_a_lazy_start() {
     std::fs::write(&last, packed("srv/last", 100)).expect("a layer");
     let layers = [first, layer.clone(), last].map(|file| file.display().to_string());
     let append = ["append", "--insecure", "--oci-empty-base", "-t", &image];
-    run(&crane, &append.into_iter().chain(layers.iter().flat_map(|file| ["-f", file])).collect::<Vec<_>>());
-    run(&crane, &["mutate", "--insecure", "--set-platform", "linux/amd64", "--cmd", "/bin/sh", "-t", &image, &image]);
+    run(
+        &crane,
+        &append.into_iter().chain(layers.iter().flat_map(|file| ["-f", file])).collect::<Vec<_>>(),
+    );
+    run(
+        &crane,
+        &[
+            "mutate",
+            "--insecure",
+            "--set-platform",
+            "linux/amd64",
+            "--cmd",
+            "/bin/sh",
+            "-t",
+            &image,
+            &image,
+        ],
+    );
 
     let programs = dir.path().join("bin");
     std::fs::create_dir(&programs).expect("a folder");
@@ -76,16 +92,24 @@ fn the_tutorial_leads_to_a_lazy_start() {
     assert!(output.status.success(), "{said}\n{talk}");
 
     // The output that the page describes.
-    let first = said.lines().find(|line| line.contains("soci-snapshotter 0.10 or later")).expect("doctor's first row");
+    let first = said
+        .lines()
+        .find(|line| line.contains("soci-snapshotter 0.10 or later"))
+        .expect("doctor's first row");
     assert!(first.contains("lazy"), "{first}");
     // The pull and the start: the ztocs, the small layers, and the spans that a shell reads.
     let received = received.lock().expect("nobody panicked");
-    let of = |client: &str| received.iter().filter(|(name, _)| name.starts_with(client)).map(|(_, n)| n).sum::<u64>();
+    let of = |client: &str| {
+        received.iter().filter(|(name, _)| name.starts_with(client)).map(|(_, n)| n).sum::<u64>()
+    };
     let all = of("containerd/") + of("soci");
     let size = std::fs::metadata(&layer).expect("is there").len();
     assert!((1 << 20..size / 3).contains(&all), "of {size} bytes came {received:?}");
     assert!(said.contains("total:"), "{said}");
-    assert!(said.contains("fuse.rawBridge") && said.contains("remote snapshot successfully prepared"), "{said}");
+    assert!(
+        said.contains("fuse.rawBridge") && said.contains("remote snapshot successfully prepared"),
+        "{said}"
+    );
     // With containerd, with `bundle`, and with `trace`, which uses its standard output for the
     // records.
     let starts = |text: &str| text.lines().filter(|line| *line == "ID=debian").count();
@@ -135,7 +159,9 @@ fn pass_on(mut client: TcpStream, mut server: TcpStream, received: &Received) {
     let mut piece = vec![0; 64 << 10];
     let Ok(mut read) = client.read(&mut piece) else { return };
     let head = String::from_utf8_lossy(&piece[..read]);
-    let name = head.lines().find_map(|line| line.to_lowercase().strip_prefix("user-agent: ").map(str::to_owned));
+    let name = head
+        .lines()
+        .find_map(|line| line.to_lowercase().strip_prefix("user-agent: ").map(str::to_owned));
     let name = name.unwrap_or_default();
     let mut from = server.try_clone().expect("a socket");
     let mut to = client.try_clone().expect("a socket");
@@ -146,7 +172,8 @@ fn pass_on(mut client: TcpStream, mut server: TcpStream, received: &Received) {
             && read > 0
             && to.write_all(&piece[..read]).is_ok()
         {
-            *counts.lock().expect("nobody panicked").entry(name.clone()).or_default() += read as u64;
+            *counts.lock().expect("nobody panicked").entry(name.clone()).or_default() +=
+                read as u64;
         }
         let _ = to.shutdown(Shutdown::Both);
     });

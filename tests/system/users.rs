@@ -20,7 +20,13 @@ const OTHER: u32 = 4242;
 /// `posix_acl_xattr.h`: version 2, then tag, permissions and id of each entry).
 fn readable_by(user: u32) -> Vec<u8> {
     let nobody = u32::MAX;
-    let entries = [(0x01, 6, nobody), (0x02, 4, user), (0x04, 0, nobody), (0x10, 4, nobody), (0x20, 0, nobody)];
+    let entries = [
+        (0x01, 6, nobody),
+        (0x02, 4, user),
+        (0x04, 0, nobody),
+        (0x10, 4, nobody),
+        (0x20, 0, nobody),
+    ];
     let mut list = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
         list.extend(u16::to_le_bytes(tag));
@@ -36,7 +42,8 @@ fn files() -> Vec<u8> {
     for (name, mode) in [("open", 0o644), ("closed", 0o600), ("listed", 0o640)] {
         if name == "listed" {
             let list = readable_by(LISTED);
-            tar.append_pax_extensions([("SCHILY.xattr.system.posix_acl_access", &list[..])]).unwrap();
+            tar.append_pax_extensions([("SCHILY.xattr.system.posix_acl_access", &list[..])])
+                .unwrap();
         }
         let mut header = tar::Header::new_ustar();
         header.set_size(5);
@@ -65,7 +72,11 @@ fn read_by(user: u32, mnt: &Path) -> String {
         cat.args(["--reuid", &user, "--regid", &user, "--clear-groups", "cat"]).arg(mnt.join(name));
         cat.stdin(Stdio::null()).output().unwrap().stdout == b"text\n"
     };
-    ["open", "closed", "listed"].into_iter().filter(|name| can_read(name)).collect::<Vec<_>>().join(" ")
+    ["open", "closed", "listed"]
+        .into_iter()
+        .filter(|name| can_read(name))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 #[test]
@@ -80,7 +91,8 @@ fn modes_and_access_control_lists_hold_for_other_users() {
         (&[][..], [(0, "open closed listed"), (LISTED, ""), (OTHER, "")]),
         (&["--allow-other"], [(0, "open closed listed"), (LISTED, "open listed"), (OTHER, "open")]),
     ] {
-        let mut serving = MountProcess::start(&sandbox, &[&["mount", "oci:img:v1", "mnt"], options].concat());
+        let mut serving =
+            MountProcess::start(&sandbox, &[&["mount", "oci:img:v1", "mnt"], options].concat());
         for (user, files) in seen {
             assert_eq!(read_by(user, &mnt), files, "user {user}, {options:?}");
         }

@@ -18,8 +18,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Indexes the layer; a line says what its ztoc holds.
 pub fn index_layer(layer: &Path, output: &Path) -> Result<String, Box<dyn Error>> {
-    let options =
-        LayerOptions { span_size: SpanSize::DEFAULT, build_tool_identifier: "index_layer".to_owned(), fine: false };
+    let options = LayerOptions {
+        span_size: SpanSize::DEFAULT,
+        build_tool_identifier: "index_layer".to_owned(),
+        fine: false,
+    };
     let mut indexer = LayerIndexer::new(options, None);
     let mut blob = File::open(layer)?;
     let mut chunk = vec![0; 256 << 10];
@@ -33,7 +36,10 @@ pub fn index_layer(layer: &Path, output: &Path) -> Result<String, Box<dyn Error>
     match layer.outcome {
         Outcome::Ztoc(ztoc) => {
             std::fs::write(output, &ztoc.bytes)?;
-            Ok(format!("{}: {} entries in {} spans, {}", layer.digest, ztoc.entries, ztoc.spans, ztoc.digest))
+            Ok(format!(
+                "{}: {} entries in {} spans, {}",
+                layer.digest, ztoc.entries, ztoc.spans, ztoc.digest
+            ))
         }
         Outcome::Unservable(why) => Err(format!("{}: {why}", why.code).into()),
     }

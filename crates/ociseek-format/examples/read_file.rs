@@ -14,14 +14,26 @@ use ociseek_format::ztoc;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [layer, index, path] = &arguments[..] else { return Err("read_file LAYER ZTOC PATH".into()) };
+    let [layer, index, path] = &arguments[..] else {
+        return Err("read_file LAYER ZTOC PATH".into());
+    };
     read_file(layer.as_ref(), index.as_ref(), path, &mut std::io::stdout())
 }
 
 /// Writes the content of a file to `output`.
-pub fn read_file(layer: &Path, index: &Path, path: &str, output: &mut impl Write) -> Result<(), Box<dyn Error>> {
+pub fn read_file(
+    layer: &Path,
+    index: &Path,
+    path: &str,
+    output: &mut impl Write,
+) -> Result<(), Box<dyn Error>> {
     let spans = SpanTable::new(Arc::new(ztoc::decode(&std::fs::read(index)?)?))?;
-    let file = spans.ztoc().files.iter().find(|file| *file.name == *path.as_bytes()).ok_or("no such file")?;
+    let file = spans
+        .ztoc()
+        .files
+        .iter()
+        .find(|file| *file.name == *path.as_bytes())
+        .ok_or("no such file")?;
     let wanted = file.offset..file.offset + file.size;
     let mut blob = File::open(layer)?;
     for span in SpanId::each(spans.covering(wanted.clone())) {

@@ -12,7 +12,9 @@ pub const DEFAULT_LIMIT: u64 = 384 << 20;
 
 /// Something did not fit into the rest of a budget.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} needs {needed} bytes of memory, but {used} of the {limit} bytes allowed for the image are in use")]
+#[error(
+    "{what} needs {needed} bytes of memory, but {used} of the {limit} bytes allowed for the image are in use"
+)]
 pub struct OverBudget {
     /// What did not fit, with its digest or path.
     pub what: String,
@@ -132,7 +134,10 @@ mod tests {
         let budget = Budget::new(100);
         let first = budget.charge(60, String::new).unwrap();
         let error = budget.clone().charge(41, || "manifest x".into()).unwrap_err();
-        assert_eq!(error, OverBudget { what: "manifest x".into(), needed: 41, used: 60, limit: 100 });
+        assert_eq!(
+            error,
+            OverBudget { what: "manifest x".into(), needed: 41, used: 60, limit: 100 }
+        );
         let text = "manifest x needs 41 bytes of memory, but 60 of the 100 bytes allowed for the image are in use";
         assert_eq!(error.to_string(), text);
         let mut second = budget.charge(40, String::new).unwrap();

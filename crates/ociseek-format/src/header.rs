@@ -10,7 +10,9 @@ const BLANKS: [char; 2] = [' ', '\t'];
 
 /// A token (RFC 9110 section 5.6.2), which may be empty, and what follows it.
 fn token(text: &str) -> (&str, &str) {
-    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !"!#$%&'*+-.^_`|~".contains(c)).unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_alphanumeric() && !"!#$%&'*+-.^_`|~".contains(c))
+        .unwrap_or(text.len());
     text.split_at(end)
 }
 
@@ -56,7 +58,9 @@ impl Challenge {
     pub fn without_scope(self) -> Challenge {
         match self {
             Challenge::Basic => Challenge::Basic,
-            Challenge::Bearer { realm, service, .. } => Challenge::Bearer { realm, service, scope: None },
+            Challenge::Bearer { realm, service, .. } => {
+                Challenge::Bearer { realm, service, scope: None }
+            }
         }
     }
 }
@@ -64,7 +68,8 @@ impl Challenge {
 /// The best challenge in the values of a response's headers: Bearer before Basic, in any order.
 /// None if ociseek supports none of them.
 pub fn challenge<'a>(values: impl IntoIterator<Item = &'a str>) -> Option<Challenge> {
-    let all: Vec<Challenge> = values.into_iter().flat_map(|value| parse(value).into_iter().filter_map(known)).collect();
+    let all: Vec<Challenge> =
+        values.into_iter().flat_map(|value| parse(value).into_iter().filter_map(known)).collect();
     let bearer = all.iter().find(|challenge| matches!(challenge, Challenge::Bearer { .. }));
     bearer.or(all.first()).cloned()
 }
@@ -75,7 +80,8 @@ struct Raw {
 }
 
 fn known(raw: Raw) -> Option<Challenge> {
-    let parameter = |name| raw.parameters.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
+    let parameter =
+        |name| raw.parameters.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
     match raw.scheme.as_str() {
         "basic" => Some(Challenge::Basic),
         "bearer" => Some(Challenge::Bearer {
@@ -103,7 +109,9 @@ fn parse(value: &str) -> Vec<Raw> {
             // `name=value` is a parameter of the preceding scheme. With another `=` it would be a
             // token68, which no scheme here uses.
             (Some(after), Some(challenge)) => {
-                let Some((text, after)) = text(after.trim_start_matches([' ', '\t']), &[]) else { return found };
+                let Some((text, after)) = text(after.trim_start_matches([' ', '\t']), &[]) else {
+                    return found;
+                };
                 challenge.parameters.push((name.to_ascii_lowercase(), text));
                 rest = after;
             }
@@ -160,7 +168,9 @@ fn is_next(parameters: &str) -> Option<(bool, &str)> {
             }
         }
     }
-    let is_next = |relations: String| relations.split_ascii_whitespace().any(|one| one.eq_ignore_ascii_case("next"));
+    let is_next = |relations: String| {
+        relations.split_ascii_whitespace().any(|one| one.eq_ignore_ascii_case("next"))
+    };
     Some((relations.is_some_and(is_next), rest))
 }
 
@@ -174,7 +184,11 @@ mod tests {
 
     fn bearer(realm: &str, service: Option<&str>, scope: Option<&str>) -> Option<Challenge> {
         let owned = |s: Option<&str>| s.map(str::to_owned);
-        Some(Challenge::Bearer { realm: realm.to_owned(), service: owned(service), scope: owned(scope) })
+        Some(Challenge::Bearer {
+            realm: realm.to_owned(),
+            service: owned(service),
+            scope: owned(scope),
+        })
     }
 
     #[test]

@@ -69,7 +69,9 @@ pub struct SpanId(pub u32);
 
 impl SpanId {
     /// The spans of a range, in order.
-    pub fn each(range: Range<SpanId>) -> impl DoubleEndedIterator<Item = SpanId> + ExactSizeIterator + Clone {
+    pub fn each(
+        range: Range<SpanId>,
+    ) -> impl DoubleEndedIterator<Item = SpanId> + ExactSizeIterator + Clone {
         (range.start.0..range.end.0).map(SpanId)
     }
 }

@@ -26,7 +26,10 @@ pub fn json_line(value: &(impl Serialize + ?Sized)) -> serde_json::Result<String
 ///
 /// # Errors
 /// If `value` cannot be serialized, or writing to `out` fails.
-pub fn write_pretty_json(out: impl Write, value: &(impl Serialize + ?Sized)) -> serde_json::Result<()> {
+pub fn write_pretty_json(
+    out: impl Write,
+    value: &(impl Serialize + ?Sized),
+) -> serde_json::Result<()> {
     value.serialize(&mut Serializer::with_formatter(out, Escaping(PrettyFormatter::new())))
 }
 
@@ -34,7 +37,11 @@ pub fn write_pretty_json(out: impl Write, value: &(impl Serialize + ?Sized)) -> 
 struct Escaping<F>(F);
 
 impl<F: Formatter> Formatter for Escaping<F> {
-    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
         let mut rest = fragment;
         while let Some(at) = rest.find(is_hostile) {
             let (before, from) = rest.split_at(at);
@@ -57,7 +64,11 @@ impl<F: Formatter> Formatter for Escaping<F> {
         self.0.end_array(writer)
     }
 
-    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+    fn begin_array_value<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
         self.0.begin_array_value(writer, first)
     }
 
@@ -73,7 +84,11 @@ impl<F: Formatter> Formatter for Escaping<F> {
         self.0.end_object(writer)
     }
 
-    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+    fn begin_object_key<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
         self.0.begin_object_key(writer, first)
     }
 
@@ -97,9 +112,14 @@ mod tests {
 
     #[test]
     fn hostile_characters_are_escaped_and_read_back() {
-        let hostile: String =
-            (0..0x1_0000).filter_map(char::from_u32).filter(|c| c.is_control() || is_hostile(*c)).collect();
-        for c in ['\u{80}', '\u{9b}', '\u{9f}', '\u{200e}', '\u{202a}', '\u{202e}', '\u{2066}', '\u{2069}', '\u{61c}'] {
+        let hostile: String = (0..0x1_0000)
+            .filter_map(char::from_u32)
+            .filter(|c| c.is_control() || is_hostile(*c))
+            .collect();
+        for c in [
+            '\u{80}', '\u{9b}', '\u{9f}', '\u{200e}', '\u{202a}', '\u{202e}', '\u{2066}',
+            '\u{2069}', '\u{61c}',
+        ] {
             assert!(hostile.contains(c), "{c:?}");
         }
         let value = json!({"é\u{9b}31m": [format!("a{hostile}\"\\𝄞"), {}, []], "b": {"c": null, "d": [1, 2]}});
@@ -109,7 +129,10 @@ mod tests {
         let line = json_line(&value).unwrap();
         for text in [&pretty, &line] {
             assert!(!text.chars().any(|c| c != '\n' && is_hostile(c)), "{text}");
-            assert!(text.contains("\"é\\u009b31m\"") && text.contains("\\u202e") && text.contains("𝄞"), "{text}");
+            assert!(
+                text.contains("\"é\\u009b31m\"") && text.contains("\\u202e") && text.contains("𝄞"),
+                "{text}"
+            );
             assert_eq!(serde_json::from_str::<Value>(text).unwrap(), value);
         }
         assert!(!line.contains('\n'));

@@ -136,7 +136,9 @@ impl Progress for Recorder {
 }
 
 /// The error, followed by its causes.
-pub fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+pub fn sources<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     successors(Some(error), |&error| error.source())
 }
 

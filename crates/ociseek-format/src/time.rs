@@ -68,7 +68,9 @@ impl Time {
         let hour = number(11..13)?;
         let minute = number(14..16)?;
         let second = number(17..19)?;
-        [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')].iter().try_for_each(|&(at, byte)| is(at, byte))?;
+        [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')]
+            .iter()
+            .try_for_each(|&(at, byte)| is(at, byte))?;
         if !(1..=12).contains(&month) || hour > 23 || minute > 59 || second > 59 {
             return None;
         }
@@ -179,7 +181,14 @@ mod tests {
     #[test]
     fn other_zones_are_parsed_and_invalid_times_rejected() {
         assert_eq!(Time::from_rfc3339("1970-01-01T02:00:00+02:00"), Some(Time::default()));
-        for bad in ["", "1970-01-01", "1970-02-30T00:00:00Z", "1970-01-01T00:00:00", "1970-01-01T00:00:00.Z", "é"] {
+        for bad in [
+            "",
+            "1970-01-01",
+            "1970-02-30T00:00:00Z",
+            "1970-01-01T00:00:00",
+            "1970-01-01T00:00:00.Z",
+            "é",
+        ] {
             assert_eq!(Time::from_rfc3339(bad), None, "{bad}");
         }
     }

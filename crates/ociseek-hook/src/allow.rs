@@ -28,7 +28,9 @@ impl FromStr for Glob {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Glob, String> {
-        let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-/*?".contains(&byte);
+        let known = |byte: u8| {
+            byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-/*?".contains(&byte)
+        };
         if (1..=255).contains(&text.len()) && text.bytes().all(known) {
             Ok(Glob(text.to_owned()))
         } else {
@@ -54,7 +56,9 @@ pub enum AllowError {
          repository glob"
     )]
     Registry(String),
-    #[error("{0:?} is not a valid repository glob: expected lower-case letters, digits and . _ - / * ?")]
+    #[error(
+        "{0:?} is not a valid repository glob: expected lower-case letters, digits and . _ - / * ?"
+    )]
     Repositories(String),
 }
 
@@ -69,7 +73,9 @@ impl FromStr for Allow {
         if !is_canonical_registry(domain) || registry.starts_with("*.") && !domain.contains('.') {
             return Err(AllowError::Registry(typed.chars().take(150).collect()));
         }
-        let glob = |glob: &str| glob.parse().map_err(|_| AllowError::Repositories(glob.chars().take(150).collect()));
+        let glob = |glob: &str| {
+            glob.parse().map_err(|_| AllowError::Repositories(glob.chars().take(150).collect()))
+        };
         Ok(Allow { registry, repositories: repositories.map(glob).transpose()? })
     }
 }
@@ -93,7 +99,8 @@ impl Allow {
             Some(domain) => registry.len() > domain.len() && registry.ends_with(domain),
             None => registry == self.registry,
         };
-        registry_is_good && self.repositories.as_ref().is_none_or(|glob| glob.matches(&image.repository))
+        registry_is_good
+            && self.repositories.as_ref().is_none_or(|glob| glob.matches(&image.repository))
     }
 }
 
@@ -133,7 +140,9 @@ mod tests {
 
     #[test]
     fn only_listed_images_are_admitted() {
-        let list = |allowed: &[&str]| AllowList::new(allowed.iter().map(|a| a.parse().unwrap()).collect(), false);
+        let list = |allowed: &[&str]| {
+            AllowList::new(allowed.iter().map(|a| a.parse().unwrap()).collect(), false)
+        };
         let admits = |allowed: &[&str], image: &str| list(allowed).admits(&image.parse().unwrap());
         assert!(!admits(&[], "r.example/a"));
         assert!(admits(&["r.example"], "R.Example/a/b:t"));
@@ -159,7 +168,14 @@ mod tests {
 
     #[test]
     fn patterns_are_validated() {
-        for good in ["r.example", "r.example:5000", "[::1]:5000", "*.r.example", "localhost:1/a/**", "r:1/a?-_.*"] {
+        for good in [
+            "r.example",
+            "r.example:5000",
+            "[::1]:5000",
+            "*.r.example",
+            "localhost:1/a/**",
+            "r:1/a?-_.*",
+        ] {
             assert_eq!(good.parse::<Allow>().unwrap().to_string(), good);
         }
         for bad in [

@@ -132,7 +132,10 @@ impl State {
 
     /// How many jobs of a repository wait for their turn.
     fn waiting_of(&self, repository: &str) -> usize {
-        [&self.waiting, &self.behind].iter().map(|lines| lines.get(repository).map_or(0, VecDeque::len)).sum()
+        [&self.waiting, &self.behind]
+            .iter()
+            .map(|lines| lines.get(repository).map_or(0, VecDeque::len))
+            .sum()
     }
 }
 
@@ -148,7 +151,11 @@ impl Backlog {
 
     /// Adds a job if it is new and there is room. `keep` records it first; if that fails, the job
     /// is not added.
-    pub fn offer<E>(&self, item: Item, keep: impl FnOnce(&Item) -> Result<(), E>) -> Result<Offer, E> {
+    pub fn offer<E>(
+        &self,
+        item: Item,
+        keep: impl FnOnce(&Item) -> Result<(), E>,
+    ) -> Result<Offer, E> {
         let key = item.job.key(self.unit);
         let image = item.job.image_key();
         let now = Instant::now();
@@ -291,7 +298,10 @@ mod tests {
 
     fn item(repository: &str, n: u32) -> Item {
         let digest = Digest::sha256(&n.to_le_bytes());
-        Item { job: Job { image: format!("r.example/{repository}@{digest}").parse().unwrap() }, tries: 0 }
+        Item {
+            job: Job { image: format!("r.example/{repository}@{digest}").parse().unwrap() },
+            tries: 0,
+        }
     }
 
     fn tagged(repository: &str) -> Item {
@@ -313,14 +323,22 @@ mod tests {
         let backlog = Backlog::new(100, Unit::Image);
         assert_eq!(offer(&backlog, item("a", 1)), Offer::Accepted);
         assert_eq!(offer(&backlog, item("a", 1)), Offer::Duplicate);
-        assert_eq!(offer(&backlog, item("b", 1)), Offer::Accepted, "the same digest in another repository");
+        assert_eq!(
+            offer(&backlog, item("b", 1)),
+            Offer::Accepted,
+            "the same digest in another repository"
+        );
         let first = backlog.next().await.unwrap();
         assert_eq!((offer(&backlog, item("a", 1)), first.tries), (Offer::Duplicate, 1));
         backlog.finished(&first, true, |_| {});
         assert_eq!(offer(&backlog, item("a", 1)), Offer::Duplicate);
         let second = backlog.next().await.unwrap();
         backlog.finished(&second, false, |_| {});
-        assert_eq!(offer(&backlog, item("b", 1)), Offer::Accepted, "it failed, so it may come again");
+        assert_eq!(
+            offer(&backlog, item("b", 1)),
+            Offer::Accepted,
+            "it failed, so it may come again"
+        );
     }
 
     #[tokio::test]
@@ -370,7 +388,9 @@ mod tests {
         assert_eq!(backlog.next().await.unwrap().job.image, tag("1", 2).job.image);
         let mut last = first;
         for name in ["2", "3"] {
-            backlog.finished(&last, true, |next| assert_eq!(next, None, "another tag is accepted already"));
+            backlog.finished(&last, true, |next| {
+                assert_eq!(next, None, "another tag is accepted already")
+            });
             last = backlog.next().await.unwrap();
             assert_eq!(last.job.image, tag(name, 1).job.image);
         }

@@ -56,10 +56,11 @@ impl EnabledImage {
     /// The digest of the SOCI-enabled image, if it exists now.
     pub fn digest(&self) -> Option<Digest> {
         match &self.result {
-            EnableOutcome::Written { digest, .. } | EnableOutcome::AlreadyThere(CompleteImage { digest, .. }) => {
-                Some(*digest)
-            }
-            EnableOutcome::NothingToIndex(_) | EnableOutcome::OutOfTime { .. } | EnableOutcome::Skipped(_) => None,
+            EnableOutcome::Written { digest, .. }
+            | EnableOutcome::AlreadyThere(CompleteImage { digest, .. }) => Some(*digest),
+            EnableOutcome::NothingToIndex(_)
+            | EnableOutcome::OutOfTime { .. }
+            | EnableOutcome::Skipped(_) => None,
         }
     }
 
@@ -73,7 +74,9 @@ impl EnabledImage {
         match &self.result {
             EnableOutcome::NothingToIndex(why) => Some((why.code(), why.to_string())),
             EnableOutcome::Skipped(why) => Some((why.code(), why.to_string())),
-            EnableOutcome::Written { .. } | EnableOutcome::AlreadyThere(_) | EnableOutcome::OutOfTime { .. } => None,
+            EnableOutcome::Written { .. }
+            | EnableOutcome::AlreadyThere(_)
+            | EnableOutcome::OutOfTime { .. } => None,
         }
     }
 
@@ -94,7 +97,9 @@ impl EnabledImage {
             "status": self.status(),
         });
         match &self.result {
-            EnableOutcome::Written { replaced: Some(replaced), .. } => said["replaced"] = json!(replaced),
+            EnableOutcome::Written { replaced: Some(replaced), .. } => {
+                said["replaced"] = json!(replaced)
+            }
             EnableOutcome::OutOfTime { left } => said["left"] = json!(left),
             _ => {}
         }

@@ -88,7 +88,12 @@ pub struct Peer(pub IpAddr);
 ///
 /// `patience` is how long a peer may take to send a header, and to accept some of a response. After
 /// eight times this long, a connection ends with its current request.
-pub(crate) async fn accept(listener: TcpListener, router: Router, patience: Duration, stop: impl Future<Output = ()>) {
+pub(crate) async fn accept(
+    listener: TcpListener,
+    router: Router,
+    patience: Duration,
+    stop: impl Future<Output = ()>,
+) {
     let (last, ending) = watch::channel(());
     let mut connections = JoinSet::new();
     let permits = Arc::new(Semaphore::new(CONNECTIONS));
@@ -144,11 +149,13 @@ async fn connection(
         }
         std::future::ready(response)
     };
-    let router = router.layer(axum::Extension(Peer(peer.ip()))).layer(axum::middleware::map_response(count));
+    let router =
+        router.layer(axum::Extension(Peer(peer.ip()))).layer(axum::middleware::map_response(count));
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(patience).max_buf_size(64 << 10);
     let stream = TokioIo::new(WriteTimeout { stream, patience, waits: None });
-    let mut connection = std::pin::pin!(builder.serve_connection(stream, TowerToHyperService::new(router)));
+    let mut connection =
+        std::pin::pin!(builder.serve_connection(stream, TowerToHyperService::new(router)));
     // How a connection ends only concerns its peer.
     tokio::select! {
         _ = connection.as_mut() => return,
@@ -212,7 +219,11 @@ struct WriteTimeout {
 }
 
 impl WriteTimeout {
-    fn judge(&mut self, context: &mut Context, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn judge(
+        &mut self,
+        context: &mut Context,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         if written.is_ready() {
             self.waits = None;
             return written;
@@ -224,13 +235,21 @@ impl WriteTimeout {
 }
 
 impl AsyncRead for WriteTimeout {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context, into: &mut ReadBuf) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+        into: &mut ReadBuf,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, into)
     }
 }
 
 impl AsyncWrite for WriteTimeout {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.judge(context, written)
     }
@@ -267,7 +286,8 @@ mod tests {
     fn connections_of_one_peer_are_limited() {
         let peers = Peers::default();
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
-        let mut places: Vec<_> = (0..OF_A_PEER).map(|_| peers.enter(address("10.0.0.1")).unwrap()).collect();
+        let mut places: Vec<_> =
+            (0..OF_A_PEER).map(|_| peers.enter(address("10.0.0.1")).unwrap()).collect();
         assert!(peers.enter(address("10.0.0.1")).is_none());
         assert!(peers.enter(address("::ffff:10.0.0.1")).is_none(), "the same in another spelling");
         assert!(peers.enter(address("10.0.0.2")).is_some());

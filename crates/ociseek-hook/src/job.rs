@@ -32,7 +32,11 @@ pub enum Unit {
 impl Unit {
     /// What counts as one job for these versions of the index.
     pub fn of(versions: &Versions) -> Unit {
-        if versions.template().is_some_and(TagTemplate::needs_tag) { Unit::Tag } else { Unit::Image }
+        if versions.template().is_some_and(TagTemplate::needs_tag) {
+            Unit::Tag
+        } else {
+            Unit::Image
+        }
     }
 }
 
@@ -71,9 +75,9 @@ impl JobResult {
     /// The outputs, if there was anything to do.
     pub fn products(&self) -> Option<&Products> {
         match self {
-            JobResult::Indexed(products) | JobResult::Sparse(products) | JobResult::AlreadyIndexed(products) => {
-                Some(products)
-            }
+            JobResult::Indexed(products)
+            | JobResult::Sparse(products)
+            | JobResult::AlreadyIndexed(products) => Some(products),
             JobResult::Skipped(_) | JobResult::Gone => None,
         }
     }
@@ -165,7 +169,9 @@ impl Job {
     /// Why there will be no SOCI-enabled image although one is requested for every image, if the
     /// name alone shows it.
     pub fn not_enabled(&self, versions: &Versions) -> Option<NotEnabled> {
-        let template = versions.template().filter(|template| template.needs_tag() && self.image.tag.is_none())?;
+        let template = versions
+            .template()
+            .filter(|template| template.needs_tag() && self.image.tag.is_none())?;
         Some(TagError::NoTag(template.clone()).into())
     }
 
@@ -230,8 +236,16 @@ mod tests {
             (Versions::Both(template("{digest}-soci")), None, None),
             (Versions::V2(template("{digest}-soci")), None, None),
         ] {
-            assert_eq!(by_digest.skipped_by_name(&versions).map(|why| why.code()), skipped, "{versions:?}");
-            assert_eq!(by_digest.not_enabled(&versions).map(|why| why.code()), not_enabled, "{versions:?}");
+            assert_eq!(
+                by_digest.skipped_by_name(&versions).map(|why| why.code()),
+                skipped,
+                "{versions:?}"
+            );
+            assert_eq!(
+                by_digest.not_enabled(&versions).map(|why| why.code()),
+                not_enabled,
+                "{versions:?}"
+            );
             assert_eq!(job("r.example/a:v1").skipped_by_name(&versions), None);
         }
     }

@@ -91,11 +91,14 @@ impl Journal {
     pub fn open(path: &Path, unit: Unit) -> Result<(Journal, Vec<Item>), JournalError> {
         let failed = |what| move |source| JournalError { path: path.to_owned(), what, source };
         let lock = path.with_added_extension("lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(lock);
+        let lock =
+            OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(lock);
         let lock = lock.map_err(failed("locked"))?;
         lock_file(&lock).map_err(|error| {
             failed("locked")(match error.kind() {
-                kind @ io::ErrorKind::WouldBlock => io::Error::new(kind, "another ociseek process uses it"),
+                kind @ io::ErrorKind::WouldBlock => {
+                    io::Error::new(kind, "another ociseek process uses it")
+                }
                 _ => error,
             })
         })?;
@@ -109,8 +112,18 @@ impl Journal {
         replace(path).and_then(|()| sync_name(path)).map_err(failed("written"))?;
         let file = Arc::new(file);
         let lines = open.by_key.len();
-        let inner = Inner { file, last: 0, doubtful: false, open, lines, torn: false, since: None, _lock: lock };
-        let shared = Shared { path: path.to_owned(), inner: Mutex::new(inner), syncing: Mutex::default() };
+        let inner = Inner {
+            file,
+            last: 0,
+            doubtful: false,
+            open,
+            lines,
+            torn: false,
+            since: None,
+            _lock: lock,
+        };
+        let shared =
+            Shared { path: path.to_owned(), inner: Mutex::new(inner), syncing: Mutex::default() };
         Ok((Journal { unit, shared: Arc::new(shared), synced: tokio::sync::Mutex::new(0) }, items))
     }
 
@@ -119,7 +132,8 @@ impl Journal {
     /// # Errors
     /// If they could not be written there. Then the event must not be confirmed.
     pub async fn sync(&self) -> Result<(), JournalError> {
-        let failed = |source| JournalError { path: self.shared.path.clone(), what: "synced", source };
+        let failed =
+            |source| JournalError { path: self.shared.path.clone(), what: "synced", source };
         let mut synced = self.synced.lock().await;
         let last = self.shared.inner.hold().last;
         if *synced < last {
@@ -155,12 +169,14 @@ impl Journal {
     /// # Errors
     /// If it could not be written. Then the job will be repeated, which changes nothing.
     pub fn done(&self, item: &Item, next: Option<&Item>) -> Result<(), JournalError> {
-        let line = next.map_or_else(|| Line::Done(item.job.clone()), |next| Line::Renewed(next.job.clone()));
+        let line = next
+            .map_or_else(|| Line::Done(item.job.clone()), |next| Line::Renewed(next.job.clone()));
         self.write(&line)
     }
 
     fn write(&self, line: &Line) -> Result<(), JournalError> {
-        let failed = |source| JournalError { path: self.shared.path.clone(), what: "written", source };
+        let failed =
+            |source| JournalError { path: self.shared.path.clone(), what: "written", source };
         let mut inner = self.shared.inner.hold();
         let mut text = if inner.torn { vec![b'\n'] } else { Vec::new() };
         serde_json::to_writer(&mut text, line).map_err(|error| failed(error.into()))?;
@@ -257,7 +273,9 @@ impl OpenJobs {
             Line::Accepted(job) => {
                 self.by_key.entry(job.key(unit)).or_insert_with(|| new(job));
             }
-            Line::Begun(job) => self.by_key.entry(job.key(unit)).or_insert_with(|| new(job)).1.tries += 1,
+            Line::Begun(job) => {
+                self.by_key.entry(job.key(unit)).or_insert_with(|| new(job)).1.tries += 1
+            }
             Line::Released(job) => {
                 if let Some((_, item)) = self.by_key.get_mut(&job.key(unit)) {
                     item.tries = item.tries.saturating_sub(1);
@@ -398,7 +416,11 @@ mod tests {
         journal.done(&first, Some(&item(1))).unwrap();
         drop(journal);
         let whole = std::fs::read(&path).unwrap();
-        assert_eq!(reopened(&path), [("2".to_owned(), 0), ("1".to_owned(), 0)], "it is the last in the line");
+        assert_eq!(
+            reopened(&path),
+            [("2".to_owned(), 0), ("1".to_owned(), 0)],
+            "it is the last in the line"
+        );
         // A full disk or a crash may cut the write short at any byte.
         for length in before as usize..whole.len() - 1 {
             std::fs::write(&path, &whole[..length]).unwrap();

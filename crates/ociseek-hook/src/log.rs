@@ -77,7 +77,8 @@ pub fn job(image: Option<&str>, done: &JobResult, took: Option<Duration>) {
 fn indexes(products: &Products) -> Value {
     let manifests = products.index.iter().flat_map(|image| &image.manifests);
     let indexes = manifests.filter_map(|manifest| {
-        let (index, fine) = (manifest.result.index(), manifest.fine.as_ref().and_then(|fine| fine.result.index()));
+        let (index, fine) =
+            (manifest.result.index(), manifest.fine.as_ref().and_then(|fine| fine.result.index()));
         let mut one = json!({"platform": manifest.platform});
         for (key, digest) in [("index", index), ("fine", fine)] {
             if let Some(digest) = digest {

@@ -83,7 +83,12 @@ where
         let metadata = event.metadata();
         // tracing names an event without a name by its position in the source.
         let name = if metadata.name().starts_with("event ") { "log" } else { metadata.name() };
-        (self.0)(&Line { level: *metadata.level(), target: metadata.target(), event: name, fields: fields.0 });
+        (self.0)(&Line {
+            level: *metadata.level(),
+            target: metadata.target(),
+            event: name,
+            fields: fields.0,
+        });
     }
 }
 
@@ -130,8 +135,9 @@ impl Visit for Fields {
 /// Passes the events that match `filter` to `write`, including records of libraries that use `log`.
 /// Only the first call in a process has an effect.
 pub fn install(filter: Targets, write: fn(&Line<'_>)) {
-    let _ =
-        tracing::subscriber::set_global_default(tracing_subscriber::registry().with(filter.clone()).with(Lines(write)));
+    let _ = tracing::subscriber::set_global_default(
+        tracing_subscriber::registry().with(filter.clone()).with(Lines(write)),
+    );
     let most = filter.iter().map(|(_, level)| level).chain(filter.default_level());
     let most = most.max().and_then(tracing::metadata::LevelFilter::into_level);
     if log::set_logger(Box::leak(Box::new(Bridge { filter, write }))).is_ok() {
@@ -153,8 +159,14 @@ impl log::Log for Bridge {
 
     fn log(&self, record: &log::Record<'_>) {
         if self.enabled(record.metadata()) {
-            let fields = Map::from_iter([("message".to_owned(), Value::from(record.args().to_string()))]);
-            (self.write)(&Line { level: level(record.level()), target: record.target(), event: "log", fields });
+            let fields =
+                Map::from_iter([("message".to_owned(), Value::from(record.args().to_string()))]);
+            (self.write)(&Line {
+                level: level(record.level()),
+                target: record.target(),
+                event: "log",
+                fields,
+            });
         }
     }
 
@@ -181,7 +193,11 @@ mod tests {
         let kept = Arc::clone(&lines);
         let write = move |line: &Line<'_>| {
             let fields = Value::from(line.fields.clone());
-            kept.lock().unwrap().push(format!("{} {} {fields}", level_word(line.level), line.event));
+            kept.lock().unwrap().push(format!(
+                "{} {} {fields}",
+                level_word(line.level),
+                line.event
+            ));
         };
         tracing::subscriber::with_default(registry().with(Lines(write)), || {
             let _span = tracing::info_span!("job", image = "a:1").entered();

@@ -56,7 +56,9 @@ impl Counters for Counter {
             Counter::Events => ("ociseek_hook_events_total", "shape", "Notifications understood"),
             Counter::Images => ("ociseek_hook_images_total", "result", "Images in notifications"),
             Counter::Jobs => ("ociseek_hook_jobs_total", "result", "Jobs finished or retried"),
-            Counter::Enabled => ("ociseek_hook_enabled_total", "result", "SOCI-enabled images by outcome"),
+            Counter::Enabled => {
+                ("ociseek_hook_enabled_total", "result", "SOCI-enabled images by outcome")
+            }
             Counter::LayerBytes => ("ociseek_hook_layer_bytes_total", "", "Bytes of layers read"),
         }
     }
@@ -81,7 +83,12 @@ struct Counts<C> {
 impl<C: Counters> Default for Metrics<C> {
     fn default() -> Metrics<C> {
         let buckets = vec![0; C::DURATIONS.buckets.len()];
-        Metrics(Mutex::new(Counts { counters: BTreeMap::new(), buckets, durations: 0, seconds: 0.0 }))
+        Metrics(Mutex::new(Counts {
+            counters: BTreeMap::new(),
+            buckets,
+            durations: 0,
+            seconds: 0.0,
+        }))
     }
 }
 
@@ -134,7 +141,10 @@ impl<C: Counters> Metrics<C> {
             let _ = writeln!(text, "{name}_bucket{{le=\"{bound}\"}} {bucket}");
         }
         let Counts { durations: count, seconds, .. } = &*counts;
-        let _ = writeln!(text, "{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {seconds}\n{name}_count {count}");
+        let _ = writeln!(
+            text,
+            "{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {seconds}\n{name}_count {count}"
+        );
         for (name, help, value) in gauges {
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}");
         }

@@ -65,7 +65,10 @@ mod tests {
         for n in 0..3 * REMEMBERED {
             recent_keys.add(n.to_string(), now);
         }
-        assert!(recent_keys.order.len() <= REMEMBERED + 1 && recent_keys.known.len() == recent_keys.order.len());
+        assert!(
+            recent_keys.order.len() <= REMEMBERED + 1
+                && recent_keys.known.len() == recent_keys.order.len()
+        );
         let last = (3 * REMEMBERED - 1).to_string();
         assert!(recent_keys.knows(&last, now));
         assert!(!recent_keys.knows(&last, now + MEMORY * 2));
@@ -78,11 +81,15 @@ mod tests {
             recent_keys.add(name.into(), now);
         }
         recent_keys.forget("a ");
-        let known =
-            |recent_keys: &mut RecentKeys, at| ["a 1", "a 2", "ab 1", "b 1"].map(|name| recent_keys.knows(name, at));
+        let known = |recent_keys: &mut RecentKeys, at| {
+            ["a 1", "a 2", "ab 1", "b 1"].map(|name| recent_keys.knows(name, at))
+        };
         assert_eq!(known(&mut recent_keys, now), [false, false, true, true]);
         // When it is added a second time, its time starts again.
         recent_keys.add("a 1".into(), now + MEMORY);
-        assert_eq!(known(&mut recent_keys, now + MEMORY + Duration::from_secs(1)), [true, false, false, false]);
+        assert_eq!(
+            known(&mut recent_keys, now + MEMORY + Duration::from_secs(1)),
+            [true, false, false, false]
+        );
     }
 }

@@ -71,7 +71,11 @@ impl TryFrom<Record> for Job {
             return Err(JobRecordError::Name(what));
         }
         let image = Reference { registry, repository, tag, digest };
-        if image.is_canonical() { Ok(Job { image }) } else { Err(JobRecordError::Name("image name")) }
+        if image.is_canonical() {
+            Ok(Job { image })
+        } else {
+            Err(JobRecordError::Name("image name"))
+        }
     }
 }
 

@@ -171,7 +171,9 @@ impl Runner {
                 warn!(name: "retry", target: TARGET, image, tries, again_in, error = causes(&error), hint);
                 JobOutcome::Again(wait)
             }
-            Err(error) => JobOutcome::Dead(DeadReason { error: causes(&error), hint: (self.hint)(&error) }),
+            Err(error) => {
+                JobOutcome::Dead(DeadReason { error: causes(&error), hint: (self.hint)(&error) })
+            }
         }
     }
 
@@ -186,7 +188,9 @@ impl Runner {
             }
             // One write, since several processes may append to the file.
             let file = &mut *file.hold();
-            if let Err(error) = file.write_all(format!("{line}\n").as_bytes()).and_then(|()| sync(file)) {
+            if let Err(error) =
+                file.write_all(format!("{line}\n").as_bytes()).and_then(|()| sync(file))
+            {
                 error!(name: "dead-letter-file", target: TARGET, error = error.to_string());
             }
         }

@@ -48,8 +48,14 @@ pub struct RequestCredentials<'a> {
 /// Which credentials there are, without their values.
 impl fmt::Debug for RequestCredentials<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = [("authorization", self.authorization), ("signature", self.signature), ("token", self.token)];
-        f.debug_set().entries(all.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name)).finish()
+        let all = [
+            ("authorization", self.authorization),
+            ("signature", self.signature),
+            ("token", self.token),
+        ];
+        f.debug_set()
+            .entries(all.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name))
+            .finish()
     }
 }
 
@@ -70,12 +76,15 @@ impl Secrets {
     /// # Errors
     /// If there is no secret, or one is too short.
     pub fn parse(text: &str) -> Result<Secrets, SecretError> {
-        let secrets: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let secrets: Vec<&str> =
+            text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         match secrets.iter().find(|secret| secret.len() < SHORTEST) {
             Some(short) => Err(SecretError::Short(short.len())),
             None if secrets.is_empty() => Err(SecretError::None),
             None if secrets.len() > MOST => Err(SecretError::TooMany),
-            None => Ok(Secrets(secrets.into_iter().map(|secret| secret.as_bytes().to_vec()).collect())),
+            None => {
+                Ok(Secrets(secrets.into_iter().map(|secret| secret.as_bytes().to_vec()).collect()))
+            }
         }
     }
 
@@ -84,7 +93,9 @@ impl Secrets {
     pub fn judge(&self, shown: &RequestCredentials) -> SecretCheck {
         let good = match shown {
             RequestCredentials { signature: Some(_), .. } => return SecretCheck::Signature,
-            RequestCredentials { authorization: Some(authorization), .. } => self.is_in_header(authorization),
+            RequestCredentials { authorization: Some(authorization), .. } => {
+                self.is_in_header(authorization)
+            }
             RequestCredentials { token: Some(token), .. } => self.is_one(token.as_bytes()),
             _ => false,
         };
@@ -96,7 +107,8 @@ impl Secrets {
         let Some(hex) = signature.strip_prefix("sha256=").and_then(unhex) else { return false };
         let by = |secret: &Vec<u8>| {
             // HMAC accepts keys of any length.
-            Hmac::<Sha256>::new_from_slice(secret).is_ok_and(|mac| mac.chain_update(body).verify_slice(&hex).is_ok())
+            Hmac::<Sha256>::new_from_slice(secret)
+                .is_ok_and(|mac| mac.chain_update(body).verify_slice(&hex).is_ok())
         };
         self.0.iter().fold(false, |good, secret| by(secret) | good)
     }
@@ -133,7 +145,10 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
         return None;
     }
     let nibble = |byte: u8| char::from(byte).to_digit(16);
-    digits.chunks_exact(2).map(|pair| Some((nibble(pair[0])? << 4 | nibble(pair[1])?) as u8)).collect()
+    digits
+        .chunks_exact(2)
+        .map(|pair| Some((nibble(pair[0])? << 4 | nibble(pair[1])?) as u8))
+        .collect()
 }
 
 #[cfg(test)]
@@ -142,7 +157,11 @@ mod tests {
 
     #[test]
     fn credentials_are_not_in_debug_output() {
-        let shown = RequestCredentials { authorization: Some("Bearer hidden"), token: Some("hidden"), signature: None };
+        let shown = RequestCredentials {
+            authorization: Some("Bearer hidden"),
+            token: Some("hidden"),
+            signature: None,
+        };
         assert_eq!(format!("{shown:?}"), r#"{"authorization", "token"}"#);
     }
 
@@ -180,10 +199,17 @@ mod tests {
             judge(RequestCredentials { token: Some(SECRET), ..RequestCredentials::default() }),
             SecretCheck::Good
         );
-        assert_eq!(judge(RequestCredentials { token: Some(""), ..RequestCredentials::default() }), SecretCheck::Bad);
+        assert_eq!(
+            judge(RequestCredentials { token: Some(""), ..RequestCredentials::default() }),
+            SecretCheck::Bad
+        );
         assert_eq!(judge(RequestCredentials::default()), SecretCheck::Bad);
         // A valid token does not make up for a wrong signature.
-        let both = RequestCredentials { signature: Some("x"), token: Some(SECRET), ..RequestCredentials::default() };
+        let both = RequestCredentials {
+            signature: Some("x"),
+            token: Some(SECRET),
+            ..RequestCredentials::default()
+        };
         assert_eq!(judge(both), SecretCheck::Signature);
     }
 
@@ -195,7 +221,9 @@ mod tests {
         assert!(secrets.signed(right, b"Hello, World!"));
         assert!(!secrets.signed(right, b"Hello, World?"));
         assert!(!secrets.signed(&right.replace("sha256=", "sha1="), b"Hello, World!"));
-        for wrong in ["", "sha256=", "sha256=7", "sha256=zz", &right[..70], &right.replace('7', "8")] {
+        for wrong in
+            ["", "sha256=", "sha256=7", "sha256=zz", &right[..70], &right.replace('7', "8")]
+        {
             assert!(!secrets.signed(wrong, b"Hello, World!"), "{wrong}");
         }
         assert!(!Secrets::parse("some other secret!").unwrap().signed(right, b"Hello, World!"));
@@ -205,6 +233,9 @@ mod tests {
     fn invalid_secrets_are_refused() {
         assert_eq!(Secrets::parse(" \n").err(), Some(SecretError::None));
         assert_eq!(Secrets::parse("short").err(), Some(SecretError::Short(5)));
-        assert_eq!(Secrets::parse(&"0123456789abcdef\n".repeat(17)).err(), Some(SecretError::TooMany));
+        assert_eq!(
+            Secrets::parse(&"0123456789abcdef\n".repeat(17)).err(),
+            Some(SecretError::TooMany)
+        );
     }
 }

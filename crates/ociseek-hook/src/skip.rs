@@ -52,7 +52,9 @@ impl SkipReason {
 
     /// The reason why the index has no layers. An image that only has small layers is normal, but
     /// about other reasons its author should be told.
-    pub(super) fn nothing_to_index<'a>(reasons: impl Iterator<Item = &'a LeftOutReason>) -> SkipReason {
+    pub(super) fn nothing_to_index<'a>(
+        reasons: impl Iterator<Item = &'a LeftOutReason>,
+    ) -> SkipReason {
         let mut codes = BTreeSet::new();
         let mut size = None;
         for reason in reasons {
@@ -76,7 +78,9 @@ impl SkipReason {
 pub enum NotEnabled {
     #[error(transparent)]
     Tag(#[from] TagError),
-    #[error("the tag already points to {0}, which is not a SOCI-enabled image, and was left unchanged")]
+    #[error(
+        "the tag already points to {0}, which is not a SOCI-enabled image, and was left unchanged"
+    )]
     Occupied(Digest),
     #[error("the tag {0} names another image now")]
     Moved(String),
@@ -110,10 +114,15 @@ mod tests {
     #[test]
     fn skip_reasons_follow_from_the_layers() {
         let small = LeftOutReason::Small { least: 10 };
-        let zstd = LeftOutReason::Kind { why: NotIndexed::Kind(LayerKind::Zstd), reason: String::new() };
-        let skipped = |reasons: &[&LeftOutReason]| SkipReason::nothing_to_index(reasons.iter().copied());
+        let zstd =
+            LeftOutReason::Kind { why: NotIndexed::Kind(LayerKind::Zstd), reason: String::new() };
+        let skipped =
+            |reasons: &[&LeftOutReason]| SkipReason::nothing_to_index(reasons.iter().copied());
         assert_eq!(skipped(&[&small, &small]), SkipReason::LayersTooSmall { least: 10 });
-        assert_eq!(skipped(&[&zstd, &small, &zstd]), SkipReason::NotServable(vec!["too-small", "zstd"]));
+        assert_eq!(
+            skipped(&[&zstd, &small, &zstd]),
+            SkipReason::NotServable(vec!["too-small", "zstd"])
+        );
         assert_eq!(skipped(&[&zstd]).to_string(), "none of its layers can be served lazily (zstd)");
         assert_eq!(skipped(&[]).to_string(), "none of its layers can be served lazily (no-layers)");
     }

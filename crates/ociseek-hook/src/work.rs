@@ -22,11 +22,12 @@ use ociseek_format::image::enabled::is_enabled;
 use ociseek_format::image::{Manifest, ManifestError, Reference};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_ops::convert::{
-    CompleteImage, ConvertDestination, ConvertError, ConvertPreview, ConvertStatus, SourceImage, preview, up_to_date,
+    CompleteImage, ConvertDestination, ConvertError, ConvertPreview, ConvertStatus, SourceImage,
+    preview, up_to_date,
 };
 use ociseek_ops::index::{
-    Existing, ExistingCheck, IndexOptions, IndexedManifest, LayerOutcome, LayerReport, ManifestResult, ReuseSource,
-    Work,
+    Existing, ExistingCheck, IndexOptions, IndexedManifest, LayerOutcome, LayerReport,
+    ManifestResult, ReuseSource, Work,
 };
 use ociseek_ops::resolve::{ResolveError, ResolvedImage, parse, resolve_document};
 use ociseek_ops::versions::{EnabledResult, MakeRequest, Versions, VersionsResult, make};
@@ -185,7 +186,12 @@ struct JobImage<'a> {
 }
 
 impl<'a> JobImage<'a> {
-    fn of(image: &'a Reference, source: &'a Source, repository: Repository, context: &'a JobContext) -> JobImage<'a> {
+    fn of(
+        image: &'a Reference,
+        source: &'a Source,
+        repository: Repository,
+        context: &'a JobContext,
+    ) -> JobImage<'a> {
         let destination = Destination::Registry(repository);
         JobImage { image, source, destination, options: context.options(image), context }
     }
@@ -202,17 +208,27 @@ impl<'a> JobImage<'a> {
     fn conversion(&self, digest: Digest, tag: String) -> (SourceImage, ConvertDestination) {
         let guard = Some(self.context.versions.guard(self.image.tag.clone()));
         let destination = Some(self.destination.clone());
-        (self.from(digest), ConvertDestination { destination, tag: Some(tag), replace_tag: false, guard })
+        (
+            self.from(digest),
+            ConvertDestination { destination, tag: Some(tag), replace_tag: false, guard },
+        )
     }
 
     /// Creates what `versions` requests for an image, except what already exists.
     async fn make(&self, image: ResolvedImage, versions: &Versions) -> Result<Products, JobError> {
-        let mut products =
-            Products { digest: image.digest, index: None, enabled: None, bytes_read: 0, bytes_written: 0 };
+        let mut products = Products {
+            digest: image.digest,
+            index: None,
+            enabled: None,
+            bytes_read: 0,
+            bytes_written: 0,
+        };
         products.enabled = match versions.tag(self.image.tag.as_deref(), &image.digest) {
             Ok(None) => None,
             Ok(Some(tag)) => self.known(image.digest, tag).await,
-            Err(why) => Some(EnabledImage { name: None, result: EnableOutcome::Skipped(why.into()) }),
+            Err(why) => {
+                Some(EnabledImage { name: None, result: EnableOutcome::Skipped(why.into()) })
+            }
         };
         let versions = match (&products.enabled, versions) {
             (None, versions) => versions,
@@ -237,14 +253,21 @@ impl<'a> JobImage<'a> {
                 products.bytes_read += converted.bytes_read;
                 products.bytes_written += converted.bytes_written;
             }
-            products.enabled =
-                Some(EnabledImage { name: Some(self.name(&made.tag)), result: enable_outcome(made.result) });
+            products.enabled = Some(EnabledImage {
+                name: Some(self.name(&made.tag)),
+                result: enable_outcome(made.result),
+            });
         }
-        if let (Some(error), Ok(Some(tag))) = (failed, versions.tag(self.image.tag.as_deref(), &products.digest)) {
+        if let (Some(error), Ok(Some(tag))) =
+            (failed, versions.tag(self.image.tag.as_deref(), &products.digest))
+        {
             let name = self.name(&tag);
             match not_enabled(error) {
                 Ok(why) => {
-                    products.enabled = Some(EnabledImage { name: Some(name), result: EnableOutcome::Skipped(why) });
+                    products.enabled = Some(EnabledImage {
+                        name: Some(name),
+                        result: EnableOutcome::Skipped(why),
+                    });
                 }
                 Err(source) => return Err(JobError::Enabled { name, source }),
             }
@@ -262,15 +285,21 @@ impl<'a> JobImage<'a> {
         let name = Some(self.name(&tag));
         let (from, to) = self.conversion(digest, tag);
         match up_to_date(&from, &to, self.context.work(&self.options)).await {
-            Ok(there) => there.map(|image| EnabledImage { name, result: EnableOutcome::AlreadyThere(image) }),
-            Err(error) => not_enabled(error).ok().map(|why| EnabledImage { name, result: EnableOutcome::Skipped(why) }),
+            Ok(there) => {
+                there.map(|image| EnabledImage { name, result: EnableOutcome::AlreadyThere(image) })
+            }
+            Err(error) => not_enabled(error)
+                .ok()
+                .map(|why| EnabledImage { name, result: EnableOutcome::Skipped(why) }),
         }
     }
 
     /// Creates the SOCI-enabled image for the image that the tag names now, if that is not the one
     /// that was processed.
     async fn follow(&self, products: &mut Products) -> Result<(), JobError> {
-        let Some(template) = self.context.versions.template().filter(|template| template.needs_tag()) else {
+        let Some(template) =
+            self.context.versions.template().filter(|template| template.needs_tag())
+        else {
             return Ok(());
         };
         let Some(own) = &self.image.tag else { return Ok(()) };
@@ -327,14 +356,18 @@ fn not_enabled(error: ConvertError) -> Result<NotEnabled, Box<ConvertError>> {
 fn enable_outcome(result: EnabledResult) -> EnableOutcome {
     match result {
         EnabledResult::Converted(converted) => match converted.outcome {
-            ConvertStatus::Written { replaced: before } | ConvertStatus::DryRun { replaces: before } => {
+            ConvertStatus::Written { replaced: before }
+            | ConvertStatus::DryRun { replaces: before } => {
                 EnableOutcome::Written { digest: converted.digest, replaced: before }
             }
-            ConvertStatus::AlreadyThere => {
-                EnableOutcome::AlreadyThere(CompleteImage { digest: converted.digest, check: ExistingCheck::Built })
-            }
+            ConvertStatus::AlreadyThere => EnableOutcome::AlreadyThere(CompleteImage {
+                digest: converted.digest,
+                check: ExistingCheck::Built,
+            }),
         },
-        EnabledResult::NothingToIndex { layers } => EnableOutcome::NothingToIndex(nothing_to_index(&layers)),
+        EnabledResult::NothingToIndex { layers } => {
+            EnableOutcome::NothingToIndex(nothing_to_index(&layers))
+        }
         EnabledResult::OutOfTime { left } => EnableOutcome::OutOfTime { left },
     }
 }
@@ -377,7 +410,8 @@ pub(super) async fn resolved(
     if is_enabled(&manifest) {
         return Ok(DocumentKind::Skipped(SkipReason::SociEnabled));
     }
-    let image = match resolve_document(source, document, manifest, options.wanted(), progress).await {
+    let image = match resolve_document(source, document, manifest, options.wanted(), progress).await
+    {
         Ok(image) => image,
         Err(error @ ResolveError::NoPlatform { .. }) => {
             return Ok(DocumentKind::Skipped(SkipReason::OtherPlatforms(error.to_string())));
@@ -418,8 +452,9 @@ fn job_result(products: Box<Products>) -> JobResult {
     let is_left = index.as_ref().is_some_and(|index| !index.left.is_empty());
     if is_left || matches!(result, Some(EnableOutcome::OutOfTime { .. })) {
         JobResult::Sparse(products)
-    } else if is(|result| matches!(result, ManifestResult::Attached { .. } | ManifestResult::DryRun { .. }))
-        || matches!(result, Some(EnableOutcome::Written { .. }))
+    } else if is(|result| {
+        matches!(result, ManifestResult::Attached { .. } | ManifestResult::DryRun { .. })
+    }) || matches!(result, Some(EnableOutcome::Written { .. }))
     {
         JobResult::Indexed(products)
     } else if is(|result| !matches!(result, ManifestResult::NothingToIndex))
@@ -429,7 +464,9 @@ fn job_result(products: Box<Products>) -> JobResult {
     } else {
         JobResult::Skipped(match result {
             Some(EnableOutcome::NothingToIndex(why)) if index.is_none() => why.clone(),
-            Some(EnableOutcome::Skipped(why)) if index.is_none() => SkipReason::NotEnabled(why.clone()),
+            Some(EnableOutcome::Skipped(why)) if index.is_none() => {
+                SkipReason::NotEnabled(why.clone())
+            }
             _ => nothing_to_index(manifests.iter().flat_map(|manifest| &manifest.layers)),
         })
     }

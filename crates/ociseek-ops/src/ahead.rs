@@ -65,7 +65,8 @@ impl DocumentsAhead {
     /// the image reports what cannot be fetched.
     pub async fn fetch(self, caches: &Caches) {
         if caches.ztocs.is_stored() {
-            let fetch = |document| fetch_document(&self.source, document, &self.fetch, true, caches);
+            let fetch =
+                |document| fetch_document(&self.source, document, &self.fetch, true, caches);
             join_all(self.documents.iter().map(fetch)).await;
         }
     }
@@ -88,7 +89,8 @@ pub async fn coverage(
     let index = options.index.as_ref();
     // The image is often opened right after this.
     let source = &source.with_documents_in(&caches.ztocs);
-    let finding = async { Ok(Box::pin(PlatformImage::find(source, root, platform, progress)).await?) };
+    let finding =
+        async { Ok(Box::pin(PlatformImage::find(source, root, platform, progress)).await?) };
     let listing = async {
         source.list_ahead(root).await;
         Ok::<_, DiscoverError>(())
@@ -97,18 +99,26 @@ pub async fn coverage(
     let digest = image.manifest.config.digest;
     let indexes = Box::pin(async { Ok(image.indexes(source, index, progress).await?) });
     let ((config, _), mut found) = both(read_config(source, &image, platform), indexes).await?;
-    let diff_ids = config::diff_ids(&config).map_err(|source| OpenImageError::OddConfig { digest, source })?;
+    let diff_ids =
+        config::diff_ids(&config).map_err(|source| OpenImageError::OddConfig { digest, source })?;
     trust::choose(source, &mut found, index, &options.trust, &caches.ztocs, &**progress).await?;
     if options.soci_only {
         found.chosen_fine = None;
     }
-    let is_indexed =
-        |layer: &&Descriptor| found.ztoc_for(&layer.digest).is_some() || found.document_for(&layer.digest).is_some();
+    let is_indexed = |layer: &&Descriptor| {
+        found.ztoc_for(&layer.digest).is_some() || found.document_for(&layer.digest).is_some()
+    };
     let size = |sum: u64, layer: &Descriptor| sum.saturating_add(layer.size);
     let indexed = found.layers.iter().filter(is_indexed).fold(0, size);
     let bytes = found.layers.iter().fold(0, size);
-    let documents = found.layers.iter().filter_map(|layer| found.document_for(&layer.digest)).cloned().collect();
-    let documents = DocumentsAhead { source: source.clone(), documents, fetch: options.documents.clone() };
+    let documents = found
+        .layers
+        .iter()
+        .filter_map(|layer| found.document_for(&layer.digest))
+        .cloned()
+        .collect();
+    let documents =
+        DocumentsAhead { source: source.clone(), documents, fetch: options.documents.clone() };
     Ok(IndexCoverage { layers: found.layers, diff_ids, bytes, indexed, documents })
 }
 

@@ -123,7 +123,8 @@ pub async fn copy(
     let blobs = blobs(&mut graph, from, to, options.jobs, progress).await?;
     let (manifests, referrers) = manifests(&mut graph, to, progress).await?;
     if let Some(image) = graph.nodes.get(&digest) {
-        let plain = Descriptor::new(image.descriptor.media_type.clone(), digest, image.descriptor.size);
+        let plain =
+            Descriptor::new(image.descriptor.media_type.clone(), digest, image.descriptor.size);
         let tagged = to.tag_manifest(&plain, image.bytes.clone(), tag).await;
         tagged.map_err(|source| CopyError::Tag { tag: tag.to_owned(), source })?;
     }
@@ -143,13 +144,16 @@ async fn manifests(
     for node in graph.order() {
         let digest = node.descriptor.digest;
         let subject = node.subject.as_ref().filter(|_| graph.referrers.contains(&digest));
-        let is_refused = |part: Option<Digest>| part.is_some_and(|part| refused.contains_key(&part));
+        let is_refused =
+            |part: Option<Digest>| part.is_some_and(|part| refused.contains_key(&part));
         if is_refused(node.referrer) || is_refused(subject.map(|subject| subject.digest)) {
             continue;
         }
         let pushed = match subject {
             None => to.push_manifest(&node.descriptor, node.bytes.clone(), None).await,
-            Some(subject) => to.attach(&node.descriptor, node.bytes.clone(), subject, &[]).await.map(drop),
+            Some(subject) => {
+                to.attach(&node.descriptor, node.bytes.clone(), subject, &[]).await.map(drop)
+            }
         };
         match (pushed, node.foreign_referrer()) {
             (Ok(()), _) => {}
@@ -186,7 +190,8 @@ async fn blobs(
     let mut seen = BTreeSet::new();
     let all = graph.order().into_iter().flat_map(|node| &node.blobs);
     // A referrer may state a wrong size for a blob of another one.
-    let blobs: Vec<&Descriptor> = all.filter(|blob| seen.insert((blob.digest, blob.size))).collect();
+    let blobs: Vec<&Descriptor> =
+        all.filter(|blob| seen.insert((blob.digest, blob.size))).collect();
     let bytes = blobs.iter().map(|blob| blob.size).fold(0, u64::saturating_add);
     progress.report(ProgressEvent::Copying { blobs: blobs.len(), bytes });
     let mut copied = Vec::new();
@@ -212,7 +217,8 @@ async fn blobs(
                 let is_lost = source.is_lost() || source.is_other_content();
                 let is_refused = source.is_refused_content();
                 let error = CopyError::Blob { digest: blob.digest, source };
-                let can_go = |with: &BTreeSet<Digest>| is_lost || is_refused && graph.are_foreign(with);
+                let can_go =
+                    |with: &BTreeSet<Digest>| is_lost || is_refused && graph.are_foreign(with);
                 match graph.referrers_with(blob).filter(can_go) {
                     Some(referrers) => lost.push((referrers, chain(&error).join(": "))),
                     None => return Err(error),
@@ -255,7 +261,11 @@ mod tests {
     use ociseek_store::{Destination, Source};
 
     /// Copies `root` with this memory. The copy, its report, and the warnings.
-    fn copied(from: &Store, root: &Descriptor, memory: u64) -> (Store, Result<CopyReport, CopyError>, Vec<String>) {
+    fn copied(
+        from: &Store,
+        root: &Descriptor,
+        memory: u64,
+    ) -> (Store, Result<CopyReport, CopyError>, Vec<String>) {
         let to = Store::new();
         let source = Source::Layout(Arc::new(from.layout.clone().with_budget(Budget::new(memory))));
         let destination = Destination::Layout(Arc::new(to.layout.clone()));
@@ -263,16 +273,31 @@ mod tests {
         let progress: Arc<dyn Progress> = warnings.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let target = Target::Digest(root.digest);
-        let report = runtime.block_on(copy(&source, &target, &destination, "v", &CopyOptions::default(), &progress));
+        let report = runtime.block_on(copy(
+            &source,
+            &target,
+            &destination,
+            "v",
+            &CopyOptions::default(),
+            &progress,
+        ));
         let warnings = warnings.0.lock().unwrap().clone();
         (to, report, warnings)
     }
 
     fn index(store: &Store, entries: &[Value]) -> Descriptor {
-        store.put(OCI_INDEX, &json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries}))
+        store.put(
+            OCI_INDEX,
+            &json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries}),
+        )
     }
 
-    fn referrer(store: &Store, subject: &Descriptor, artifact_type: &str, text: &str) -> Descriptor {
+    fn referrer(
+        store: &Store,
+        subject: &Descriptor,
+        artifact_type: &str,
+        text: &str,
+    ) -> Descriptor {
         let empty = store.put("application/vnd.oci.empty.v1+json", &json!({}));
         let manifest = json!({
             "schemaVersion": 2, "mediaType": OCI_MANIFEST, "artifactType": artifact_type,
@@ -280,7 +305,8 @@ mod tests {
             "subject": subject, "annotations": {"text": text},
         });
         let referrer = store.put(OCI_MANIFEST, &manifest);
-        let listed = Descriptor { artifact_type: Some(artifact_type.to_owned()), ..referrer.clone() };
+        let listed =
+            Descriptor { artifact_type: Some(artifact_type.to_owned()), ..referrer.clone() };
         store.layout.attach(&listed, manifest.to_string().as_bytes(), &[]).unwrap();
         referrer
     }
@@ -316,16 +342,28 @@ mod tests {
         let ours = referrer(&store, &image, INDEX_V1, "ours");
         let sbom = referrer(&store, &image, "application/spdx+json", "small");
         let large: Vec<_> = (0..9)
-            .map(|number| referrer(&store, &image, "application/x", &format!("{number}{}", "x".repeat(200 << 10))))
+            .map(|number| {
+                referrer(
+                    &store,
+                    &image,
+                    "application/x",
+                    &format!("{number}{}", "x".repeat(200 << 10)),
+                )
+            })
             .collect();
         let too_large = referrer(&store, &image, "application/x", &"y".repeat(1 << 20));
         let (to, report, warnings) = copied(&store, &image, 8 << 20);
         let report = report.unwrap();
-        let is_there = |descriptor: &Descriptor| report.referrers.iter().any(|one| one.digest == descriptor.digest);
+        let is_there = |descriptor: &Descriptor| {
+            report.referrers.iter().any(|one| one.digest == descriptor.digest)
+        };
         assert!(is_there(&ours) && is_there(&sbom) && large.iter().all(is_there), "{warnings:?}");
         assert!(!is_there(&too_large));
         assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert!(warnings[0].contains("was not copied") && warnings[0].contains("bytes of memory"), "{warnings:?}");
+        assert!(
+            warnings[0].contains("was not copied") && warnings[0].contains("bytes of memory"),
+            "{warnings:?}"
+        );
         // The lists of layouts and fallback tags stay small.
         let listed = to.layout.referrers(&image.digest, None).unwrap().descriptors;
         assert_eq!(listed.len(), 11);
@@ -344,13 +382,17 @@ mod tests {
         let empty = store.put("application/vnd.oci.empty.v1+json", &json!({}));
         let gone = Descriptor::of("application/x", b"not here");
         let wrong_size = Descriptor { size: 7, ..empty.clone() };
-        let attach = |artifact_type: &str, subject: &Descriptor, media_type: &str, fields: Value| {
+        let attach = |artifact_type: &str,
+                      subject: &Descriptor,
+                      media_type: &str,
+                      fields: Value| {
             let mut manifest = json!({
                 "schemaVersion": 2, "mediaType": media_type, "artifactType": artifact_type, "subject": subject,
             });
             manifest.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
             let referrer = store.put(media_type, &manifest);
-            let listed = Descriptor { artifact_type: Some(artifact_type.to_owned()), ..referrer.clone() };
+            let listed =
+                Descriptor { artifact_type: Some(artifact_type.to_owned()), ..referrer.clone() };
             store.layout.attach(&listed, manifest.to_string().as_bytes(), &[]).unwrap();
             referrer
         };
@@ -375,7 +417,8 @@ mod tests {
         assert!(to.layout.blob_exists(&image.digest, None).unwrap());
         assert!(!to.layout.blob_exists(&of_strange.digest, None).unwrap());
         for one in &strange {
-            let told = warnings.iter().filter(|warning| warning.starts_with(&one.digest.to_string()));
+            let told =
+                warnings.iter().filter(|warning| warning.starts_with(&one.digest.to_string()));
             assert_eq!(told.count(), 1, "{one:?}: {warnings:#?}");
         }
     }

@@ -19,7 +19,9 @@ impl Damage {
         match error {
             StoreError::Local(LayoutError::Missing { .. }) => Some(Damage::Missing),
             StoreError::Local(
-                LayoutError::Size { .. } | LayoutError::Damaged { .. } | LayoutError::TooLarge { .. },
+                LayoutError::Size { .. }
+                | LayoutError::Damaged { .. }
+                | LayoutError::TooLarge { .. },
             ) => Some(Damage::Damaged),
             StoreError::Registry(error) if error.is_other_content() => Some(Damage::Damaged),
             StoreError::Registry(error) if error.is_not_found() => Some(Damage::Missing),

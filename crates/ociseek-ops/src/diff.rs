@@ -120,16 +120,33 @@ impl Changes {
         self.list.is_empty()
     }
 
-    fn add(&mut self, code: ChangeCode, text: impl FnOnce() -> String, span: Option<SpanId>, entry: Option<&[u8]>) {
+    fn add(
+        &mut self,
+        code: ChangeCode,
+        text: impl FnOnce() -> String,
+        span: Option<SpanId>,
+        entry: Option<&[u8]>,
+    ) {
         if self.list.len() < MOST {
-            self.list.push(DocumentChange { code, text: text(), span, entry: entry.map(Into::into) });
+            self.list.push(DocumentChange {
+                code,
+                text: text(),
+                span,
+                entry: entry.map(Into::into),
+            });
         } else {
             self.more += 1;
         }
     }
 
     /// Compares a value that both documents have.
-    fn value<T: PartialEq + std::fmt::Display>(&mut self, code: ChangeCode, what: &str, a: T, b: T) {
+    fn value<T: PartialEq + std::fmt::Display>(
+        &mut self,
+        code: ChangeCode,
+        what: &str,
+        a: T,
+        b: T,
+    ) {
         if a != b {
             self.add(code, || format!("{what}: {a} in A, {b} in B"), None, None);
         }
@@ -145,12 +162,32 @@ pub fn ztocs(a: &Ztoc, b: &Ztoc) -> Changes {
         Checkpoints::Uncompressed { .. } => "uncompressed",
     };
     changes.value(ChangeCode::Version, "format version", quoted(&a.version), quoted(&b.version));
-    changes.value(ChangeCode::Tool, "made by", quoted(&a.build_tool_identifier), quoted(&b.build_tool_identifier));
+    changes.value(
+        ChangeCode::Tool,
+        "made by",
+        quoted(&a.build_tool_identifier),
+        quoted(&b.build_tool_identifier),
+    );
     changes.value(ChangeCode::Compression, "the layer is", compression(a), compression(b));
     changes.value(ChangeCode::Size, "bytes of the layer", a.compressed_size.0, b.compressed_size.0);
-    changes.value(ChangeCode::Size, "bytes of the tar", a.uncompressed_size.0, b.uncompressed_size.0);
-    changes.value(ChangeCode::SpanSize, "span size", a.checkpoints.span_size(), b.checkpoints.span_size());
-    changes.value(ChangeCode::Spans, "number of spans", a.checkpoints.spans(), b.checkpoints.spans());
+    changes.value(
+        ChangeCode::Size,
+        "bytes of the tar",
+        a.uncompressed_size.0,
+        b.uncompressed_size.0,
+    );
+    changes.value(
+        ChangeCode::SpanSize,
+        "span size",
+        a.checkpoints.span_size(),
+        b.checkpoints.span_size(),
+    );
+    changes.value(
+        ChangeCode::Spans,
+        "number of spans",
+        a.checkpoints.spans(),
+        b.checkpoints.spans(),
+    );
     spans(a, b, &mut changes);
     entries(&a.files, &b.files, &mut changes);
     changes
@@ -194,7 +231,12 @@ fn spans(a: &Ztoc, b: &Ztoc, changes: &mut Changes) {
                 changes.add(ChangeCode::CheckpointWindow, text, Some(span), None);
             }
             if in_a.bits != in_b.bits {
-                let text = || format!("checkpoint {span} starts {} bits early in A, {} in B", in_a.bits, in_b.bits);
+                let text = || {
+                    format!(
+                        "checkpoint {span} starts {} bits early in A, {} in B",
+                        in_a.bits, in_b.bits
+                    )
+                };
                 changes.add(ChangeCode::CheckpointBits, text, Some(span), None);
             }
         }
@@ -215,12 +257,22 @@ fn entries(a: &[FileMetadata], b: &[FileMetadata], changes: &mut Changes) {
     for file in a {
         let name = &file.name[..];
         let Some(place) = by_name.get_mut(name).and_then(Vec::pop) else {
-            changes.add(ChangeCode::EntryRemoved, || format!("{} is in A only", shown(name)), None, Some(name));
+            changes.add(
+                ChangeCode::EntryRemoved,
+                || format!("{} is in A only", shown(name)),
+                None,
+                Some(name),
+            );
             continue;
         };
         met[place] = true;
         if furthest.is_some_and(|furthest| place < furthest) {
-            changes.add(ChangeCode::EntryOrder, || format!("{} comes earlier in B", shown(name)), None, Some(name));
+            changes.add(
+                ChangeCode::EntryOrder,
+                || format!("{} comes earlier in B", shown(name)),
+                None,
+                Some(name),
+            );
         }
         furthest = furthest.max(Some(place));
         for (field, in_a, in_b) in differing(file, &b[place]) {
@@ -229,7 +281,12 @@ fn entries(a: &[FileMetadata], b: &[FileMetadata], changes: &mut Changes) {
         }
     }
     for (file, _) in b.iter().zip(met).filter(|(_, met)| !met) {
-        changes.add(ChangeCode::EntryAdded, || format!("{} is in B only", shown(&file.name)), None, Some(&file.name));
+        changes.add(
+            ChangeCode::EntryAdded,
+            || format!("{} is in B only", shown(&file.name)),
+            None,
+            Some(&file.name),
+        );
     }
 }
 
@@ -269,7 +326,8 @@ pub struct LayerDiff {
 impl IndexDiff {
     /// Whether the indexes and all their ztocs are equal.
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.layers.iter().all(|layer| layer.a == layer.b && layer.changes.is_empty())
+        self.changes.is_empty()
+            && self.layers.iter().all(|layer| layer.a == layer.b && layer.changes.is_empty())
     }
 }
 
@@ -297,7 +355,8 @@ pub async fn side(
     platform: Option<&Platform>,
     progress: &Arc<dyn Progress>,
 ) -> Result<Side, DiffError> {
-    let document = source.manifest(root).await.map_err(ResolveError::Find).map_err(DiscoverError::from)?;
+    let document =
+        source.manifest(root).await.map_err(ResolveError::Find).map_err(DiscoverError::from)?;
     if let Ok(index) = soci::parse(&document.bytes) {
         let manifest = Descriptor::new(OCI_MANIFEST, document.digest, document.bytes.len() as u64);
         return Ok(Side { source: source.clone(), manifest, index });
@@ -319,36 +378,66 @@ pub async fn side(
 pub async fn indexes(a: &Side, b: &Side) -> Result<IndexDiff, DiffError> {
     let mut changes = Changes::default();
     let none = || "none".to_owned();
-    let tool = |side: &Side| side.index.build_tool_identifier.as_ref().map_or_else(none, |tool| format!("{tool:?}"));
-    let subject = |side: &Side| side.index.subject.as_ref().map_or_else(none, |subject| subject.digest.to_string());
-    changes.value(ChangeCode::Version, "version", a.index.version.number(), b.index.version.number());
+    let tool = |side: &Side| {
+        side.index.build_tool_identifier.as_ref().map_or_else(none, |tool| format!("{tool:?}"))
+    };
+    let subject = |side: &Side| {
+        side.index.subject.as_ref().map_or_else(none, |subject| subject.digest.to_string())
+    };
+    changes.value(
+        ChangeCode::Version,
+        "version",
+        a.index.version.number(),
+        b.index.version.number(),
+    );
     changes.value(ChangeCode::Tool, "made by", tool(a), tool(b));
     changes.value(ChangeCode::Subject, "subject", subject(a), subject(b));
-    let others =
-        |side: &Side| side.index.others.iter().map(|blob| blob.digest.to_string()).collect::<Vec<_>>().join(" ");
+    let others = |side: &Side| {
+        side.index.others.iter().map(|blob| blob.digest.to_string()).collect::<Vec<_>>().join(" ")
+    };
     changes.value(ChangeCode::OtherBlobs, "other blobs", others(a), others(b));
 
     let mut layers = Vec::new();
     let mut seen = BTreeSet::new();
     let ztocs_of_a = a.index.by_layer();
     let ztocs_of_b = b.index.by_layer();
-    for layer in a.index.ztocs.iter().chain(&b.index.ztocs).map(|ztoc| ztoc.layer).filter(|layer| seen.insert(*layer)) {
+    for layer in a
+        .index
+        .ztocs
+        .iter()
+        .chain(&b.index.ztocs)
+        .map(|ztoc| ztoc.layer)
+        .filter(|layer| seen.insert(*layer))
+    {
         let in_a = ztocs_of_a.get(&layer).copied();
         let in_b = ztocs_of_b.get(&layer).copied();
         let mut changes = Changes::default();
         match (in_a, in_b) {
             (Some(in_a), Some(in_b)) => {
-                changes.value(ChangeCode::MediaType, "media type", &in_a.layer_media_type, &in_b.layer_media_type);
+                changes.value(
+                    ChangeCode::MediaType,
+                    "media type",
+                    &in_a.layer_media_type,
+                    &in_b.layer_media_type,
+                );
                 if in_a.ztoc != in_b.ztoc {
                     let found = ztocs(&read(a, in_a).await?, &read(b, in_b).await?);
                     changes.list.extend(found.list);
                     changes.more += found.more;
                 }
             }
-            (Some(_), None) => {
-                changes.add(ChangeCode::ZtocRemoved, || "A only has a ztoc for it".to_owned(), None, None)
-            }
-            _ => changes.add(ChangeCode::ZtocAdded, || "B only has a ztoc for it".to_owned(), None, None),
+            (Some(_), None) => changes.add(
+                ChangeCode::ZtocRemoved,
+                || "A only has a ztoc for it".to_owned(),
+                None,
+                None,
+            ),
+            _ => changes.add(
+                ChangeCode::ZtocAdded,
+                || "B only has a ztoc for it".to_owned(),
+                None,
+                None,
+            ),
         }
         let digest = |ztoc: Option<&ZtocRef>| ztoc.map(|ztoc| ztoc.ztoc);
         layers.push(LayerDiff { layer, a: digest(in_a), b: digest(in_b), changes });

@@ -45,7 +45,9 @@ pub(crate) async fn fetch_document_of(
         Err(error) => {
             let layer = reference.layer;
             let why = causes(&error);
-            progress.report(ProgressEvent::Warning(format!("reading layer {layer} without its fine document: {why}")));
+            progress.report(ProgressEvent::Warning(format!(
+                "reading layer {layer} without its fine document: {why}"
+            )));
             None
         }
     }
@@ -71,12 +73,16 @@ pub(crate) async fn fetch_document(
         }
         let mut kept = cache.get_head(&head_digest)?;
         // Spans in the cache need no windows. Pages that were fetched ahead are for a first start.
-        kept.extend(takes_start.then(|| cache.take_start(&head_digest)).flatten().unwrap_or_default());
+        kept.extend(
+            takes_start.then(|| cache.take_start(&head_digest)).flatten().unwrap_or_default(),
+        );
         Some(kept)
     });
     let kept = kept.await.ok().flatten();
     let length = kept.as_ref().map_or(fetched_size(reference, how.start), |kept| kept.len() as u64);
-    let charge = source.budget().charge(length, || format!("{length} bytes of the fine document {document}"))?;
+    let charge = source
+        .budget()
+        .charge(length, || format!("{length} bytes of the fine document {document}"))?;
     if let Some(kept) = kept {
         return Ok(charged(kept.into(), charge));
     }

@@ -103,8 +103,15 @@ impl Foresight {
 
     /// What was opened, if the registry says that the image has these `layers`, to be read by what
     /// was `found`. Otherwise, this waits for the end, and remembers what the image is now.
-    pub(super) async fn result(self, found: &DiscoveredImage, layers: &[Descriptor], caches: &Caches) -> Foreseen {
-        let document = |layer: &Descriptor| Some(LayerDocument::new(layer, found.document_for(&layer.digest)?));
+    pub(super) async fn result(
+        self,
+        found: &DiscoveredImage,
+        layers: &[Descriptor],
+        caches: &Caches,
+    ) -> Foreseen {
+        let document = |layer: &Descriptor| {
+            Some(LayerDocument::new(layer, found.document_for(&layer.digest)?))
+        };
         let actual: Option<Vec<LayerDocument>> = layers.iter().map(document).collect();
         let actual = actual.filter(|actual| !actual.is_empty());
         let Expectation { documents, layers, has_tree } = self.layers.await.unwrap_or_default();
@@ -153,7 +160,12 @@ fn tree_name(documents: &[u8]) -> Digest {
 
 /// Opens all layers that the image with this digest of its name had, by heads in the cache, while
 /// their tree is read.
-async fn open_all(source: Source, name: Digest, caches: Caches, sender: oneshot::Sender<TreeSource>) -> Expectation {
+async fn open_all(
+    source: Source,
+    name: Digest,
+    caches: Caches,
+    sender: oneshot::Sender<TreeSource>,
+) -> Expectation {
     let cache = caches.ztocs.clone();
     let known = spawn_blocking(move || {
         let text = cache.get_opened(&name)?;
@@ -161,7 +173,9 @@ async fn open_all(source: Source, name: Digest, caches: Caches, sender: oneshot:
         let tree = tree_name(&text);
         Some((documents, tree, cache.may_have_tree(&tree)))
     });
-    let Some((documents, tree, may_have_tree)) = known.await.ok().flatten() else { return Expectation::default() };
+    let Some((documents, tree, may_have_tree)) = known.await.ok().flatten() else {
+        return Expectation::default();
+    };
     let mut layers = None;
     let mut stored = None;
     if may_have_tree {
@@ -183,7 +197,9 @@ async fn open_all(source: Source, name: Digest, caches: Caches, sender: oneshot:
     if let Some(layers) = &layers {
         let tree_source = match stored {
             Some((charge, tree)) => TreeSource::Stored(tree, charge),
-            None => TreeSource::Layers(layers.iter().map(|layer| Arc::clone(layer.map())).collect()),
+            None => {
+                TreeSource::Layers(layers.iter().map(|layer| Arc::clone(layer.map())).collect())
+            }
         };
         // Nobody waits for the tree if the registry has another image.
         let _ = sender.send(tree_source);
@@ -198,17 +214,29 @@ async fn open_each(
     list: FileListUse,
     caches: &Caches,
 ) -> Option<Vec<OpenLayer>> {
-    let open = |expected: &LayerDocument| open_one(source.clone(), expected.clone(), list, caches.clone());
+    let open =
+        |expected: &LayerDocument| open_one(source.clone(), expected.clone(), list, caches.clone());
     let opening: Vec<_> = documents.iter().map(open).collect();
-    let layers: Vec<Option<OpenLayer>> = stream::iter(opening).buffered(SIDE_BY_SIDE).collect().await;
+    let layers: Vec<Option<OpenLayer>> =
+        stream::iter(opening).buffered(SIDE_BY_SIDE).collect().await;
     layers.into_iter().collect()
 }
 
 /// Opens a layer. None if the cache does not have the head, or it does not fit.
-async fn open_one(source: Source, expected: LayerDocument, list: FileListUse, caches: Caches) -> Option<OpenLayer> {
-    let head = spawn_blocking(move || caches.ztocs.get_head(&expected.head_digest)).await.ok()??;
-    let charge = source.budget().charge(head.len() as u64, || format!("the head of {}", expected.document)).ok()?;
-    let fetched = FetchedDocument { reference: expected.reference(), bytes: charged(head.into(), charge) };
+async fn open_one(
+    source: Source,
+    expected: LayerDocument,
+    list: FileListUse,
+    caches: Caches,
+) -> Option<OpenLayer> {
+    let head =
+        spawn_blocking(move || caches.ztocs.get_head(&expected.head_digest)).await.ok()??;
+    let charge = source
+        .budget()
+        .charge(head.len() as u64, || format!("the head of {}", expected.document))
+        .ok()?;
+    let fetched =
+        FetchedDocument { reference: expected.reference(), bytes: charged(head.into(), charge) };
     // What does not fit is reported when the registry still has it.
     let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
     open_document(&source, &expected.layer, fetched, list, &progress).await.ok()?
@@ -216,7 +244,10 @@ async fn open_one(source: Source, expected: LayerDocument, list: FileListUse, ca
 
 /// The stored tree, or that of the layers. None if they do not fit into memory, or cannot be
 /// combined.
-async fn make_tree(source: Source, tree_source: oneshot::Receiver<TreeSource>) -> Option<(Tree, Charge)> {
+async fn make_tree(
+    source: Source,
+    tree_source: oneshot::Receiver<TreeSource>,
+) -> Option<(Tree, Charge)> {
     let maps = match tree_source.await.ok()? {
         TreeSource::Stored(tree, charge) => return Some((tree, charge)),
         TreeSource::Layers(maps) => maps,

@@ -98,10 +98,14 @@ pub async fn inspect(
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<InspectedImage>, DiscoverError> {
     let mut all = Vec::new();
-    let mut known: BTreeMap<(Digest, Option<Digest>), (ZtocSummary, Option<InspectedList>)> = BTreeMap::new();
+    let mut known: BTreeMap<(Digest, Option<Digest>), (ZtocSummary, Option<InspectedList>)> =
+        BTreeMap::new();
     for image in discover_all(source, root, wanted, requested, progress).await? {
         let mut layers = Vec::with_capacity(image.layers.len());
-        let lists = image.index().map(|(_, content)| prefetch_lists(&content.index.others)).unwrap_or_default();
+        let lists = image
+            .index()
+            .map(|(_, content)| prefetch_lists(&content.index.others))
+            .unwrap_or_default();
         for layer in &image.layers {
             let Some(reference) = image.ztoc_for(&layer.digest) else {
                 layers.push(InspectedLayer { ztoc: None, prefetch: None });
@@ -140,14 +144,21 @@ pub async fn find_ztoc(
 ) -> Result<Option<(Bytes, Ztoc)>, ZtocFailure> {
     let images = discover_all(source, root, platforms, None, progress).await?;
     let is_named = |digest: &Digest| {
-        digest.to_string() == wanted || (wanted.len() >= LEAST_DIGITS && digest.hex().starts_with(wanted))
+        digest.to_string() == wanted
+            || (wanted.len() >= LEAST_DIGITS && digest.hex().starts_with(wanted))
     };
     let mut found: BTreeMap<Digest, &ZtocRef> = BTreeMap::new();
-    for content in images.iter().flat_map(|image| &image.indexes).filter_map(|index| index.content.as_ref().ok()) {
+    for content in images
+        .iter()
+        .flat_map(|image| &image.indexes)
+        .filter_map(|index| index.content.as_ref().ok())
+    {
         let named = content.index.ztocs.iter().filter(|z| is_named(&z.ztoc) || is_named(&z.layer));
         found.extend(named.map(|z| (z.ztoc, z)));
     }
-    let (Some((_, reference)), None) = (found.pop_first(), found.pop_first()) else { return Ok(None) };
+    let (Some((_, reference)), None) = (found.pop_first(), found.pop_first()) else {
+        return Ok(None);
+    };
     let mut memory = source.budget().open();
     let found = read(source, reference, &mut memory).await?;
     memory.keep();
@@ -155,10 +166,18 @@ pub async fn find_ztoc(
 }
 
 /// Fetches and decodes a ztoc.
-async fn read(source: &Source, reference: &ZtocRef, memory: &mut Charge) -> Result<(Bytes, Ztoc), ZtocFailure> {
+async fn read(
+    source: &Source,
+    reference: &ZtocRef,
+    memory: &mut Charge,
+) -> Result<(Bytes, Ztoc), ZtocFailure> {
     let bytes = fetch_ztoc(source, reference).await?;
     let ZtocRef { ztoc, layer, .. } = *reference;
-    let decoded = ztoc::decode_within(&bytes, memory).map_err(|source| ZtocFailure::Decode { ztoc, layer, source })?;
+    let decoded = ztoc::decode_within(&bytes, memory).map_err(|source| ZtocFailure::Decode {
+        ztoc,
+        layer,
+        source,
+    })?;
     Ok((bytes, decoded))
 }
 
@@ -182,13 +201,19 @@ async fn fetch_facts(
         Err(failure) => (Err(failure), None),
     };
     let prefetch = match artifact.cloned() {
-        Some(artifact) => Some(InspectedList { spans: listed(source, &artifact, ztoc).await, artifact }),
+        Some(artifact) => {
+            Some(InspectedList { spans: listed(source, &artifact, ztoc).await, artifact })
+        }
         None => None,
     };
     (facts, prefetch)
 }
 
-async fn listed(source: &Source, artifact: &Descriptor, ztoc: Option<Ztoc>) -> Result<(Vec<SpanRange>, u64), String> {
+async fn listed(
+    source: &Source,
+    artifact: &Descriptor,
+    ztoc: Option<Ztoc>,
+) -> Result<(Vec<SpanRange>, u64), String> {
     let bytes = source.blob_bytes(artifact, MAX_PREFETCH).await.map_err(|error| causes(&error))?;
     let spans = parse(&bytes).map_err(|error| causes(&error))?;
     let ztoc = ztoc.ok_or_else(|| "the layer's ztoc cannot be used".to_owned())?;
@@ -209,10 +234,15 @@ fn pieces(source: &Source, image: &DiscoveredImage, layers: &[InspectedLayer]) -
         let (why, effect) = match facts {
             Ok(facts) if facts.compressed_size == layer.size => continue,
             Ok(facts) => (
-                format!("it is for a layer of {} bytes, and this one has {}", facts.compressed_size, layer.size),
+                format!(
+                    "it is for a layer of {} bytes, and this one has {}",
+                    facts.compressed_size, layer.size
+                ),
                 Effect::FailsReads,
             ),
-            Err(ZtocFailure::Fetch(DiscoverError::Ztoc { source, .. })) if source.is_not_found() => {
+            Err(ZtocFailure::Fetch(DiscoverError::Ztoc { source, .. }))
+                if source.is_not_found() =>
+            {
                 if let Some((index, _)) = image.index() {
                     pieces.lost.entry(index.digest).or_default().insert(reference.ztoc);
                 }

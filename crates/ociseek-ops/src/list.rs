@@ -132,7 +132,8 @@ pub fn list<'a>(
     let look = move |place: NamedTarget| {
         let known = Arc::clone(&known);
         async move {
-            let (NamedTarget { name, target }, source) = (place, source.with_budget(source.budget().apart(1)));
+            let (NamedTarget { name, target }, source) =
+                (place, source.with_budget(source.budget().apart(1)));
             let digest = match &target {
                 Target::Digest(digest) => *digest,
                 Target::Tag(_) => match source.manifest(&target).await {
@@ -169,7 +170,8 @@ async fn manifests(
     digest: Digest,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<ListedManifest>, ListError> {
-    let found = discover_all(source, &Target::Digest(digest), PlatformChoice::All, None, progress).await;
+    let found =
+        discover_all(source, &Target::Digest(digest), PlatformChoice::All, None, progress).await;
     let mut listed = Vec::new();
     for image in found.map_err(ListError::Discover)? {
         let config = source.blob_bytes(&image.config, MAX_CONFIG as u64).await.ok();

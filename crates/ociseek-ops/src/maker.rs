@@ -50,7 +50,9 @@ mod tests {
         assert_eq!(version("ociseek v0.10.0"), Some([0, 10, 0]));
         assert!(version("ociseek v0.10.0") > version("ociseek v0.9.9"));
         assert_eq!(version("ociseek v1.0.0-rc.1"), Some([1, 0, 0]));
-        for none in ["ociseek v1.0", "ociseek v1.0.0.0", "ociseek vNext", "AWS SOCI CLI v0.2", "0.1.0"] {
+        for none in
+            ["ociseek v1.0", "ociseek v1.0.0.0", "ociseek vNext", "AWS SOCI CLI v0.2", "0.1.0"]
+        {
             assert_eq!(version(none), None, "{none}");
         }
     }

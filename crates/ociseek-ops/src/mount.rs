@@ -19,7 +19,9 @@ use super::open::RootFs;
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::Progress;
 use ociseek_format::tree::{OpaqueXattr, Tree};
-use ociseek_rootfs::fuse::{FuseMount, FuseOptions, MountError, MountInfo, keeper_arguments, release_freed_memory};
+use ociseek_rootfs::fuse::{
+    FuseMount, FuseOptions, MountError, MountInfo, keeper_arguments, release_freed_memory,
+};
 pub use ociseek_rootfs::record::Record;
 use ociseek_rootfs::record::{ReadRecorder, Touch};
 
@@ -81,8 +83,15 @@ pub async fn mount(
     let tree = &image.tree;
     let content = &image.content;
     let recorder = record.map(|record| {
-        let layers: Vec<Digest> = image.layers.iter().map(|layer| layer.descriptor.digest).collect();
-        Arc::new(ReadRecorder::new(Arc::clone(tree), content.clone(), layers, record, Arc::clone(progress)))
+        let layers: Vec<Digest> =
+            image.layers.iter().map(|layer| layer.descriptor.digest).collect();
+        Arc::new(ReadRecorder::new(
+            Arc::clone(tree),
+            content.clone(),
+            layers,
+            record,
+            Arc::clone(progress),
+        ))
     });
     fuse.recorder = recorder.clone();
     fuse.fill = !ignore_lists;
@@ -91,7 +100,8 @@ pub async fn mount(
     let at = point.to_owned();
     let runtime = Handle::current();
     let mount = spawn_blocking(move || FuseMount::new(files, reads, &at, &fuse, runtime)).await;
-    let mount = mount.map_err(|error| MountError::Session { point: point.to_owned(), source: error.into() })??;
+    let mount = mount
+        .map_err(|error| MountError::Session { point: point.to_owned(), source: error.into() })??;
     let content = content.clone();
     let artifacts = if ignore_lists { Vec::new() } else { image.prefetch.clone() };
     let prefetch = BackgroundTask::spawn(async move {
@@ -117,7 +127,13 @@ pub async fn mount(
             content.drop_unused();
         }
     });
-    Ok(LiveMount { mount, recorder, is_settled, _background: [prefetch, dropping], since: Instant::now() })
+    Ok(LiveMount {
+        mount,
+        recorder,
+        is_settled,
+        _background: [prefetch, dropping],
+        since: Instant::now(),
+    })
 }
 
 impl LiveMount {

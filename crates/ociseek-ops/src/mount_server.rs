@@ -76,7 +76,8 @@ impl FetchedFile {
     /// # Errors
     /// If it cannot be read or written.
     pub fn open(path: &Path) -> io::Result<FetchedFile> {
-        let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut file =
+            File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut text = String::new();
         (&mut file).take(64).read_to_string(&mut text)?;
         Ok(FetchedFile { file, before: text.trim().parse().unwrap_or(0), written: None })
@@ -163,8 +164,10 @@ impl StartRecord {
     pub fn file_of(root: &Path, image: &str) -> Option<PathBuf> {
         let (_, digest) = image.rsplit_once('@')?;
         let (algorithm, hex) = digest.split_once(':')?;
-        let is_plain = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        (is_plain(algorithm) && is_plain(hex)).then(|| root.join(DIR).join(format!("{algorithm}-{hex}.jsonl")))
+        let is_plain =
+            |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        (is_plain(algorithm) && is_plain(hex))
+            .then(|| root.join(DIR).join(format!("{algorithm}-{hex}.jsonl")))
     }
 
     /// Whether the mount shows all of the image, and no start of it was recorded before. The kernel
@@ -214,7 +217,8 @@ fn remove_oldest(dir: &Path) -> io::Result<()> {
         let entry = entry?;
         Ok::<_, io::Error>((entry.metadata()?.modified()?, entry.path()))
     };
-    let mut files: Vec<(SystemTime, PathBuf)> = fs::read_dir(dir)?.filter_map(|entry| aged(entry).ok()).collect();
+    let mut files: Vec<(SystemTime, PathBuf)> =
+        fs::read_dir(dir)?.filter_map(|entry| aged(entry).ok()).collect();
     files.sort_by(|one, other| other.cmp(one));
     for (_, path) in files.into_iter().skip(MAX_RECORDS) {
         match fs::remove_file(path) {
@@ -232,7 +236,9 @@ mod tests {
     #[test]
     fn content_gets_what_the_process_leaves_of_its_share() {
         const MIB: u64 = 1 << 20;
-        for (share, base, wanted) in [(17, 10, 7), (512, 10, 64), (10, 10, 1), (5, 10, 1), (75, 10, 64)] {
+        for (share, base, wanted) in
+            [(17, 10, 7), (512, 10, 64), (10, 10, 1), (5, 10, 1), (75, 10, 64)]
+        {
             assert_eq!(for_content(share * MIB, base * MIB) / MIB, wanted, "{share} {base}");
         }
     }
@@ -241,7 +247,9 @@ mod tests {
     fn the_share_is_the_first_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("share");
-        for (text, wanted) in [("17\n512\n", Some(17)), ("17", Some(17)), ("", None), ("x\n1\n", None)] {
+        for (text, wanted) in
+            [("17\n512\n", Some(17)), ("17", Some(17)), ("", None), ("x\n1\n", None)]
+        {
             std::fs::write(&path, text).unwrap();
             assert_eq!(read_share(&path), wanted, "{text:?}");
         }
@@ -250,7 +258,9 @@ mod tests {
 
     #[test]
     fn records_are_named_after_the_image_manifest() {
-        let named = |image: &str| StartRecord::file_of(Path::new("/r"), image).map(|path| path.display().to_string());
+        let named = |image: &str| {
+            StartRecord::file_of(Path::new("/r"), image).map(|path| path.display().to_string())
+        };
         assert_eq!(named("host/app:1@sha256:ab12").as_deref(), Some("/r/starts/sha256-ab12.jsonl"));
         for odd in ["host/app:1", "host/app@sha256", "host/app@sha256:../x", "host/app@:ab"] {
             assert_eq!(named(odd), None, "{odd}");
@@ -261,7 +271,9 @@ mod tests {
     fn a_longer_record_replaces_a_shorter_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("starts/one.jsonl");
-        for (text, kept) in [("", None), ("two", Some("two")), ("1", Some("two")), ("three", Some("three"))] {
+        for (text, kept) in
+            [("", None), ("two", Some("two")), ("1", Some("two")), ("three", Some("three"))]
+        {
             keep(text.as_bytes(), &path).unwrap();
             assert_eq!(fs::read_to_string(&path).ok().as_deref(), kept);
         }

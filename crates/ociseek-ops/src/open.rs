@@ -9,7 +9,8 @@ use tokio::task::spawn_blocking;
 
 use super::background::BackgroundTask;
 use super::discover::{
-    self, DiscoverError, DiscoveredImage, FoundFineRef, FoundIndexRef, MAX_ZTOC, PlatformImage, both,
+    self, DiscoverError, DiscoveredImage, FoundFineRef, FoundIndexRef, MAX_ZTOC, PlatformImage,
+    both,
 };
 pub use super::fine_documents::DocumentFetch;
 use super::fine_documents::fetch_document_of;
@@ -176,12 +177,17 @@ pub async fn open(
     let index = options.index.as_ref();
     let source = &source.with_documents_in(&caches.ztocs);
     let _connecting = if options.documents.start { connect(source) } else { Vec::new() };
-    let is_usual = options.index.is_none() && options.layers == LayerChoice::All && !options.soci_only;
+    let is_usual =
+        options.index.is_none() && options.layers == LayerChoice::All && !options.soci_only;
     let foresight = is_usual.then(|| Foresight::start(source, root, platform, caches)).flatten();
-    let image = Box::pin(PlatformImage::find(source, root, platform, progress)).await.map_err(DiscoverError::from)?;
+    let image = Box::pin(PlatformImage::find(source, root, platform, progress))
+        .await
+        .map_err(DiscoverError::from)?;
     let opening = Box::pin(async {
         let mut found = image.indexes(source, index, progress).await?;
-        let trust = trust::choose(source, &mut found, index, &options.trust, &caches.ztocs, &**progress).await?;
+        let trust =
+            trust::choose(source, &mut found, index, &options.trust, &caches.ztocs, &**progress)
+                .await?;
         let chosen_fine = found.chosen_fine;
         if options.soci_only {
             found.chosen_fine = None;
@@ -197,7 +203,10 @@ pub async fn open(
         };
         let opened = match &foreseen.layers {
             Some(layers) => layers.clone(),
-            None => open_layers_of(source, &found, &trust, wanted, &options.documents, caches, progress).await?,
+            None => {
+                open_layers_of(source, &found, &trust, wanted, &options.documents, caches, progress)
+                    .await?
+            }
         };
         Ok((found, trust, chosen_fine, opened, foreseen, locating))
     });
@@ -205,9 +214,14 @@ pub async fn open(
         both(read_config(source, &image, platform), opening).await?;
     let opening = source.traffic();
     let facts: Vec<LayerFacts> = opened.iter().map(|layer| facts(layer, &trust)).collect();
-    let content =
-        Content::new(source.clone(), opened, caches.spans.clone(), options.content.clone(), Arc::clone(progress))
-            .with_reopen(reopen(source, &found, caches));
+    let content = Content::new(
+        source.clone(),
+        opened,
+        caches.spans.clone(),
+        options.content.clone(),
+        Arc::clone(progress),
+    )
+    .with_reopen(reopen(source, &found, caches));
     let start = options.documents.start.then(|| {
         let content = content.clone();
         BackgroundTask::spawn(async move { content.fetch_start().await })
@@ -267,7 +281,8 @@ pub async fn open_layers_of(
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<OpenLayer>, layers::OpenError> {
     announce(source, found, trust, &layers, caches, progress);
-    let document = |layer| fetch_document_of(source, found.document_for(&layer), how, caches, progress);
+    let document =
+        |layer| fetch_document_of(source, found.document_for(&layer), how, caches, progress);
     let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
     layers::open_layers(source, layers, document, ztoc, caches, progress).await
 }
@@ -275,7 +290,8 @@ pub async fn open_layers_of(
 /// Finds out from where the registry sends the layers that have a recorded start, in the
 /// background.
 fn locate(source: &Source, found: &DiscoveredImage, layers: &[Descriptor]) -> Vec<BackgroundTask> {
-    let has_start = |layer: &&Descriptor| found.document_for(&layer.digest).is_some_and(FineRef::has_start);
+    let has_start =
+        |layer: &&Descriptor| found.document_for(&layer.digest).is_some_and(FineRef::has_start);
     let locating = layers.iter().filter(has_start).take(LOCATED).map(|layer| {
         let source = source.clone();
         let layer = layer.clone();
@@ -314,19 +330,23 @@ fn announce(
     caches: &Caches,
     progress: &Arc<dyn Progress>,
 ) {
-    let is_indexed =
-        |layer: &&Descriptor| found.ztoc_for(&layer.digest).is_some() || found.document_for(&layer.digest).is_some();
+    let is_indexed = |layer: &&Descriptor| {
+        found.ztoc_for(&layer.digest).is_some() || found.document_for(&layer.digest).is_some()
+    };
     let without = layers.iter().filter(|layer| !is_indexed(layer));
     let unknown = layers::unknown(without, caches);
     if unknown.is_empty() {
         return;
     }
     let bytes = unknown.iter().map(|layer| layer.size).sum();
-    let is_indexable = |layer: &&&Descriptor| NotIndexed::of(layer, NotIndexed::MIN_LAYER_SIZE).is_none();
+    let is_indexable =
+        |layer: &&&Descriptor| NotIndexed::of(layer, NotIndexed::MIN_LAYER_SIZE).is_none();
     let indexable = unknown.iter().filter(is_indexable);
     // Archives cannot be written to, so no index can be added.
     let indexable = match source {
-        Source::Registry(_) | Source::Layout(_) if found.index().is_none() => indexable.map(|layer| layer.size).sum(),
+        Source::Registry(_) | Source::Layout(_) if found.index().is_none() => {
+            indexable.map(|layer| layer.size).sum()
+        }
         _ => 0,
     };
     let why = if unknown.iter().any(|layer| trust.left_out.contains(&layer.digest)) {
@@ -338,12 +358,17 @@ fn announce(
 }
 
 /// The prefetch artifacts of the index that is used.
-pub(crate) fn prefetch_artifacts(found: &DiscoveredImage, layers: &[LayerFacts]) -> Vec<(LayerId, Descriptor)> {
+pub(crate) fn prefetch_artifacts(
+    found: &DiscoveredImage,
+    layers: &[LayerFacts],
+) -> Vec<(LayerId, Descriptor)> {
     let Some((_, content)) = found.index() else { return Vec::new() };
     let mut artifacts = prefetch_lists(&content.index.others);
     let indexed = (0..).zip(layers).filter(|(_, layer)| layer.how == LayerAccess::Index);
     indexed
-        .filter_map(|(number, layer)| Some((LayerId(number), (*artifacts.remove(&layer.descriptor.digest)?).clone())))
+        .filter_map(|(number, layer)| {
+            Some((LayerId(number), (*artifacts.remove(&layer.descriptor.digest)?).clone()))
+        })
         .collect()
 }
 
@@ -392,8 +417,14 @@ pub(crate) async fn read_config(
     } else {
         platform.clone()
     };
-    let diff_ids = config::diff_ids(&bytes).map_err(|source| OpenImageError::OddConfig { digest, source })?.len();
-    if diff_ids == layers { Ok((bytes, platform)) } else { Err(OpenImageError::DiffIds { digest, diff_ids, layers }) }
+    let diff_ids = config::diff_ids(&bytes)
+        .map_err(|source| OpenImageError::OddConfig { digest, source })?
+        .len();
+    if diff_ids == layers {
+        Ok((bytes, platform))
+    } else {
+        Err(OpenImageError::DiffIds { digest, diff_ids, layers })
+    }
 }
 
 /// A ztoc, if there is one and it can be fetched. It is an error if it does not fit into memory,
@@ -413,16 +444,24 @@ async fn fetch_ztoc_of(
         }
         Err(error) => {
             let why = causes(&error);
-            progress.report(ProgressEvent::Warning(format!("reading layer {layer} without its ztoc: {why}")));
+            progress.report(ProgressEvent::Warning(format!(
+                "reading layer {layer} without its ztoc: {why}"
+            )));
             Ok(None)
         }
     }
 }
 
-async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef, caches: &Caches) -> Result<Bytes, DiscoverError> {
+async fn fetch_ztoc(
+    source: &Source,
+    ztoc: &ZtocRef,
+    caches: &Caches,
+) -> Result<Bytes, DiscoverError> {
     let ZtocRef { ztoc: digest, layer, size, .. } = *ztoc;
-    let charge = source.budget().charge(size.min(MAX_ZTOC), || format!("ztoc {digest} of {size} bytes"));
-    let charge = charge.map_err(|over| DiscoverError::Ztoc { ztoc: digest, layer, source: over.into() })?;
+    let charge =
+        source.budget().charge(size.min(MAX_ZTOC), || format!("ztoc {digest} of {size} bytes"));
+    let charge =
+        charge.map_err(|over| DiscoverError::Ztoc { ztoc: digest, layer, source: over.into() })?;
     let cache = caches.ztocs.clone();
     if let Ok(Some(kept)) = spawn_blocking(move || cache.get_ztoc(&digest)).await {
         return Ok(charged(kept.into(), charge));

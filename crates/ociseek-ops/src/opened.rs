@@ -37,11 +37,15 @@ pub(crate) async fn open_ztoc(
     listed: &ZtocRef,
 ) -> Result<Result<Opened<SpanTable>, String>, StoreError> {
     if listed.size > MAX_ZTOC {
-        return Ok(Err(format!("ztoc {} has {} bytes; the limit is {MAX_ZTOC}", listed.ztoc, listed.size)));
+        return Ok(Err(format!(
+            "ztoc {} has {} bytes; the limit is {MAX_ZTOC}",
+            listed.ztoc, listed.size
+        )));
     }
     let size = layer.size;
     let span_size = listed.span_size;
-    opened(source, &listed.blob(), move |bytes, memory| ztoc_of(bytes, size, span_size, memory)).await
+    opened(source, &listed.blob(), move |bytes, memory| ztoc_of(bytes, size, span_size, memory))
+        .await
 }
 
 /// The fine document of `layer` that an index lists, or why it does not open.
@@ -71,14 +75,17 @@ async fn opened<T: Send + 'static>(
 ) -> Result<Result<Opened<T>, String>, StoreError> {
     let digest = blob.digest;
     let failed = |why: String| format!("{digest} does not open: {why}");
-    let mut memory = match source.budget().charge(blob.size, || format!("{digest} of {} bytes", blob.size)) {
-        Ok(memory) => memory,
-        Err(over) => return Ok(Err(failed(causes(&over)))),
-    };
+    let mut memory =
+        match source.budget().charge(blob.size, || format!("{digest} of {} bytes", blob.size)) {
+            Ok(memory) => memory,
+            Err(over) => return Ok(Err(failed(causes(&over)))),
+        };
     let bytes = match source.blob_bytes(blob, blob.size).await {
         Ok(bytes) => bytes,
         // Other content from a registry may have been cut on the way.
-        Err(error) if source.is_remote() && Damage::of(&error) != Some(Damage::Missing) => return Err(error),
+        Err(error) if source.is_remote() && Damage::of(&error) != Some(Damage::Missing) => {
+            return Err(error);
+        }
         Err(error) if Damage::of(&error).is_some() => return Ok(Err(failed(causes(&error)))),
         Err(error) => return Err(error),
     };
@@ -90,16 +97,27 @@ async fn opened<T: Send + 'static>(
     Ok(opening.await.unwrap_or_else(|_| Err("it cannot be decoded".to_owned())).map_err(failed))
 }
 
-fn ztoc_of(bytes: &[u8], layer_size: u64, span_size: SpanSize, memory: &mut Charge) -> Result<SpanTable, String> {
+fn ztoc_of(
+    bytes: &[u8],
+    layer_size: u64,
+    span_size: SpanSize,
+    memory: &mut Charge,
+) -> Result<SpanTable, String> {
     let head = ztoc::head(bytes).map_err(|error| causes(&error))?;
     if head.version != ztoc::VERSION {
         return Err("it has another version of the format".to_owned());
     }
     if head.compressed_size.0 != layer_size {
-        return Err(format!("it is for a layer of {} bytes, not of {layer_size}", head.compressed_size));
+        return Err(format!(
+            "it is for a layer of {} bytes, not of {layer_size}",
+            head.compressed_size
+        ));
     }
     if head.span_size != span_size {
-        return Err(format!("it has spans of {} bytes, but its index says {span_size}", head.span_size));
+        return Err(format!(
+            "it has spans of {} bytes, but its index says {span_size}",
+            head.span_size
+        ));
     }
     let ztoc = ztoc::decode_within(bytes, memory).map_err(|error| causes(&error))?;
     servable(&ztoc).map_err(|error| causes(&error))?;

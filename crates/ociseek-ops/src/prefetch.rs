@@ -105,11 +105,19 @@ impl PrefetchList {
         let paths: Vec<String> = match text.trim_ascii_start().first() {
             Some(b'{') => return self.add_record(text),
             Some(b'[') => parse_lenient(text)?,
-            _ => std::str::from_utf8(text).map_err(PathListError::Utf8)?.lines().map(str::to_owned).collect(),
+            _ => std::str::from_utf8(text)
+                .map_err(PathListError::Utf8)?
+                .lines()
+                .map(str::to_owned)
+                .collect(),
         };
         let before = self.requests.len();
         // soci trims them too.
-        paths.iter().map(|path| path.trim()).filter(|path| !path.is_empty()).for_each(|path| self.add_path(path));
+        paths
+            .iter()
+            .map(|path| path.trim())
+            .filter(|path| !path.is_empty())
+            .for_each(|path| self.add_path(path));
         if self.requests.len() > before { Ok(()) } else { Err(PathListError::Empty) }
     }
 
@@ -148,7 +156,10 @@ impl PrefetchList {
 ///
 /// # Errors
 /// If the layers cannot be combined.
-pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<PrefetchSpans, PathLookupError> {
+pub fn resolve(
+    list: &PrefetchList,
+    layers: &[(Digest, Arc<Ztoc>)],
+) -> Result<PrefetchSpans, PathLookupError> {
     let tree = Tree::flatten(layers.iter().map(|(_, ztoc)| &ztoc.files[..]))?;
     let mut tables = Vec::with_capacity(layers.len());
     for (layer, ztoc) in layers {
@@ -159,14 +170,17 @@ pub fn resolve(list: &PrefetchList, layers: &[(Digest, Arc<Ztoc>)]) -> Result<Pr
     // A blob may be several layers of an image. Its spans are the same for each.
     let mut by_layer: BTreeMap<Digest, Vec<SpanRange>> = BTreeMap::new();
     for (layer, bytes) in parts {
-        let (Some((digest, _)), Some(table)) = (layers.get(layer), tables.get(layer)) else { continue };
+        let (Some((digest, _)), Some(table)) = (layers.get(layer), tables.get(layer)) else {
+            continue;
+        };
         let covering = table.covering(bytes);
         if !covering.is_empty() {
             by_layer.entry(*digest).or_default().push(covering.start..=SpanId(covering.end.0 - 1));
         }
     }
     by_layer.values_mut().for_each(|spans| *spans = merge(std::mem::take(spans)));
-    let spans: Vec<_> = layers.iter().map(|(layer, _)| by_layer.get(layer).cloned().unwrap_or_default()).collect();
+    let spans: Vec<_> =
+        layers.iter().map(|(layer, _)| by_layer.get(layer).cloned().unwrap_or_default()).collect();
     let bytes = tables.iter().zip(&spans).map(|(table, spans)| bytes(table, spans)).collect();
     Ok(PrefetchSpans { spans, bytes, missing })
 }
@@ -221,12 +235,17 @@ fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<MissingPath>) {
                 }
                 Err(reason) => {
                     let is_there = tree.resolve(path, true).is_ok();
-                    unread.entry(path).or_insert(if is_there { reason } else { NOT_INDEXED.to_owned() });
+                    unread.entry(path).or_insert(if is_there {
+                        reason
+                    } else {
+                        NOT_INDEXED.to_owned()
+                    });
                 }
             },
         }
     }
-    missing.extend(unread.into_iter().map(|(path, reason)| MissingPath { path: shown(path), reason }));
+    missing
+        .extend(unread.into_iter().map(|(path, reason)| MissingPath { path: shown(path), reason }));
     (found.parts, missing)
 }
 
@@ -267,7 +286,9 @@ pub fn file_at<'t>(tree: &'t Tree, path: &[u8]) -> Result<&'t NodeKind, String> 
     let node: NodeId = tree.resolve(path, true).map_err(|error| error.to_string())?;
     match &tree.node(node).kind {
         file @ (NodeKind::File(_) | NodeKind::Sparse(_)) => Ok(file),
-        NodeKind::Directory(_) => Err("it is a directory (add /** to prefetch the files in it)".to_owned()),
+        NodeKind::Directory(_) => {
+            Err("it is a directory (add /** to prefetch the files in it)".to_owned())
+        }
         _ => Err("it is not a regular file".to_owned()),
     }
 }
@@ -371,9 +392,12 @@ mod tests {
         }
         let tar = tar.into_inner().unwrap();
         let span_size = SpanSize::new(span_size).unwrap();
-        let mut indexer = LayerIndexer::new(LayerOptions { span_size, ..LayerOptions::default() }, None);
+        let mut indexer =
+            LayerIndexer::new(LayerOptions { span_size, ..LayerOptions::default() }, None);
         indexer.push(&tar).unwrap();
-        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
+        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else {
+            panic!("it has a ztoc")
+        };
         (Digest::sha256(&tar), Arc::new(ztoc::decode(&built.bytes).unwrap()))
     }
 
@@ -390,7 +414,8 @@ mod tests {
     /// Two layers. The lower one: headers at 0, 512 (directory), then `lib/a` at 1,536..9,536,
     /// `lib/b` at 10,240..10,250.
     fn image() -> Vec<(Digest, Arc<Ztoc>)> {
-        let lower = layer(&[("./", "", 0), ("./lib/", "", 0), ("./lib/a", "", 8000), ("./lib/b", "", 10)]);
+        let lower =
+            layer(&[("./", "", 0), ("./lib/", "", 0), ("./lib/a", "", 8000), ("./lib/b", "", 10)]);
         let upper = layer(&[
             ("lib/.wh.b", "", 0),
             ("lib/c", "", 7680),
@@ -439,9 +464,16 @@ mod tests {
     #[test]
     fn recorded_reads_are_parts_of_files() {
         let read = |path: &str, offset: u64, size: u64| {
-            format!(r#"{{"ms":1.0,"path":"{path}","layer":"sha256:0","offset":{offset},"size":{size},"spans":[7]}}"#)
+            format!(
+                r#"{{"ms":1.0,"path":"{path}","layer":"sha256:0","offset":{offset},"size":{size},"spans":[7]}}"#
+            )
         };
-        let profile = [read("lib/a", 7000, 4096), read("gone", 0, 1), read("gone", 1, 1), read("lib/c", 9000, 1)];
+        let profile = [
+            read("lib/a", 7000, 4096),
+            read("gone", 0, 1),
+            read("gone", 1, 1),
+            read("lib/c", 9000, 1),
+        ];
         let mut list = PrefetchList::default();
         list.add_file(profile.join("\n").as_bytes()).unwrap();
         let found = resolve(&list, &image()).unwrap();

@@ -127,7 +127,11 @@ pub async fn prune(
     }
     let seen = Mutex::new(BTreeSet::new());
     let looked = stream::iter(tags).map(|tag| {
-        let pruner = Pruner { repository: repository.with_budget(repository.budget().apart(1)), options, seen: &seen };
+        let pruner = Pruner {
+            repository: repository.with_budget(repository.budget().apart(1)),
+            options,
+            seen: &seen,
+        };
         async move {
             let found = match subject_of(&tag) {
                 Some(subject) => pruner.list(subject).await,
@@ -165,16 +169,23 @@ struct Pruner<'a> {
 
 impl Pruner<'_> {
     /// Finds older indexes of ours next to newer ones, for each platform of an image.
-    async fn image(&self, tag: &str, progress: &Arc<dyn Progress>) -> Result<Vec<Waste>, PruneError> {
+    async fn image(
+        &self,
+        tag: &str,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Vec<Waste>, PruneError> {
         let source = Source::Registry(self.repository.clone());
-        let image = match resolve(&source, &Target::Tag(tag.to_owned()), PlatformChoice::All, progress).await {
-            Ok(image) => image,
-            // Charts, signatures, build caches and the like, and images that were deleted in the
-            // meantime.
-            Err(error) if error.is_no_image() => return Ok(Vec::new()),
-            Err(ResolveError::Find(error)) if error.is_not_found() => return Ok(Vec::new()),
-            Err(error) => return Err(error.into()),
-        };
+        let image =
+            match resolve(&source, &Target::Tag(tag.to_owned()), PlatformChoice::All, progress)
+                .await
+            {
+                Ok(image) => image,
+                // Charts, signatures, build caches and the like, and images that were deleted in the
+                // meantime.
+                Err(error) if error.is_no_image() => return Ok(Vec::new()),
+                Err(ResolveError::Find(error)) if error.is_not_found() => return Ok(Vec::new()),
+                Err(error) => return Err(error.into()),
+            };
         let mut waste = Vec::new();
         for manifest in image.manifests {
             let subject = manifest.descriptor.digest;
@@ -193,7 +204,9 @@ impl Pruner<'_> {
             }
             let mut old = Vec::new();
             for (digest, index, by) in superseded(&indexes) {
-                let Some((_, newer)) = indexes.iter().find(|(digest, _)| *digest == by) else { continue };
+                let Some((_, newer)) = indexes.iter().find(|(digest, _)| *digest == by) else {
+                    continue;
+                };
                 match opens_instead(&source, &manifest.layers, index, newer).await? {
                     Ok(()) => old.push((digest, index, by)),
                     Err(why) => progress.report(ProgressEvent::Warning(format!(
@@ -276,7 +289,9 @@ impl Pruner<'_> {
     ) -> Result<Option<Result<Referring, UnusableIndexError>>, PruneError> {
         let digest = entry.digest;
         match Source::Registry(self.repository.clone()).manifest(&Target::Digest(digest)).await {
-            Ok(document) => Ok(Some(Referring::parse(IndexKind::listed(entry), &document.bytes, subject))),
+            Ok(document) => {
+                Ok(Some(Referring::parse(IndexKind::listed(entry), &document.bytes, subject)))
+            }
             Err(error) if error.is_not_found() => Ok(None),
             Err(source) => Err(PruneError::Read { digest, source }),
         }
@@ -291,12 +306,17 @@ impl Pruner<'_> {
     }
 
     /// Removes indexes, if that was requested.
-    async fn detach(&self, subject: &Digest, goes: &[Digest]) -> Result<Vec<Result<(), StoreError>>, PruneError> {
+    async fn detach(
+        &self,
+        subject: &Digest,
+        goes: &[Digest],
+    ) -> Result<Vec<Result<(), StoreError>>, PruneError> {
         if !self.options.delete || goes.is_empty() {
             return Ok(Vec::new());
         }
         let detached = self.repository.detach(subject, goes).await;
-        let detached = detached.map_err(|source| PruneError::Unlist { subject: *subject, source: source.into() })?;
+        let detached = detached
+            .map_err(|source| PruneError::Unlist { subject: *subject, source: source.into() })?;
         Ok(detached.into_iter().map(|result| result.map_err(StoreError::from)).collect())
     }
 }
@@ -324,12 +344,17 @@ async fn opens_instead(
             }
         }
         for document in newer.documents.iter().filter(|document| document.layer == layer.digest) {
-            let new = match open_document(source, layer, document).await.map_err(unread(document.document))? {
+            let new = match open_document(source, layer, document)
+                .await
+                .map_err(unread(document.document))?
+            {
                 Ok(new) => new,
                 Err(why) => return Ok(Err(why)),
             };
             for document in old.documents.iter().filter(|document| document.layer == layer.digest) {
-                let was = open_document(source, layer, document).await.map_err(unread(document.document))?;
+                let was = open_document(source, layer, document)
+                    .await
+                    .map_err(unread(document.document))?;
                 if was.is_ok_and(|was| was.content.entries() != new.content.entries()) {
                     return Ok(Err(contradiction(&layer.digest)));
                 }
@@ -340,7 +365,9 @@ async fn opens_instead(
 }
 
 fn contradiction(layer: &Digest) -> String {
-    format!("the two contradict each other about layer {layer}; ociseek verify finds which is wrong")
+    format!(
+        "the two contradict each other about layer {layer}; ociseek verify finds which is wrong"
+    )
 }
 
 /// Whether two ztocs of one layer can both be right: their files are the same, and with the same
@@ -357,15 +384,18 @@ fn are_alike(old: &Ztoc, new: &Ztoc) -> bool {
 /// same kind that covers at least the same layers. Returns the index, its kind, and the later one.
 fn superseded(indexes: &[(Digest, Referring)]) -> Vec<(Digest, &Referring, Digest)> {
     // Nothing is deleted for a version that does not exist yet.
-    let made = |index: &Referring| index.tool.as_deref().filter(|tool| is_known(tool)).and_then(version);
+    let made =
+        |index: &Referring| index.tool.as_deref().filter(|tool| is_known(tool)).and_then(version);
     let best = |kind| {
         let alike = indexes.iter().filter(move |(_, index)| index.kind == kind);
         alike.max_by_key(|(_, index)| (made(index), index.canonical))
     };
     let newer = |index: &Referring| {
         let (newest, best) = best(index.kind)?;
-        let is_old =
-            made(index).is_some() && made(index) < made(best) && index.layers.is_subset(&best.layers) && best.canonical;
+        let is_old = made(index).is_some()
+            && made(index) < made(best)
+            && index.layers.is_subset(&best.layers)
+            && best.canonical;
         is_old.then_some(*newest)
     };
     indexes.iter().filter_map(|(digest, index)| Some((*digest, index, newer(index)?))).collect()
@@ -379,14 +409,22 @@ mod tests {
         let layers = layers.iter().map(|l| Digest::sha256(&[*l])).collect();
         let kind = IndexKind::Soci;
         let tool = tool.map(str::to_owned);
-        let index = Referring { kind, tool, layers, ztocs: Vec::new(), documents: Vec::new(), canonical: true };
+        let index = Referring {
+            kind,
+            tool,
+            layers,
+            ztocs: Vec::new(),
+            documents: Vec::new(),
+            canonical: true,
+        };
         (Digest::sha256(&[n, n]), index)
     }
 
     #[test]
     fn a_later_version_of_ours_that_covers_as_much_supersedes() {
-        let old =
-            |indexes: &[(Digest, Referring)]| superseded(indexes).into_iter().map(|(d, ..)| d).collect::<Vec<_>>();
+        let old = |indexes: &[(Digest, Referring)]| {
+            superseded(indexes).into_iter().map(|(d, ..)| d).collect::<Vec<_>>()
+        };
         let first = index(1, Some("ociseek v0.0.8"), &[1]);
         let later = index(2, Some("ociseek v0.0.9"), &[1, 2]);
         let more = index(3, Some("ociseek v0.0.8"), &[1, 3]);
@@ -400,11 +438,19 @@ mod tests {
         assert_eq!(old(&[first.clone(), index(6, Some("ociseek v0.0.8"), &[1])]), []);
         let (digest, mut odd) = later;
         odd.canonical = false;
-        assert_eq!(old(&[first.clone(), (digest, odd.clone())]), [], "consumers ignore the newer one");
+        assert_eq!(
+            old(&[first.clone(), (digest, odd.clone())]),
+            [],
+            "consumers ignore the newer one"
+        );
         let unknown = index(7, Some("ociseek v999.0.0"), &[1, 2]);
         assert_eq!(old(&[first.clone(), unknown]), [], "that version does not exist yet");
         // A fine index has other readers.
-        let fine = |index: &Referring| Referring { kind: IndexKind::Fine, canonical: true, ..index.clone() };
+        let fine = |index: &Referring| Referring {
+            kind: IndexKind::Fine,
+            canonical: true,
+            ..index.clone()
+        };
         assert_eq!(old(&[first.clone(), (digest, fine(&odd))]), []);
         assert_eq!(old(&[(first.0, fine(&first.1)), (digest, fine(&odd))]), [first.0]);
     }

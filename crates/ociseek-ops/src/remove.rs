@@ -112,15 +112,29 @@ pub async fn remove(
         (Ok(document), _) => document,
         // Referrers may outlive their image.
         (Err(error), Target::Digest(subject)) if error.is_not_found() => {
-            let left = RemovedIndexes { manifest: *subject, platform: None, indexes: Vec::new(), version_2: None };
+            let left = RemovedIndexes {
+                manifest: *subject,
+                platform: None,
+                indexes: Vec::new(),
+                version_2: None,
+            };
             let cleared = clear(store, left, options).await?;
-            return if cleared.indexes.is_empty() { Err(ResolveError::Find(error).into()) } else { Ok(vec![cleared]) };
+            return if cleared.indexes.is_empty() {
+                Err(ResolveError::Find(error).into())
+            } else {
+                Ok(vec![cleared])
+            };
         }
         (Err(error), _) => return Err(ResolveError::Find(error).into()),
     };
     if let Some((subject, kind, tool)) = index_in(&document)? {
         let chosen = vec![Choice { index: document.digest, kind, tool, stays: None }];
-        let named = RemovedIndexes { manifest: subject, platform: None, indexes: Vec::new(), version_2: None };
+        let named = RemovedIndexes {
+            manifest: subject,
+            platform: None,
+            indexes: Vec::new(),
+            version_2: None,
+        };
         // Whether the list is the registry's own or the fallback tag's only matters for the message
         // if deletion is refused.
         let api = list(store, &subject).await.is_ok_and(|listed| listed.api);
@@ -131,7 +145,8 @@ pub async fn remove(
     for image in resolve(&source, root, wanted, progress).await?.manifests {
         let version_2 = image.annotations.get(INDEX_DIGEST).cloned();
         let manifest = image.descriptor.digest;
-        let found = RemovedIndexes { manifest, platform: image.platform, indexes: Vec::new(), version_2 };
+        let found =
+            RemovedIndexes { manifest, platform: image.platform, indexes: Vec::new(), version_2 };
         cleared.push(clear(store, found, options).await?);
     }
     Ok(cleared)
@@ -141,7 +156,9 @@ pub async fn remove(
 ///
 /// # Errors
 /// If it is a SOCI index of version 2, or a bound fine index.
-fn index_in(document: &Document) -> Result<Option<(Digest, IndexKind, Option<String>)>, RemoveError> {
+fn index_in(
+    document: &Document,
+) -> Result<Option<(Digest, IndexKind, Option<String>)>, RemoveError> {
     if let Ok(index) = fine::parse(&document.bytes) {
         let subject = index.subject.ok_or(RemoveError::Bound(document.digest))?;
         return Ok(Some((subject.digest, IndexKind::Fine, index.build_tool)));
@@ -172,7 +189,8 @@ async fn clear(
     options: &RemoveOptions,
 ) -> Result<RemovedIndexes, RemoveError> {
     let subject = of.manifest;
-    let listed = list(store, &subject).await.map_err(|source| RemoveError::List { subject, source })?;
+    let listed =
+        list(store, &subject).await.map_err(|source| RemoveError::List { subject, source })?;
     let mut choices: Vec<Choice> = Vec::new();
     for (descriptor, unread) in to_read(listed.descriptors) {
         choices.push(choose(store, &subject, &descriptor, unread, options.all).await?);
@@ -217,11 +235,15 @@ async fn take(
     dry_run: bool,
 ) -> Result<RemovedIndexes, RemoveError> {
     let subject = of.manifest;
-    let goes: Vec<Digest> = choices.iter().filter(|choice| choice.stays.is_none()).map(|choice| choice.index).collect();
+    let goes: Vec<Digest> =
+        choices.iter().filter(|choice| choice.stays.is_none()).map(|choice| choice.index).collect();
     let mut results = if goes.is_empty() || dry_run {
         Vec::new()
     } else {
-        store.detach(&subject, &goes).await.map_err(|source| RemoveError::Unlist { subject, source })?
+        store
+            .detach(&subject, &goes)
+            .await
+            .map_err(|source| RemoveError::Unlist { subject, source })?
     }
     .into_iter();
     of.indexes = (choices.into_iter())

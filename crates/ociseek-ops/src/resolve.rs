@@ -51,7 +51,8 @@ impl ResolveError {
     pub fn is_no_image(&self) -> bool {
         matches!(
             self,
-            ResolveError::NoImage(_) | ResolveError::NotAnImage { source: ManifestError::NotAnImage { .. }, .. }
+            ResolveError::NoImage(_)
+                | ResolveError::NotAnImage { source: ManifestError::NotAnImage { .. }, .. }
         )
     }
 }
@@ -75,7 +76,9 @@ impl<'a> PlatformChoice<'a> {
 
     /// This platform, or without one [`PlatformChoice::Host`].
     pub(super) fn of(platform: Option<&'a Platform>) -> PlatformChoice<'a> {
-        platform.map_or(PlatformChoice::Host, |platform| PlatformChoice::Each(std::slice::from_ref(platform)))
+        platform.map_or(PlatformChoice::Host, |platform| {
+            PlatformChoice::Each(std::slice::from_ref(platform))
+        })
     }
 
     /// The platforms that must exist.
@@ -143,7 +146,9 @@ pub async fn resolve_document(
     let is_enabled = is_enabled(&manifest);
     let (manifests, artifacts) = match manifest {
         Manifest::Image(image) => (vec![alone(source, document, image, wanted).await?], Vec::new()),
-        Manifest::Index(index) => walk::of_index(source, digest, index, is_enabled, wanted, progress).await?,
+        Manifest::Index(index) => {
+            walk::of_index(source, digest, index, is_enabled, wanted, progress).await?
+        }
     };
     Ok(ResolvedImage { digest, manifests, artifacts })
 }
@@ -191,13 +196,19 @@ pub(super) fn checked(
         Err(error) => return Err(error),
     };
     match wanted.iter().find(|wanted| !platform.matches(wanted)) {
-        Some(missing) => Err(no_platform(std::slice::from_ref(missing), std::slice::from_ref(&platform))),
+        Some(missing) => {
+            Err(no_platform(std::slice::from_ref(missing), std::slice::from_ref(&platform)))
+        }
         None => Ok(Some(platform)),
     }
 }
 
 impl PlatformManifest {
-    pub(super) fn new(descriptor: Descriptor, platform: Option<Platform>, image: ImageManifest) -> PlatformManifest {
+    pub(super) fn new(
+        descriptor: Descriptor,
+        platform: Option<Platform>,
+        image: ImageManifest,
+    ) -> PlatformManifest {
         let ImageManifest { config, layers, annotations, .. } = image;
         PlatformManifest { descriptor, platform, config, layers, annotations }
     }
@@ -213,7 +224,8 @@ impl PlatformManifest {
 }
 
 async fn platform(source: &Source, descriptor: &Descriptor) -> Result<Platform, ResolveError> {
-    let unread = |source| ResolveError::Document { what: "config", digest: descriptor.digest, source };
+    let unread =
+        |source| ResolveError::Document { what: "config", digest: descriptor.digest, source };
     let bytes = config(source, descriptor).await.map_err(unread)?;
     platform_in(descriptor, &bytes)
 }
@@ -232,7 +244,9 @@ pub(super) fn platform_in(config: &Descriptor, bytes: &[u8]) -> Result<Platform,
 }
 
 fn no_platform(wanted: &[Platform], available: &[Platform]) -> ResolveError {
-    let list = |platforms: &[Platform]| platforms.iter().map(Platform::to_string).collect::<Vec<_>>().join(", ");
+    let list = |platforms: &[Platform]| {
+        platforms.iter().map(Platform::to_string).collect::<Vec<_>>().join(", ")
+    };
     ResolveError::NoPlatform { wanted: list(wanted), available: list(available) }
 }
 
@@ -281,9 +295,13 @@ pub(crate) mod tests {
         }
 
         pub(crate) fn image(&self, architecture: &str) -> Descriptor {
-            let config = self.put(OCI_CONFIG, &json!({"os": "linux", "architecture": architecture}));
+            let config =
+                self.put(OCI_CONFIG, &json!({"os": "linux", "architecture": architecture}));
             let layer = self.put(OCI_LAYER, &json!(architecture));
-            self.put(OCI_MANIFEST, &json!({"schemaVersion": 2, "config": config, "layers": [layer]}))
+            self.put(
+                OCI_MANIFEST,
+                &json!({"schemaVersion": 2, "config": config, "layers": [layer]}),
+            )
         }
 
         fn sbom(&self) -> Descriptor {
@@ -296,17 +314,34 @@ pub(crate) mod tests {
         }
 
         /// The platforms of an index with these entries, and the warnings.
-        fn resolve(&self, entries: &[Value], wanted: &[&str]) -> (Result<Vec<String>, ResolveError>, Vec<String>) {
-            let wanted: Vec<Platform> = wanted.iter().map(|platform| platform.parse().unwrap()).collect();
-            let index = self.put(OCI_INDEX, &json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries}));
+        fn resolve(
+            &self,
+            entries: &[Value],
+            wanted: &[&str],
+        ) -> (Result<Vec<String>, ResolveError>, Vec<String>) {
+            let wanted: Vec<Platform> =
+                wanted.iter().map(|platform| platform.parse().unwrap()).collect();
+            let index = self.put(
+                OCI_INDEX,
+                &json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries}),
+            );
             let source = Source::Layout(Arc::new(self.layout.clone()));
             let warnings = Arc::new(Warnings::default());
             let progress: Arc<dyn Progress> = warnings.clone();
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let wanted = PlatformChoice::each_or_all(&wanted);
-            let resolved = runtime.block_on(resolve(&source, &Target::Digest(index.digest), wanted, &progress));
-            let platform = |platform: Option<Platform>| platform.map_or_else(String::new, |found| found.to_string());
-            let found = resolved.map(|image| image.manifests.into_iter().map(|one| platform(one.platform)).collect());
+            let resolved = runtime.block_on(resolve(
+                &source,
+                &Target::Digest(index.digest),
+                wanted,
+                &progress,
+            ));
+            let platform = |platform: Option<Platform>| {
+                platform.map_or_else(String::new, |found| found.to_string())
+            };
+            let found = resolved.map(|image| {
+                image.manifests.into_iter().map(|one| platform(one.platform)).collect()
+            });
             let warnings = warnings.0.lock().unwrap().clone();
             (found, warnings)
         }
@@ -347,7 +382,8 @@ pub(crate) mod tests {
             json!({"mediaType": null, "platform": platform}),
             json!({"mediaType": null}),
         ] {
-            let (found, warnings) = store.resolve(&[entry(&amd, on("amd64")), entry(&arm, hints.clone())], &[]);
+            let (found, warnings) =
+                store.resolve(&[entry(&amd, on("amd64")), entry(&arm, hints.clone())], &[]);
             assert_eq!(found.unwrap(), ["linux/amd64", "linux/arm64"], "{hints}");
             assert_eq!(warnings, Vec::<String>::new(), "{hints}");
             let (found, _) = store.resolve(&[entry(&arm, hints.clone())], &["linux/arm64"]);
@@ -355,8 +391,13 @@ pub(crate) mod tests {
         }
         let unknown = json!({"platform": {"os": "unknown", "architecture": "unknown"}});
         assert_eq!(store.resolve(&[entry(&amd, unknown)], &[]).0.unwrap(), ["unknown/unknown"]);
-        let nested = store.put(OCI_INDEX, &json!({"schemaVersion": 2, "manifests": [entry(&arm, on("arm64"))]}));
-        for hints in [json!({}), json!({"mediaType": null}), json!({"artifactType": "application/vnd.acme.rocket"})] {
+        let nested = store
+            .put(OCI_INDEX, &json!({"schemaVersion": 2, "manifests": [entry(&arm, on("arm64"))]}));
+        for hints in [
+            json!({}),
+            json!({"mediaType": null}),
+            json!({"artifactType": "application/vnd.acme.rocket"}),
+        ] {
             let (found, _) = store.resolve(&[entry(&nested, hints)], &[]);
             assert_eq!(found.unwrap(), ["linux/arm64"]);
         }
@@ -379,28 +420,49 @@ pub(crate) mod tests {
         for (odd, warned) in [
             (entry(&sbom, json!({})), "not an image but an SBOM"),
             (entry(&sbom, json!({"platform": {}})), "not an image but an SBOM"),
-            (entry(&sbom, json!({"platform": {"os": "linux", "architecture": ""}})), "not an image but an SBOM"),
+            (
+                entry(&sbom, json!({"platform": {"os": "linux", "architecture": ""}})),
+                "not an image but an SBOM",
+            ),
             (entry(&sbom, on("amd64")), "listed for linux/amd64: this is not an image but an SBOM"),
             (entry(&sbom, json!({"mediaType": null})), "not an image but an SBOM"),
             (entry(&attestation, json!({})), "an attestation"),
             (entry(&layer, json!({})), "is not a manifest"),
             // These say themselves what they are.
             (entry(&sbom, json!({"artifactType": "application/spdx+json"})), ""),
-            (entry(&sbom, json!({"artifactType": "application/spdx+json", "platform": on("amd64")["platform"]})), ""),
+            (
+                entry(
+                    &sbom,
+                    json!({"artifactType": "application/spdx+json", "platform": on("amd64")["platform"]}),
+                ),
+                "",
+            ),
             (entry(&sbom, json!({"artifactType": INDEX_V2})), ""),
-            (entry(&attestation, json!({"platform": {"os": "unknown", "architecture": "unknown"}})), ""),
+            (
+                entry(
+                    &attestation,
+                    json!({"platform": {"os": "unknown", "architecture": "unknown"}}),
+                ),
+                "",
+            ),
         ] {
-            for entries in [[entry(&amd, on("amd64")), odd.clone()], [odd.clone(), entry(&amd, on("amd64"))]] {
+            for entries in
+                [[entry(&amd, on("amd64")), odd.clone()], [odd.clone(), entry(&amd, on("amd64"))]]
+            {
                 for wanted in [&[][..], &["linux/amd64"]] {
                     let (found, warnings) = store.resolve(&entries, wanted);
                     assert_eq!(found.unwrap(), ["linux/amd64"], "{entries:?}");
                     let mut expected = usize::from(!warned.is_empty());
                     // The image comes second of its platform, or the SBOM does, unread.
                     if warned.contains("listed for") {
-                        let second = warnings.iter().any(|warning| warning.contains("a second manifest"));
+                        let second =
+                            warnings.iter().any(|warning| warning.contains("a second manifest"));
                         assert_eq!(second, entries[1] == odd, "{warnings:?}");
                     } else {
-                        assert!(warnings.iter().all(|warning| warning.contains(warned)), "{warnings:?}");
+                        assert!(
+                            warnings.iter().all(|warning| warning.contains(warned)),
+                            "{warnings:?}"
+                        );
                     }
                     expected = expected.max(usize::from(!warned.is_empty()));
                     assert_eq!(warnings.len(), expected, "{odd}: {warnings:?}");
@@ -416,8 +478,11 @@ pub(crate) mod tests {
         let store = Store::new();
         let amd = store.image("amd64");
         let gone = Descriptor::of(OCI_MANIFEST, b"not here");
-        for lost in [entry(&gone, on("arm64")), entry(&gone, json!({})), entry(&gone, json!({"mediaType": OCI_INDEX}))]
-        {
+        for lost in [
+            entry(&gone, on("arm64")),
+            entry(&gone, json!({})),
+            entry(&gone, json!({"mediaType": OCI_INDEX})),
+        ] {
             let (found, warnings) = store.resolve(&[entry(&amd, on("amd64")), lost.clone()], &[]);
             assert_eq!(found.unwrap(), ["linux/amd64"], "{lost}");
             assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -425,7 +490,8 @@ pub(crate) mod tests {
             let (alone, _) = store.resolve(std::slice::from_ref(&lost), &[]);
             assert!(matches!(alone, Err(ResolveError::Lost { .. })), "{alone:?}");
         }
-        let (asked, _) = store.resolve(&[entry(&amd, on("amd64")), entry(&gone, on("arm64"))], &["linux/arm64"]);
+        let (asked, _) =
+            store.resolve(&[entry(&amd, on("amd64")), entry(&gone, on("arm64"))], &["linux/arm64"]);
         assert!(matches!(asked, Err(ResolveError::Lost { .. })), "{asked:?}");
         let marked = entry(&gone, json!({"artifactType": "application/spdx+json"}));
         let (found, warnings) = store.resolve(&[entry(&amd, on("amd64")), marked], &[]);
@@ -443,6 +509,9 @@ pub(crate) mod tests {
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(matches!(store.resolve(&entries, &[]).0, Err(ResolveError::NotAnImage { .. })));
         // It could be the one that the entry is.
-        assert!(matches!(store.resolve(&entries, &["linux/arm64"]).0, Err(ResolveError::NotAnImage { .. })));
+        assert!(matches!(
+            store.resolve(&entries, &["linux/arm64"]).0,
+            Err(ResolveError::NotAnImage { .. })
+        ));
     }
 }

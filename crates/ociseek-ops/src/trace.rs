@@ -34,7 +34,12 @@ impl Container {
     ///
     /// # Errors
     /// If the runtime cannot be started.
-    pub fn run(runtime: &Path, dir: &Path, name: &str, stdout: Stdio) -> Result<Container, OciRuntimeError> {
+    pub fn run(
+        runtime: &Path,
+        dir: &Path,
+        name: &str,
+        stdout: Stdio,
+    ) -> Result<Container, OciRuntimeError> {
         let mut command = Command::new(runtime);
         command.arg("run").arg("--bundle").arg(dir).arg(name).stdout(stdout);
         let child = command.spawn().map_err(|source| match source.kind() {
@@ -57,11 +62,13 @@ impl Container {
 
     /// Kills all processes in it. Blocks briefly.
     fn kill(&mut self) {
-        for (verb, option, signal) in [("kill", "--all", Some("KILL")), ("delete", "--force", None)] {
+        for (verb, option, signal) in [("kill", "--all", Some("KILL")), ("delete", "--force", None)]
+        {
             let mut command = std::process::Command::new(&self.runtime);
             command.args([verb, option]).arg(&self.name).args(signal);
             // This may fail for a container that was never started.
-            let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+            let _ =
+                command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
         let _ = self.child.start_kill();
     }

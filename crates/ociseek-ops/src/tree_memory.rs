@@ -13,7 +13,8 @@ pub(crate) fn charge_tree<'a>(
     layers: impl Iterator<Item = &'a [FileMetadata]> + Clone,
 ) -> Result<Charge, OverBudget> {
     let files = || layers.clone().flatten();
-    let bytes = files().map(|file| NODE + file.name.len() as u64 + file.linkname.len() as u64).sum();
+    let bytes =
+        files().map(|file| NODE + file.name.len() as u64 + file.linkname.len() as u64).sum();
     budget.charge(bytes, || format!("the tree of {} files", files().count()))
 }
 

@@ -42,7 +42,9 @@ impl TrustLevel {
         match via {
             DiscoveryMethod::Annotation => TrustLevel::Bound,
             DiscoveryMethod::Requested => TrustLevel::Named,
-            DiscoveryMethod::Api | DiscoveryMethod::TagSchema | DiscoveryMethod::Layout => TrustLevel::Repository,
+            DiscoveryMethod::Api | DiscoveryMethod::TagSchema | DiscoveryMethod::Layout => {
+                TrustLevel::Repository
+            }
         }
     }
 
@@ -144,7 +146,9 @@ pub async fn choose(
 ) -> Result<TrustOfLayers, DiscoverError> {
     let soci: Vec<Candidate> = match image.chosen {
         None => Vec::new(),
-        Some(chosen) if requested == Some(&image.indexes[chosen].digest) => vec![Candidate::Soci(chosen)],
+        Some(chosen) if requested == Some(&image.indexes[chosen].digest) => {
+            vec![Candidate::Soci(chosen)]
+        }
         Some(_) => (0..image.indexes.len()).map(Candidate::Soci).collect(),
     };
     let fine = image.fine_by_preference(requested).into_iter().map(Candidate::Fine).collect();
@@ -188,15 +192,24 @@ impl Chooser<'_> {
                 AcceptedTrust::Vouched => TrustLevel::Named,
             };
             let levels: BTreeMap<Digest, TrustLevel> = (documents.iter())
-                .filter_map(|(layer, _)| Some((*layer, level(layer).filter(|level| *level >= least)?)))
+                .filter_map(|(layer, _)| {
+                    Some((*layer, level(layer).filter(|level| *level >= least)?))
+                })
                 .collect();
-            left_out.extend(documents.iter().map(|(layer, _)| *layer).filter(|layer| !levels.contains_key(layer)));
+            left_out.extend(
+                documents
+                    .iter()
+                    .map(|(layer, _)| *layer)
+                    .filter(|layer| !levels.contains_key(layer)),
+            );
             let digest = digest_of(image, candidate);
             if let IndexVerdict::Refused(why) = verdict {
                 if self.requested == Some(&digest) {
                     return Err(DiscoverError::Policy { digest, why });
                 }
-                self.progress.report(ProgressEvent::Warning(format!("index {digest} breaks the policy: {why}")));
+                self.progress.report(ProgressEvent::Warning(format!(
+                    "index {digest} breaks the policy: {why}"
+                )));
             }
             if levels.is_empty() && !documents.is_empty() {
                 continue;
@@ -249,7 +262,9 @@ impl Chooser<'_> {
         let mut of_ztocs = BTreeMap::new();
         let judged = match candidate {
             Candidate::Soci(place) => {
-                let Ok(content) = &image.indexes[place].content else { return IndexVerdict::Level(level) };
+                let Ok(content) = &image.indexes[place].content else {
+                    return IndexVerdict::Level(level);
+                };
                 if !tools.is_empty() {
                     for reference in content.ztocs.values() {
                         match fetch_ztoc(self.source, reference).await {
@@ -259,15 +274,26 @@ impl Chooser<'_> {
                     }
                 }
                 let tool = |_: &Digest, ztoc: &Digest| of_ztocs.get(ztoc).map(|tool| &**tool);
-                policy::judge(&self.rules.policy, &JudgedIndex::soci(&image.layers, content, signer, tool))
+                policy::judge(
+                    &self.rules.policy,
+                    &JudgedIndex::soci(&image.layers, content, signer, tool),
+                )
             }
             Candidate::Fine(place) => {
-                let Ok(content) = &image.fine[place].content else { return IndexVerdict::Level(level) };
-                policy::judge(&self.rules.policy, &JudgedIndex::fine(&image.layers, content, signer))
+                let Ok(content) = &image.fine[place].content else {
+                    return IndexVerdict::Level(level);
+                };
+                policy::judge(
+                    &self.rules.policy,
+                    &JudgedIndex::fine(&image.layers, content, signer),
+                )
             }
         };
-        let broken: Vec<&str> =
-            judged.iter().flat_map(|ruling| &ruling.violations).map(|problem| &problem.text[..]).collect();
+        let broken: Vec<&str> = judged
+            .iter()
+            .flat_map(|ruling| &ruling.violations)
+            .map(|problem| &problem.text[..])
+            .collect();
         match (broken.is_empty(), signer) {
             (false, _) => IndexVerdict::Refused(broken.join("; ")),
             (true, Some(Signatures::Trusted { .. })) => IndexVerdict::Level(TrustLevel::Signed),
@@ -297,7 +323,13 @@ fn documents_of(image: &DiscoveredImage, candidate: Candidate) -> Option<Vec<(Di
         }
         Candidate::Fine(place) => {
             let content = image.fine[place].content.as_ref().ok()?;
-            Some(content.documents.iter().map(|(layer, reference)| (*layer, reference.head_digest)).collect())
+            Some(
+                content
+                    .documents
+                    .iter()
+                    .map(|(layer, reference)| (*layer, reference.head_digest))
+                    .collect(),
+            )
         }
     }
 }

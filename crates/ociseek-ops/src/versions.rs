@@ -1,7 +1,9 @@
 //! The versions of an image's index: an attached index (version 1), a SOCI-enabled image (version
 //! 2), or both from a single reading of the layers.
 
-use super::convert::{ConvertDestination, ConvertError, ConvertReport, Guard, SourceImage, convert_built};
+use super::convert::{
+    ConvertDestination, ConvertError, ConvertReport, Guard, SourceImage, convert_built,
+};
 use super::index::{IndexError, IndexedImage, LayerReport, Work, index_keeping};
 use super::resolve::{ResolveError, ResolvedImage, resolve};
 use ociseek_format::digest::Digest;
@@ -146,7 +148,9 @@ pub async fn make(
         let digest = match (&resolved, &from.root) {
             (Some(resolved), _) => resolved.digest,
             (None, Target::Digest(digest)) => *digest,
-            (None, Target::Tag(_)) => from.source.manifest(&from.root).await.map_err(ResolveError::Find)?.digest,
+            (None, Target::Tag(_)) => {
+                from.source.manifest(&from.root).await.map_err(ResolveError::Find)?.digest
+            }
         };
         from.root = Target::Digest(digest);
         let is_home = destination.is_some_and(|there| there.is(&from.source));
@@ -162,7 +166,8 @@ pub async fn make(
             Some(resolved) => resolved,
             None => resolve(&from.source, &from.root, options.wanted(), work.progress).await?,
         };
-        let indexing = index_keeping(&from.source, resolved, destination, Work { options: &options, ..work });
+        let indexing =
+            index_keeping(&from.source, resolved, destination, Work { options: &options, ..work });
         let (done, layers) = Box::pin(indexing).await?;
         (index, built) = (Some(done), Some(layers));
     }
@@ -172,11 +177,17 @@ pub async fn make(
         EnabledResult::OutOfTime { left }
     } else {
         let guard = is_guarded.then(|| versions.guard(own));
-        let to =
-            ConvertDestination { destination: destination.cloned(), tag: Some(tag.clone()), replace_tag: false, guard };
+        let to = ConvertDestination {
+            destination: destination.cloned(),
+            tag: Some(tag.clone()),
+            replace_tag: false,
+            guard,
+        };
         match Box::pin(convert_built(&from, &to, built, Work { options: &options, ..work })).await {
             Ok(converted) => EnabledResult::Converted(Box::new(converted)),
-            Err(ConvertError::NothingToIndex { layers }) => EnabledResult::NothingToIndex { layers },
+            Err(ConvertError::NothingToIndex { layers }) => {
+                EnabledResult::NothingToIndex { layers }
+            }
             Err(ConvertError::OutOfTime { left }) => EnabledResult::OutOfTime { left },
             Err(error) => return Ok(VersionsResult { index, enabled: None, failed: Some(error) }),
         }

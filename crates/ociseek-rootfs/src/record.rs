@@ -124,14 +124,17 @@ pub fn parse(text: &[u8]) -> Result<Vec<RecordedRead>, RecordError> {
     struct Report {
         touches: Vec<Line>,
     }
-    let lines: Vec<&[u8]> = text.split(|&b| b == b'\n').filter(|line| !line.trim_ascii().is_empty()).collect();
+    let lines: Vec<&[u8]> =
+        text.split(|&b| b == b'\n').filter(|line| !line.trim_ascii().is_empty()).collect();
     let is_report = lines.first().is_some_and(|first| first.trim_ascii() == b"{");
     let touches: Vec<Line> = if is_report {
         parse_lenient::<Report>(text).map_err(RecordError::Report)?.touches
     } else {
         (1..)
             .zip(&lines)
-            .map(|(number, line)| parse_lenient(line).map_err(|fault| RecordError::Line(number, fault)))
+            .map(|(number, line)| {
+                parse_lenient(line).map_err(|fault| RecordError::Line(number, fault))
+            })
             .collect::<Result<_, _>>()?
     };
     if touches.is_empty() {
@@ -139,7 +142,8 @@ pub fn parse(text: &[u8]) -> Result<Vec<RecordedRead>, RecordError> {
     }
     let read = |(number, Line { path, path_b64, offset, size })| {
         let decoded = || path_b64.and_then(|text: String| STANDARD.decode(text).ok());
-        let path = path.map(String::into_bytes).or_else(decoded).ok_or(RecordError::Path(number))?;
+        let path =
+            path.map(String::into_bytes).or_else(decoded).ok_or(RecordError::Path(number))?;
         Ok(RecordedRead { path, offset, size })
     };
     (1..).zip(touches).map(read).collect()
@@ -194,7 +198,9 @@ impl Ranges {
     fn add(&mut self, range: Range<u64>) -> bool {
         let mut start = range.start;
         let mut end = range.end;
-        while let Some((&from, &to)) = self.0.range(..=end).next_back().filter(|(_, to)| **to >= start) {
+        while let Some((&from, &to)) =
+            self.0.range(..=end).next_back().filter(|(_, to)| **to >= start)
+        {
             if from <= range.start && range.end <= to {
                 return false;
             }
@@ -257,7 +263,8 @@ impl ReadRecorder {
         if !is_first && !is_new {
             return;
         }
-        let spans = SpanId::each(needed).filter(|span| state.spans.insert((layer, *span))).collect();
+        let spans =
+            SpanId::each(needed).filter(|span| state.spans.insert((layer, *span))).collect();
         let path = FilePath(self.tree.path(node));
         let touch = Touch { since_mount, path, layer: *digest, offset, size, spans };
         match &mut state.notes {
@@ -368,7 +375,10 @@ mod tests {
         assert!(matches!(parse(b""), Err(RecordError::Empty)));
         assert!(matches!(parse(b"/usr/bin/env\n"), Err(RecordError::Line(1, _))));
         let line = r#"{"path":"a","offset":0,"size":1}"#;
-        assert!(matches!(parse(format!("{line}\n\n{{\"offset\":0}}").as_bytes()), Err(RecordError::Line(2, _))));
+        assert!(matches!(
+            parse(format!("{line}\n\n{{\"offset\":0}}").as_bytes()),
+            Err(RecordError::Line(2, _))
+        ));
         assert!(matches!(parse(br#"{"offset":0,"size":1}"#), Err(RecordError::Path(1))));
         assert!(matches!(parse(b"{\n}"), Err(RecordError::Report(_))));
     }

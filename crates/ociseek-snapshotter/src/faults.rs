@@ -34,7 +34,8 @@ impl LazyImages for Unmountable {
             "host/name:tag@lying" => Some(words("x y")),
             _ => None,
         };
-        ready(digests.map(|digests| ImageLayers { digests, chains: words("chain-a chain-b") })).boxed()
+        ready(digests.map(|digests| ImageLayers { digests, chains: words("chain-a chain-b") }))
+            .boxed()
     }
 
     fn mount<'a>(&'a self, _: MountOrder<'a>) -> BoxFuture<'a, Result<OwnedFd, String>> {
@@ -56,7 +57,8 @@ pub(crate) fn request(key: &str, parent: &str, labels: &[(&str, &str)]) -> Creat
 }
 
 pub(crate) fn layer(parent: &str, target: &str, manifest: &str, digest: &str) -> CreateRequest {
-    let labels = [(TARGET, target), (IMAGE, "host/name:tag"), (MANIFEST, manifest), (LAYER, digest)];
+    let labels =
+        [(TARGET, target), (IMAGE, "host/name:tag"), (MANIFEST, manifest), (LAYER, digest)];
     request("unpacking", parent, &labels)
 }
 
@@ -85,8 +87,13 @@ const AFTER: [&str; 10] = [
 async fn call(it: &Snapshotter, root: &Path, number: usize) -> bool {
     let create = async |kind, key, parent| it.create(kind, request(key, parent, &[])).await.is_ok();
     match number {
-        1 => create(SnapshotKind::Active, "one", "").await && fs::write(root.join("snapshots/1/fs/file"), "x").is_ok(),
-        2 => it.commit(CommitRequest { name: "ONE".into(), key: "one".into(), ..Default::default() }).is_ok(),
+        1 => {
+            create(SnapshotKind::Active, "one", "").await
+                && fs::write(root.join("snapshots/1/fs/file"), "x").is_ok()
+        }
+        2 => it
+            .commit(CommitRequest { name: "ONE".into(), key: "one".into(), ..Default::default() })
+            .is_ok(),
         3 => create(SnapshotKind::Active, "two", "ONE").await,
         4 => create(SnapshotKind::View, "seen", "ONE").await,
         5 => it.create(SnapshotKind::Active, layer("", "chain-a", "manifest", "a")).await.is_err(),
@@ -119,7 +126,8 @@ fn injector(dir: &Path) -> Option<PathBuf> {
         command.arg(dir).args(["writes", "count", "0", "/dev/null", "true"]);
         command.status().is_ok_and(|status| status.success())
     };
-    let can_run = cfg!(target_arch = "x86_64") && built.is_ok_and(|status| status.success()) && runs();
+    let can_run =
+        cfg!(target_arch = "x86_64") && built.is_ok_and(|status| status.success()) && runs();
     if !can_run {
         println!("skipped: no gcc, or this system does not allow ptrace and seccomp");
     }
@@ -135,7 +143,8 @@ fn run(injector: &Path, root: &Path, mode: &str, at: usize) -> (usize, usize) {
     command.arg(std::env::current_exe().unwrap()).args(["faults::child", "--exact", "--nocapture"]);
     let output = command.env(ROOT, root).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let answered = text.lines().filter_map(|line| line.split_once("answered ")?.1.trim().parse().ok()).max();
+    let answered =
+        text.lines().filter_map(|line| line.split_once("answered ")?.1.trim().parse().ok()).max();
     let report = fs::read_to_string(report).unwrap();
     (report.lines().next().unwrap().parse().unwrap(), answered.unwrap_or(0))
 }
@@ -146,7 +155,10 @@ fn names(it: &Snapshotter) -> String {
 
 /// The names of the files in a directory.
 fn files(dir: &Path) -> BTreeSet<String> {
-    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+    fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect()
 }
 
 /// Runs the child in `root` with a fault, and looks at what it left. The number of its changes.

@@ -39,12 +39,18 @@ impl<'a> MappedIds<'a> {
     ///
     /// # Errors
     /// If they cannot be used: containerd would not map them.
-    pub(crate) fn of(labels: &'a BTreeMap<String, String>) -> Result<Option<MappedIds<'a>>, SnapshotError> {
+    pub(crate) fn of(
+        labels: &'a BTreeMap<String, String>,
+    ) -> Result<Option<MappedIds<'a>>, SnapshotError> {
         let label = |name: &str| labels.get(name).map(String::as_str).filter(|ids| !ids.is_empty());
         match (label(UIDS), label(GIDS)) {
             (None, None) => Ok(None),
-            (Some(uids), Some(gids)) => Ok(Some(MappedIds { uids, gids, root: (root_in(uids)?, root_in(gids)?) })),
-            _ => Err(SnapshotError::Invalid("user ids and group ids must be mapped together".to_owned())),
+            (Some(uids), Some(gids)) => {
+                Ok(Some(MappedIds { uids, gids, root: (root_in(uids)?, root_in(gids)?) }))
+            }
+            _ => Err(SnapshotError::Invalid(
+                "user ids and group ids must be mapped together".to_owned(),
+            )),
         }
     }
 
@@ -53,13 +59,20 @@ impl<'a> MappedIds<'a> {
     ///
     /// # Errors
     /// If the kernel cannot map them.
-    pub(crate) fn options(&self, owner: Owner, is_fuse: bool, kernel: Release) -> Result<Vec<String>, SnapshotError> {
+    pub(crate) fn options(
+        &self,
+        owner: Owner,
+        is_fuse: bool,
+        kernel: Release,
+    ) -> Result<Vec<String>, SnapshotError> {
         if owner == self.root {
             // A copy that containerd made.
             return Ok(Vec::new());
         }
         if is_fuse && kernel < CAN_MAP {
-            let text = format!("a user namespace over an image that is not pulled needs Linux {CAN_MAP}, not {kernel}");
+            let text = format!(
+                "a user namespace over an image that is not pulled needs Linux {CAN_MAP}, not {kernel}"
+            );
             return Err(SnapshotError::Precondition(text));
         }
         Ok(vec![format!("uidmap={}", self.uids), format!("gidmap={}", self.gids)])
@@ -73,7 +86,8 @@ fn root_in(ids: &str) -> Result<u32, SnapshotError> {
     for line in ids.split(',') {
         let numbers = line.split(':').map(number).collect::<Option<Vec<u32>>>().ok_or_else(odd)?;
         let [inside, outside, count] = numbers[..] else { return Err(odd()) };
-        if count == 0 || inside.checked_add(count).is_none() || outside.checked_add(count).is_none() {
+        if count == 0 || inside.checked_add(count).is_none() || outside.checked_add(count).is_none()
+        {
             return Err(odd());
         }
         root = root.or((inside == 0).then_some(outside));
@@ -89,7 +103,8 @@ fn number(text: &str) -> Option<u32> {
 /// The owner of a directory.
 pub(crate) fn owner(path: &str) -> Result<Owner, SnapshotError> {
     use std::os::unix::fs::MetadataExt;
-    let found = fs::metadata(path).map_err(|source| SnapshotError::Files { path: path.into(), source })?;
+    let found =
+        fs::metadata(path).map_err(|source| SnapshotError::Files { path: path.into(), source })?;
     Ok((found.uid(), found.gid()))
 }
 
@@ -120,7 +135,10 @@ mod tests {
             ("0:4294967295:2", "0:1:2"),
             ("0:99999999999:2", "0:1:2"),
         ] {
-            assert!(matches!(MappedIds::of(&labels(uids, gids)), Err(SnapshotError::Invalid(_))), "{uids} {gids}");
+            assert!(
+                matches!(MappedIds::of(&labels(uids, gids)), Err(SnapshotError::Invalid(_))),
+                "{uids} {gids}"
+            );
         }
     }
 

@@ -21,8 +21,8 @@ use super::keep::{end, ended};
 use super::messages::SnapshotError;
 use super::rows::LazyLayer;
 use ociseek_rootfs::fuse::{
-    FS_TYPE, KeptDevice, MountInfo, TakenDevice, can_take_over, device_holders, mounted_at, mounts, open_device,
-    take_down,
+    FS_TYPE, KeptDevice, MountInfo, TakenDevice, can_take_over, device_holders, mounted_at, mounts,
+    open_device, take_down,
 };
 use ociseek_store::lock::Hold;
 
@@ -183,7 +183,11 @@ impl ImageDir {
     }
 
     /// Mounts the image of a snapshot, unless it is mounted and its server is alive.
-    pub(crate) async fn mounted(&self, key: MountKey, layer: &LazyLayer) -> Result<PathBuf, SnapshotError> {
+    pub(crate) async fn mounted(
+        &self,
+        key: MountKey,
+        layer: &LazyLayer,
+    ) -> Result<PathBuf, SnapshotError> {
         let point = self.point(key);
         let busy = self.busy(key);
         let late = |_| SnapshotError::Mount(format!("{} is not mounted yet", layer.image));
@@ -194,7 +198,8 @@ impl ImageDir {
                 Ok(true) => return Ok(point),
                 Ok(false) => break held,
                 // If the server has just been killed, the task that replaces it waits for the lock.
-                Err(error) if error.kind() == io::ErrorKind::TimedOut && looks.next() != Some(LOOKS) => {}
+                Err(error)
+                    if error.kind() == io::ErrorKind::TimedOut && looks.next() != Some(LOOKS) => {}
                 Err(error) => return Err(files(&point)(error)),
             }
         };
@@ -202,11 +207,14 @@ impl ImageDir {
         let dirs = [Some(self.dir(key)), self.answers(key).parent().map(Path::to_owned)];
         let made = dirs.into_iter().flatten().try_for_each(fs::create_dir_all);
         match made.and_then(|()| fs::create_dir(&point)) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(files(&point)(error)),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(files(&point)(error));
+            }
             _ => {}
         }
         self.share_memory(1).await;
-        let device = open_device().map_err(|error| SnapshotError::Mount(format!("/dev/fuse: {error}")))?;
+        let device =
+            open_device().map_err(|error| SnapshotError::Mount(format!("/dev/fuse: {error}")))?;
         let device = Arc::new(device);
         let server = self.serve(key, layer, &device, false).await.map_err(SnapshotError::Mount)?;
         info!(image = layer.image, layers = layer.layers, point = %point.display(), "mounted");
@@ -219,9 +227,11 @@ impl ImageDir {
         let images = Arc::clone(&self.0);
         let written = spawn_blocking(move || {
             let mounts = mounts()?.into_iter();
-            let ours = mounts.filter(|mount| mount.fs_type == FS_TYPE && mount.point.starts_with(&images.dir));
+            let ours = mounts
+                .filter(|mount| mount.fs_type == FS_TYPE && mount.point.starts_with(&images.dir));
             let share = share(images.memory, ours.count() as u64 + more);
-            let mut file = tempfile::NamedTempFile::new_in(images.dir.parent().unwrap_or(&images.dir))?;
+            let mut file =
+                tempfile::NamedTempFile::new_in(images.dir.parent().unwrap_or(&images.dir))?;
             writeln!(file, "{share}\n{}", images.memory)?;
             // If it is lost with the power, so are the mounts.
             file.persist(images.dir.join(SHARE))?;
@@ -241,13 +251,26 @@ impl ImageDir {
     ) -> Result<OwnedFd, String> {
         let dir = self.dir(key);
         let answers_xattrs = key.answers_xattrs;
-        let device = KeptDevice { device: Arc::clone(device), is_mounted, identity: dir.join("tree") };
+        let device =
+            KeptDevice { device: Arc::clone(device), is_mounted, identity: dir.join("tree") };
         let point = &dir.join("fs");
         let log = &dir.join("log");
         let fetched = &dir.join(FETCHED);
         let answers = &self.answers(key);
         let share = &self.0.dir.join(SHARE);
-        self.0.lazy.mount(MountOrder { layer, point, log, fetched, answers, share, device, answers_xattrs }).await
+        self.0
+            .lazy
+            .mount(MountOrder {
+                layer,
+                point,
+                log,
+                fetched,
+                answers,
+                share,
+                device,
+                answers_xattrs,
+            })
+            .await
     }
 
     /// Keeps the device of a mount from now on, and replaces its server when that ends: at once if
@@ -268,7 +291,13 @@ impl ImageDir {
 
     /// Returns when the image is unmounted, or its server cannot be replaced. The mount is dead
     /// then, until the next container gets a new one.
-    async fn replace_servers(&self, key: MountKey, layer: &LazyLayer, server: Option<OwnedFd>, device: &Arc<OwnedFd>) {
+    async fn replace_servers(
+        &self,
+        key: MountKey,
+        layer: &LazyLayer,
+        server: Option<OwnedFd>,
+        device: &Arc<OwnedFd>,
+    ) {
         let mut server = server;
         loop {
             if let Some(running) = &server
@@ -331,7 +360,12 @@ impl ImageDir {
 
     /// Replaces the server of a mount, which has ended. None if the image is unmounted, or it
     /// cannot be replaced.
-    async fn replace_server(&self, key: MountKey, layer: &LazyLayer, device: &Arc<OwnedFd>) -> Option<OwnedFd> {
+    async fn replace_server(
+        &self,
+        key: MountKey,
+        layer: &LazyLayer,
+        device: &Arc<OwnedFd>,
+    ) -> Option<OwnedFd> {
         let point = self.point(key);
         // Containers that are created now wait for the new server.
         let busy = self.busy(key);
@@ -347,11 +381,17 @@ impl ImageDir {
                     return Some(server);
                 }
                 (Err(error), Some(pause)) => {
-                    warn!(image = layer.image, error, "the mount has no server, and does not get one yet");
+                    warn!(
+                        image = layer.image,
+                        error, "the mount has no server, and does not get one yet"
+                    );
                     sleep(Duration::from_secs(*pause)).await;
                 }
                 (Err(error), None) => {
-                    warn!(image = layer.image, error, "the mount has no server, and cannot get one");
+                    warn!(
+                        image = layer.image,
+                        error, "the mount has no server, and cannot get one"
+                    );
                     return None;
                 }
             }
@@ -364,7 +404,8 @@ impl ImageDir {
         let dir = self.0.dir.clone();
         let ended = spawn_blocking(move || {
             let holders = device_holders()?.into_iter();
-            let unready = holders.filter(|it| it.serves && it.point.starts_with(&dir) && !it.is_ready());
+            let unready =
+                holders.filter(|it| it.serves && it.point.starts_with(&dir) && !it.is_ready());
             unready.map(|server| server.kill()).fold(Ok(()), Result::and)
         });
         if let Err(error) = ended.await.map_err(io::Error::from).flatten() {
@@ -378,13 +419,17 @@ impl ImageDir {
         if !self.0.can_replace {
             return;
         }
-        let layers: Vec<(MountKey, LazyLayer)> =
-            layers.into_iter().flat_map(|(id, layer)| MountKey::both(id).map(|key| (key, layer.clone()))).collect();
-        let points: HashMap<PathBuf, MountKey> = layers.iter().map(|(key, _)| (self.point(*key), *key)).collect();
-        let mut found = match spawn_blocking(move || taken(&points)).await.map_err(io::Error::from).flatten() {
-            Ok(found) => found,
-            Err(error) => return warn!(%error, "the servers of the mounts cannot be watched"),
-        };
+        let layers: Vec<(MountKey, LazyLayer)> = layers
+            .into_iter()
+            .flat_map(|(id, layer)| MountKey::both(id).map(|key| (key, layer.clone())))
+            .collect();
+        let points: HashMap<PathBuf, MountKey> =
+            layers.iter().map(|(key, _)| (self.point(*key), *key)).collect();
+        let mut found =
+            match spawn_blocking(move || taken(&points)).await.map_err(io::Error::from).flatten() {
+                Ok(found) => found,
+                Err(error) => return warn!(%error, "the servers of the mounts cannot be watched"),
+            };
         for (key, layer) in layers {
             let Some(Taken { server, keeper }) = found.remove(&key) else { continue };
             let (keeper, kept) = keeper.map(|taken| (taken.process, taken.device)).unzip();
@@ -402,7 +447,8 @@ impl ImageDir {
     /// that were removed since the start of this process.
     pub(crate) fn fetched(&self, ids: impl Iterator<Item = u64>) -> u64 {
         let removed = self.0.fetched.load(Ordering::Relaxed);
-        ids.flat_map(MountKey::both).fold(removed, |sum, key| sum.saturating_add(fetched(&self.dir(key))))
+        ids.flat_map(MountKey::both)
+            .fold(removed, |sum, key| sum.saturating_add(fetched(&self.dir(key))))
     }
 
     /// Unmounts the image of the snapshot `id`, and removes what belongs to its mounts.
@@ -445,10 +491,14 @@ struct Taken {
 fn taken(points: &HashMap<PathBuf, MountKey>) -> io::Result<HashMap<MountKey, Taken>> {
     // The last one mounted on a point is visible.
     let mounts = mounts()?.into_iter().map(|mount| (mount.point.clone(), mount));
-    let mounts: HashMap<PathBuf, MountInfo> = mounts.filter(|(point, _)| points.contains_key(point)).collect();
+    let mounts: HashMap<PathBuf, MountInfo> =
+        mounts.filter(|(point, _)| points.contains_key(point)).collect();
     let mut found: HashMap<MountKey, Taken> = HashMap::new();
     for holder in device_holders()? {
-        let (Some(key), Some(mount)) = (points.get(&holder.point), mounts.get(&holder.point)) else { continue };
+        let (Some(key), Some(mount)) = (points.get(&holder.point), mounts.get(&holder.point))
+        else {
+            continue;
+        };
         match holder.take(mount) {
             Ok(Some(taken)) => {
                 let entry = found.entry(*key).or_default();
@@ -499,17 +549,25 @@ fn remove(dir: &Path) -> Result<bool, SnapshotError> {
 fn remove_files(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        let gone =
-            if entry.file_type()?.is_dir() { fs::remove_dir(entry.path()) } else { fs::remove_file(entry.path()) };
+        let gone = if entry.file_type()?.is_dir() {
+            fs::remove_dir(entry.path())
+        } else {
+            fs::remove_file(entry.path())
+        };
         // Its server may have removed it.
-        gone.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
+        gone.or_else(
+            |error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) },
+        )?;
     }
     fs::remove_dir(dir)
 }
 
 /// The bytes that were fetched for the mount with this directory; none if it has no file for that.
 pub(crate) fn fetched(dir: &Path) -> u64 {
-    fs::read_to_string(dir.join(FETCHED)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    fs::read_to_string(dir.join(FETCHED))
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 /// Whether an image is mounted there whose server answers. The kernel answers stat(2) for the root
@@ -520,7 +578,8 @@ async fn is_alive(point: &Path) -> io::Result<bool> {
         Some(mount) if mount.fs_type == FS_TYPE => Ok(rustix::fs::statfs(&path).is_ok()),
         _ => Ok(false),
     });
-    let late = || io::Error::new(io::ErrorKind::TimedOut, "the server of the mount does not answer");
+    let late =
+        || io::Error::new(io::ErrorKind::TimedOut, "the server of the mount does not answer");
     timeout(PATIENCE, answer).await.map_err(|_| late())??
 }
 
@@ -531,7 +590,9 @@ mod tests {
     #[test]
     fn memory_is_divided_among_the_mounts() {
         const MIB: u64 = 1 << 20;
-        for (mounts, share_of_each) in [(0, 479), (1, 479), (8, 59), (16, 29), (30, 15), (512, 0), (5000, 0)] {
+        for (mounts, share_of_each) in
+            [(0, 479), (1, 479), (8, 59), (16, 29), (30, 15), (512, 0), (5000, 0)]
+        {
             assert_eq!(share(512 * MIB, mounts) / MIB, share_of_each, "{mounts}");
             let all = SNAPSHOTTER + (share(512 * MIB, mounts) + KEEPER) * mounts;
             assert!(all <= 512 * MIB || share(512 * MIB, mounts) == 0, "{mounts}");

@@ -276,7 +276,13 @@ mod tests {
     #[test]
     fn clauses_pass_or_not() {
         let labels = [("containerd.io/snapshot.ref".to_owned(), "sha256:1,2".to_owned())].into();
-        let info = SnapshotInfo { name: "a".into(), parent: "b".into(), kind: 2, labels, ..SnapshotInfo::default() };
+        let info = SnapshotInfo {
+            name: "a".into(),
+            parent: "b".into(),
+            kind: 2,
+            labels,
+            ..SnapshotInfo::default()
+        };
         for (filter, passes) in [
             ("name==a", true),
             ("name==b", false),
@@ -290,7 +296,11 @@ mod tests {
             ("parent==", false),
             ("parent!=", true),
         ] {
-            assert_eq!(SnapshotFilter::parse(filter).is_some_and(|it| it.passes(&info)), passes, "{filter}");
+            assert_eq!(
+                SnapshotFilter::parse(filter).is_some_and(|it| it.passes(&info)),
+                passes,
+                "{filter}"
+            );
         }
         for invalid in ["", "name~=a", "==a", r#"name=="a"#, "name=a", "name==a,"] {
             assert!(SnapshotFilter::parse(invalid).is_none(), "{invalid}");

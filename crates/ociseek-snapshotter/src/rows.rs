@@ -118,25 +118,42 @@ impl SnapshotRows {
             return Err(SnapshotError::Exists(name.to_owned()));
         }
         if !parent.is_empty() && self.get(parent)?.kind != SnapshotKind::Committed {
-            return Err(SnapshotError::Invalid(format!("parent {parent} is not a committed snapshot")));
+            return Err(SnapshotError::Invalid(format!(
+                "parent {parent} is not a committed snapshot"
+            )));
         }
         self.last_id += 1;
         let id = self.last_id;
         let parent = parent.to_owned();
         let time = now();
-        let row = SnapshotRow { id, kind, parent, labels, created: time, updated: time, lazy, usage: (0, 0) };
+        let row = SnapshotRow {
+            id,
+            kind,
+            parent,
+            labels,
+            created: time,
+            updated: time,
+            lazy,
+            usage: (0, 0),
+        };
         self.rows.insert(name.to_owned(), row);
         Ok(id)
     }
 
-    pub(crate) fn commit(&mut self, request: CommitRequest, usage: (u64, u64)) -> Result<(), SnapshotError> {
+    pub(crate) fn commit(
+        &mut self,
+        request: CommitRequest,
+        usage: (u64, u64),
+    ) -> Result<(), SnapshotError> {
         let CommitRequest { name, key, labels, parent } = request;
         let row = self.get(&key)?;
         if row.kind != SnapshotKind::Active {
             return Err(SnapshotError::Precondition(format!("snapshot {key} is not active")));
         }
         if !parent.is_empty() && parent != row.parent {
-            return Err(SnapshotError::Invalid(format!("snapshot {key} cannot get another parent")));
+            return Err(SnapshotError::Invalid(format!(
+                "snapshot {key} cannot get another parent"
+            )));
         }
         if name.is_empty() || self.rows.contains_key(&name) {
             return Err(SnapshotError::Exists(name));
@@ -152,7 +169,9 @@ impl SnapshotRows {
     pub(crate) fn remove(&mut self, name: &str) -> Result<SnapshotRow, SnapshotError> {
         self.get(name)?;
         if self.rows.values().any(|row| row.parent == name) {
-            return Err(SnapshotError::Precondition(format!("cannot remove snapshot {name}, which has a child")));
+            return Err(SnapshotError::Precondition(format!(
+                "cannot remove snapshot {name}, which has a child"
+            )));
         }
         self.rows.remove(name).ok_or_else(|| SnapshotError::NotFound(name.to_owned()))
     }
@@ -161,8 +180,12 @@ impl SnapshotRows {
     pub(crate) fn remove_gone(&mut self, is_gone: impl Fn(&SnapshotRow) -> bool) -> Vec<String> {
         let mut removed = Vec::new();
         loop {
-            let parents: HashSet<&str> = self.rows.values().map(|row| row.parent.as_str()).collect();
-            let gone = self.rows.iter().filter(|(name, row)| is_gone(row) && !parents.contains(name.as_str()));
+            let parents: HashSet<&str> =
+                self.rows.values().map(|row| row.parent.as_str()).collect();
+            let gone = self
+                .rows
+                .iter()
+                .filter(|(name, row)| is_gone(row) && !parents.contains(name.as_str()));
             let gone: Vec<String> = gone.map(|(name, _)| name.clone()).collect();
             if gone.is_empty() {
                 return removed;
@@ -175,7 +198,11 @@ impl SnapshotRows {
     }
 
     /// Changes labels: all, or those that `fields` names.
-    pub(crate) fn update(&mut self, info: &SnapshotInfo, fields: &[String]) -> Result<SnapshotInfo, SnapshotError> {
+    pub(crate) fn update(
+        &mut self,
+        info: &SnapshotInfo,
+        fields: &[String],
+    ) -> Result<SnapshotInfo, SnapshotError> {
         let mut row = self.get(&info.name)?.clone();
         if fields.is_empty() {
             row.labels.clone_from(&info.labels);
@@ -184,10 +211,18 @@ impl SnapshotRows {
             match field.strip_prefix("labels.") {
                 Some(label) => {
                     row.labels.remove(label);
-                    row.labels.extend(info.labels.get_key_value(label).map(|(name, to)| (name.clone(), to.clone())));
+                    row.labels.extend(
+                        info.labels
+                            .get_key_value(label)
+                            .map(|(name, to)| (name.clone(), to.clone())),
+                    );
                 }
                 None if field == "labels" => row.labels.clone_from(&info.labels),
-                None => return Err(SnapshotError::Invalid(format!("cannot update {field} of a snapshot"))),
+                None => {
+                    return Err(SnapshotError::Invalid(format!(
+                        "cannot update {field} of a snapshot"
+                    )));
+                }
             }
         }
         row.labels.retain(|_, value| !value.is_empty());
@@ -198,7 +233,10 @@ impl SnapshotRows {
     }
 
     /// The snapshots below `row`, from the top down.
-    pub(crate) fn below<'a>(&'a self, row: &'a SnapshotRow) -> impl Iterator<Item = &'a SnapshotRow> {
+    pub(crate) fn below<'a>(
+        &'a self,
+        row: &'a SnapshotRow,
+    ) -> impl Iterator<Item = &'a SnapshotRow> {
         std::iter::successors(self.rows.get(&row.parent), |row| self.rows.get(&row.parent))
     }
 }
@@ -271,7 +309,10 @@ impl RowStore {
     }
 
     /// Removes the rows of snapshots without files, and returns their names.
-    pub(crate) fn remove_gone(&self, is_gone: impl Fn(&SnapshotRow) -> bool) -> Result<Vec<String>, SnapshotError> {
+    pub(crate) fn remove_gone(
+        &self,
+        is_gone: impl Fn(&SnapshotRow) -> bool,
+    ) -> Result<Vec<String>, SnapshotError> {
         let mut held = self.held();
         let mut changed = held.rows.clone();
         let gone = changed.remove_gone(is_gone);
@@ -307,7 +348,9 @@ impl RowStore {
         if held.is_ahead {
             match self.save(&held.rows) {
                 Ok(()) => held.is_ahead = false,
-                Err(error) => warn!(%error, "{STATE} cannot be written, and still has snapshots that were removed"),
+                Err(error) => {
+                    warn!(%error, "{STATE} cannot be written, and still has snapshots that were removed")
+                }
             }
         }
     }

@@ -23,8 +23,9 @@ use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
 
 use super::messages::{
-    CommitRequest, CreateRequest, Empty, HealthAnswer, HealthRequest, InfoAnswer, KeyRequest, ListAnswer, ListRequest,
-    MountsAnswer, SERVING, SnapshotError, SnapshotInfo, UpdateRequest, UsageAnswer,
+    CommitRequest, CreateRequest, Empty, HealthAnswer, HealthRequest, InfoAnswer, KeyRequest,
+    ListAnswer, ListRequest, MountsAnswer, SERVING, SnapshotError, SnapshotInfo, UpdateRequest,
+    UsageAnswer,
 };
 use super::rows::SnapshotKind;
 use super::snapshotter::Snapshotter;
@@ -139,7 +140,10 @@ const METHODS: [&str; 10] =
 
 fn is_failure(response: &http::Response<Body>) -> bool {
     // An error has no body, and its status is with the headers.
-    let status = response.headers().get(Status::GRPC_STATUS).map(|status| Code::from_bytes(status.as_bytes()));
+    let status = response
+        .headers()
+        .get(Status::GRPC_STATUS)
+        .map(|status| Code::from_bytes(status.as_bytes()));
     status.is_some_and(|code| !matches!(code, Code::Ok | Code::AlreadyExists | Code::NotFound))
 }
 
@@ -171,15 +175,24 @@ impl Service<http::Request<Body>> for SnapshotCalls {
                     unary(request, call).await
                 }
                 "Commit" => {
-                    let call =
-                        |asked: CommitRequest| async move { block_in_place(|| it.commit(asked)).map(|()| Empty {}) };
+                    let call = |asked: CommitRequest| async move {
+                        block_in_place(|| it.commit(asked)).map(|()| Empty {})
+                    };
                     unary(request, call).await
                 }
                 "Remove" => {
-                    let call = |asked: KeyRequest| async move { it.remove(&asked.key).await.map(|()| Empty {}) };
+                    let call = |asked: KeyRequest| async move {
+                        it.remove(&asked.key).await.map(|()| Empty {})
+                    };
                     unary(request, call).await
                 }
-                "Stat" => unary(request, |asked: KeyRequest| async move { it.stat(&asked.key).map(answer) }).await,
+                "Stat" => {
+                    unary(
+                        request,
+                        |asked: KeyRequest| async move { it.stat(&asked.key).map(answer) },
+                    )
+                    .await
+                }
                 "Update" => {
                     let call = |asked: UpdateRequest| async move {
                         let info = asked.info.unwrap_or_default();
@@ -195,7 +208,10 @@ impl Service<http::Request<Body>> for SnapshotCalls {
                     };
                     unary(request, call).await
                 }
-                "Cleanup" => unary(request, |_: Empty| async move { it.cleanup().await.map(|()| Empty {}) }).await,
+                "Cleanup" => {
+                    unary(request, |_: Empty| async move { it.cleanup().await.map(|()| Empty {}) })
+                        .await
+                }
                 _ => list(it, request).await,
             };
             observer(AnsweredCall { method, failed: is_failure(&response), took: begun.elapsed() });
@@ -233,12 +249,18 @@ impl Service<http::Request<Body>> for HealthCalls {
                     other => Err(Status::not_found(other)),
                 }
             });
-            Ok(Grpc::new(ProstCodec::<HealthAnswer, HealthRequest>::default()).unary(call, request).await)
+            Ok(Grpc::new(ProstCodec::<HealthAnswer, HealthRequest>::default())
+                .unary(call, request)
+                .await)
         })
     }
 }
 
-async fn create(it: Arc<Snapshotter>, kind: SnapshotKind, asked: CreateRequest) -> Result<MountsAnswer, SnapshotError> {
+async fn create(
+    it: Arc<Snapshotter>,
+    kind: SnapshotKind,
+    asked: CreateRequest,
+) -> Result<MountsAnswer, SnapshotError> {
     it.create(kind, asked).await.map(|mounts| MountsAnswer { mounts })
 }
 
@@ -278,7 +300,9 @@ async fn list(it: Arc<Snapshotter>, request: http::Request<Body>) -> http::Respo
             Ok::<_, Status>(Response::new(stream::iter(messages)))
         }
     });
-    Grpc::new(ProstCodec::<ListAnswer, ListRequest>::default()).server_streaming(call, request).await
+    Grpc::new(ProstCodec::<ListAnswer, ListRequest>::default())
+        .server_streaming(call, request)
+        .await
 }
 
 #[cfg(test)]
@@ -315,16 +339,24 @@ mod tests {
 
     #[tokio::test]
     async fn the_service_is_healthy_as_long_as_it_answers() {
-        for (service, status) in [("", Code::Ok), (SnapshotCalls::NAME, Code::Ok), ("other", Code::NotFound)] {
+        for (service, status) in
+            [("", Code::Ok), (SnapshotCalls::NAME, Code::Ok), ("other", Code::NotFound)]
+        {
             let asked = HealthRequest { service: service.to_owned() };
-            let response = HealthCalls.call(called("/grpc.health.v1.Health/Check", &asked)).await.unwrap();
-            let header = response.headers().get(Status::GRPC_STATUS).map(|code| Code::from_bytes(code.as_bytes()));
+            let response =
+                HealthCalls.call(called("/grpc.health.v1.Health/Check", &asked)).await.unwrap();
+            let header = response
+                .headers()
+                .get(Status::GRPC_STATUS)
+                .map(|code| Code::from_bytes(code.as_bytes()));
             assert_eq!(header.unwrap_or(Code::Ok), status, "{service}");
             let body = response.into_body().collect().await.unwrap().to_bytes();
             let serving = framed(&HealthAnswer { status: SERVING });
             assert_eq!(body, if status == Code::Ok { serving } else { Vec::new() }, "{service}");
         }
-        let watched = HealthCalls.call(called("/grpc.health.v1.Health/Watch", &HealthRequest::default())).await;
+        let watched = HealthCalls
+            .call(called("/grpc.health.v1.Health/Watch", &HealthRequest::default()))
+            .await;
         assert!(is_failure(&watched.unwrap()));
     }
 }

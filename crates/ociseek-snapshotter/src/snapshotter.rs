@@ -15,7 +15,9 @@ use tracing::{info, warn};
 
 use super::ids::{MappedIds, owner};
 use super::images::{ImageDir, LazyImages, MountKey};
-use super::messages::{CommitRequest, CreateRequest, SnapshotError, SnapshotFilter, SnapshotInfo, SnapshotMount};
+use super::messages::{
+    CommitRequest, CreateRequest, SnapshotError, SnapshotFilter, SnapshotInfo, SnapshotMount,
+};
 use super::rows::{LazyLayer, RowStore, SnapshotKind, SnapshotRow, SnapshotRows};
 use super::status::{points, usage};
 use ociseek_rootfs::fuse::Release;
@@ -63,16 +65,24 @@ impl Snapshotter {
     ///
     /// # Errors
     /// If the state cannot be read, is damaged, or is used by another process.
-    pub async fn open(root: &Path, lazy: Arc<dyn LazyImages>, memory: u64) -> Result<Snapshotter, SnapshotError> {
+    pub async fn open(
+        root: &Path,
+        lazy: Arc<dyn LazyImages>,
+        memory: u64,
+    ) -> Result<Snapshotter, SnapshotError> {
         let failed = |source| SnapshotError::Files { path: root.to_owned(), source };
         let create = || {
             DirBuilder::new().recursive(true).mode(0o700).create(root)?;
             let root = root.canonicalize()?;
-            ["snapshots", "images"].iter().try_for_each(|dir| fs::create_dir_all(root.join(dir)))?;
+            ["snapshots", "images"]
+                .iter()
+                .try_for_each(|dir| fs::create_dir_all(root.join(dir)))?;
             // They cannot be escaped in the options that containerd passes to the kernel.
             match root.to_str().filter(|path| !path.contains([',', ':', '\\'])) {
                 Some(_) => Ok(root),
-                None => Err(io::Error::other("its path must be UTF-8 without commas, colons and backslashes")),
+                None => Err(io::Error::other(
+                    "its path must be UTF-8 without commas, colons and backslashes",
+                )),
             }
         };
         let root = create().map_err(failed)?;
@@ -93,8 +103,10 @@ impl Snapshotter {
     /// The current numbers. Those that the kernel does not tell are zero.
     pub fn numbers(&self) -> KeptNumbers {
         self.store.read(|rows| {
-            let lazy: Vec<_> = rows.iter().filter_map(|(_, row)| Some((row.id, row.lazy.as_ref()?))).collect();
-            let images: HashSet<&str> = lazy.iter().map(|(_, layer)| layer.image.as_str()).collect();
+            let lazy: Vec<_> =
+                rows.iter().filter_map(|(_, row)| Some((row.id, row.lazy.as_ref()?))).collect();
+            let images: HashSet<&str> =
+                lazy.iter().map(|(_, layer)| layer.image.as_str()).collect();
             KeptNumbers {
                 snapshots: rows.iter().count() as u64,
                 images: images.len() as u64,
@@ -183,9 +195,15 @@ impl Snapshotter {
         block_in_place(|| {
             self.store.change(|rows| match rows.get(target) {
                 Ok(row) => check_same(target, row, parent, &lazy),
-                Err(_) => {
-                    rows.add(SnapshotKind::Committed, target, parent, labels.clone(), Some(lazy.clone())).map(|_| ())
-                }
+                Err(_) => rows
+                    .add(
+                        SnapshotKind::Committed,
+                        target,
+                        parent,
+                        labels.clone(),
+                        Some(lazy.clone()),
+                    )
+                    .map(|_| ()),
             })
         })?;
         info!(target, image = lazy.image, "a layer that is not pulled");
@@ -216,7 +234,8 @@ impl Snapshotter {
             (None, None) => return Ok(()),
         };
         let path = self.dir(top.id).join("fs");
-        lchown(&path, Some(owner.0), Some(owner.1)).map_err(|source| SnapshotError::Files { path, source })
+        lchown(&path, Some(owner.0), Some(owner.1))
+            .map_err(|source| SnapshotError::Files { path, source })
     }
 
     /// An active snapshot or view, and the directories below it from the top down. Mounts its image
@@ -228,7 +247,9 @@ impl Snapshotter {
             Ok::<_, SnapshotError>((top, below))
         })?;
         if top.kind == SnapshotKind::Committed {
-            return Err(SnapshotError::Precondition(format!("snapshot {key} is neither active nor a view")));
+            return Err(SnapshotError::Precondition(format!(
+                "snapshot {key} is neither active nor a view"
+            )));
         }
         let mut lower = Vec::new();
         for row in below {
@@ -242,7 +263,11 @@ impl Snapshotter {
         Ok((top, lower))
     }
 
-    fn mount(&self, top: &SnapshotRow, mut lower: Vec<String>) -> Result<SnapshotMount, SnapshotError> {
+    fn mount(
+        &self,
+        top: &SnapshotRow,
+        mut lower: Vec<String>,
+    ) -> Result<SnapshotMount, SnapshotError> {
         let is_active = top.kind == SnapshotKind::Active;
         let mode = if is_active { "rw" } else { "ro" };
         let mut options = match (MappedIds::of(&top.labels)?, lower.first()) {
@@ -296,7 +321,9 @@ impl Snapshotter {
         let dir = self.dir(id);
         match fs::rename(&dir, self.hidden(id)) {
             // A layer that is only noted has none.
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(SnapshotError::Files { path: dir, source }),
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(SnapshotError::Files { path: dir, source })
+            }
             _ => Ok(()),
         }
     }
@@ -318,7 +345,9 @@ impl Snapshotter {
     /// Removes the rows of snapshots whose directory is missing. A row is written after its
     /// directory, so the snapshot was removed while the disk was full.
     fn remove_gone(&self) -> Result<(), SnapshotError> {
-        let is_gone = |row: &SnapshotRow| row.lazy.is_none() && matches!(self.dir(row.id).try_exists(), Ok(false));
+        let is_gone = |row: &SnapshotRow| {
+            row.lazy.is_none() && matches!(self.dir(row.id).try_exists(), Ok(false))
+        };
         let removed = block_in_place(|| self.store.remove_gone(is_gone))?;
         if !removed.is_empty() {
             warn!(?removed, "snapshots without their directories are removed");
@@ -334,7 +363,10 @@ impl Snapshotter {
         Ok(())
     }
 
-    async fn remove_unknown(&self, is_old: impl Fn(&SnapshotRows, u64) -> bool) -> Result<(), SnapshotError> {
+    async fn remove_unknown(
+        &self,
+        is_old: impl Fn(&SnapshotRows, u64) -> bool,
+    ) -> Result<(), SnapshotError> {
         let left = |rows: &SnapshotRows| {
             let known: HashSet<u64> = rows.iter().map(|(_, row)| row.id).collect();
             let mut left = HashSet::new();
@@ -360,18 +392,27 @@ impl Snapshotter {
         self.store.read(|rows| rows.get(key).map(|row| row.info(key)))
     }
 
-    pub(crate) fn update(&self, info: &SnapshotInfo, fields: &[String]) -> Result<SnapshotInfo, SnapshotError> {
+    pub(crate) fn update(
+        &self,
+        info: &SnapshotInfo,
+        fields: &[String],
+    ) -> Result<SnapshotInfo, SnapshotError> {
         self.store.change(|rows| rows.update(info, fields))
     }
 
     /// The snapshots that pass one of the filters; all, without filters.
     pub(crate) fn list(&self, filters: &[String]) -> Result<Vec<SnapshotInfo>, SnapshotError> {
         let parsed = |text: &String| {
-            SnapshotFilter::parse(text).ok_or_else(|| SnapshotError::Invalid(format!("filter {text:?}")))
+            SnapshotFilter::parse(text)
+                .ok_or_else(|| SnapshotError::Invalid(format!("filter {text:?}")))
         };
         let filters = filters.iter().map(parsed).collect::<Result<Vec<_>, _>>()?;
-        let passes = |info: &SnapshotInfo| filters.is_empty() || filters.iter().any(|filter| filter.passes(info));
-        let all = self.store.read(|rows| rows.iter().map(|(name, row)| row.info(name)).collect::<Vec<_>>());
+        let passes = |info: &SnapshotInfo| {
+            filters.is_empty() || filters.iter().any(|filter| filter.passes(info))
+        };
+        let all = self
+            .store
+            .read(|rows| rows.iter().map(|(name, row)| row.info(name)).collect::<Vec<_>>());
         Ok(all.into_iter().filter(passes).collect())
     }
 
@@ -395,7 +436,9 @@ impl Snapshotter {
 fn remote_layer(labels: &BTreeMap<String, String>) -> Option<(&String, String, &String)> {
     let label = |name: &str| labels.get(name).filter(|value| !value.is_empty());
     let target = label(TARGET)?;
-    if let (Some(image), Some(manifest), Some(digest)) = (label(IMAGE), label(MANIFEST), label(LAYER)) {
+    if let (Some(image), Some(manifest), Some(digest)) =
+        (label(IMAGE), label(MANIFEST), label(LAYER))
+    {
         let name = image.split('@').next().unwrap_or_default();
         return Some((target, format!("{name}@{manifest}"), digest));
     }
@@ -415,13 +458,25 @@ fn is_compared(top: &SnapshotRow, below: &SnapshotRow) -> bool {
 /// Its name comes from the config of an image, where anyone can write the digest of another image's
 /// layer. containerd checks that when it unpacks a layer; one that is not pulled is only known by
 /// its own digest. Without this check, an image would show the files of another one.
-fn check_same(target: &str, row: &SnapshotRow, parent: &str, lazy: &LazyLayer) -> Result<(), SnapshotError> {
+fn check_same(
+    target: &str,
+    row: &SnapshotRow,
+    parent: &str,
+    lazy: &LazyLayer,
+) -> Result<(), SnapshotError> {
     match &row.lazy {
         Some(known) if known.digest == lazy.digest && row.parent == *parent => Ok(()),
         Some(known) => {
-            warn!(target, image = lazy.image, other = known.image, "two images have different layers with one name");
+            warn!(
+                target,
+                image = lazy.image,
+                other = known.image,
+                "two images have different layers with one name"
+            );
             let LazyLayer { image, digest, .. } = known;
-            Err(SnapshotError::Precondition(format!("snapshot {target} has layer {digest} of {image}")))
+            Err(SnapshotError::Precondition(format!(
+                "snapshot {target} has layer {digest} of {image}"
+            )))
         }
         None => Err(SnapshotError::Precondition(format!("snapshot {target} is unpacked"))),
     }
@@ -451,13 +506,22 @@ mod tests {
             it.remove("unpacking").await.unwrap();
         }
         let noted = |request| it.create(SnapshotKind::Active, request);
-        assert!(matches!(noted(layer("", "chain-a", "manifest", "a")).await, Err(SnapshotError::Exists(_))));
-        assert!(matches!(noted(layer("chain-a", "chain-b", "manifest", "b")).await, Err(SnapshotError::Exists(_))));
+        assert!(matches!(
+            noted(layer("", "chain-a", "manifest", "a")).await,
+            Err(SnapshotError::Exists(_))
+        ));
+        assert!(matches!(
+            noted(layer("chain-a", "chain-b", "manifest", "b")).await,
+            Err(SnapshotError::Exists(_))
+        ));
         let names: Vec<_> = it.list(&[]).unwrap().into_iter().map(|info| info.name).collect();
         assert_eq!(names, ["chain-a", "chain-b"]);
         let lying = noted(layer("", "chain-a", "lying", "x")).await.unwrap_err();
         assert!(matches!(&lying, SnapshotError::Precondition(_)), "{lying}");
-        assert_eq!(lying.to_string(), "snapshot chain-a has layer a of host/name:tag@manifest: failed precondition");
+        assert_eq!(
+            lying.to_string(),
+            "snapshot chain-a has layer a of host/name:tag@manifest: failed precondition"
+        );
         // A container that cannot start leaves nothing.
         let failed = it.create(SnapshotKind::Active, request("container", "chain-b", &[])).await;
         assert!(matches!(failed, Err(SnapshotError::Mount(_))));
@@ -483,7 +547,10 @@ mod tests {
         create("large").await.unwrap();
         assert_eq!(fs::read_dir(root.path().join("snapshots/2/fs")).unwrap().count(), 0);
         it.cleanup().await.unwrap();
-        assert!(!root.path().join("snapshots/1").exists() && root.path().join("snapshots/2/fs").exists());
+        assert!(
+            !root.path().join("snapshots/1").exists()
+                && root.path().join("snapshots/2/fs").exists()
+        );
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -528,7 +595,10 @@ mod tests {
     async fn containerd_maps_the_ids_of_the_lower_directory_itself() {
         let root = tempfile::tempdir().unwrap();
         let it = open(root.path()).await.unwrap();
-        let labels = [("containerd.io/snapshot/uidmapping", "0:7:9"), ("containerd.io/snapshot/gidmapping", "0:7:9")];
+        let labels = [
+            ("containerd.io/snapshot/uidmapping", "0:7:9"),
+            ("containerd.io/snapshot/gidmapping", "0:7:9"),
+        ];
         for (key, labels, end) in [("mapped", &labels[..], "/."), ("plain", &[], "")] {
             it.create(SnapshotKind::Active, request(key, "", labels)).await.unwrap();
             let row = it.store.read(|rows| rows.get(key).cloned()).unwrap();
@@ -553,7 +623,11 @@ mod tests {
         }
 
         fn fill(&self) {
-            let mut file = fs::OpenOptions::new().create(true).append(true).open(self.0.path().join("filler")).unwrap();
+            let mut file = fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(self.0.path().join("filler"))
+                .unwrap();
             while file.write_all(&[1; 4096]).is_ok() {}
         }
     }
@@ -577,7 +651,9 @@ mod tests {
         fs::write(root.join("snapshots/1/fs/large"), [1; 65_536]).unwrap();
         disk.fill();
 
-        let names = |it: &Snapshotter| it.list(&[]).unwrap().into_iter().map(|info| info.name).collect::<Vec<_>>();
+        let names = |it: &Snapshotter| {
+            it.list(&[]).unwrap().into_iter().map(|info| info.name).collect::<Vec<_>>()
+        };
         let failed = it.create(SnapshotKind::Active, request("new", "", &[])).await.unwrap_err();
         assert!(failed.to_string().contains("state.json: No space left"), "{failed}");
         assert_eq!(names(&it), ["chain-a", "large", "parent", "small"]);

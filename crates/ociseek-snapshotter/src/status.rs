@@ -93,15 +93,21 @@ pub fn kept(root: &Path) -> io::Result<KeptState> {
         image.mounts.extend(mounts.remove(&row.id).into_iter().flatten());
     }
     let memory_limit = limit(&root.join("images"));
-    Ok(KeptState { snapshots: rows.iter().count(), images: images.into_values().collect(), memory_limit })
+    Ok(KeptState {
+        snapshots: rows.iter().count(),
+        images: images.into_values().collect(),
+        memory_limit,
+    })
 }
 
 /// The mounts of the images by the id of their snapshot.
 fn kept_mounts(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<u64, Vec<KeptMount>>> {
     let points = points(root, rows)?;
     let answering = answering(points.values());
-    let (servers, keepers): (Vec<_>, Vec<_>) = device_holders()?.into_iter().partition(|holder| holder.serves);
-    let number = |holder: DeviceHolder| (holder.point, holder.pid.as_raw_nonzero().get().cast_unsigned());
+    let (servers, keepers): (Vec<_>, Vec<_>) =
+        device_holders()?.into_iter().partition(|holder| holder.serves);
+    let number =
+        |holder: DeviceHolder| (holder.point, holder.pid.as_raw_nonzero().get().cast_unsigned());
     let by_point = |holders: Vec<DeviceHolder>| holders.into_iter().map(number).collect();
     let [servers, keepers]: [HashMap<PathBuf, u32>; 2] = [servers, keepers].map(by_point);
     let mut kept: HashMap<u64, Vec<KeptMount>> = HashMap::new();
@@ -110,7 +116,11 @@ fn kept_mounts(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<u64, Vec<
         let mount = KeptMount {
             answers: answering.contains(&point),
             server,
-            memory: [server, keepers.get(&point).copied()].into_iter().flatten().filter_map(memory).reduce(Add::add),
+            memory: [server, keepers.get(&point).copied()]
+                .into_iter()
+                .flatten()
+                .filter_map(memory)
+                .reduce(Add::add),
             fetched: point.parent().map_or(0, fetched),
             point,
         };
@@ -123,12 +133,14 @@ fn kept_mounts(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<u64, Vec<
 /// The mount points of images that are mounted.
 pub(crate) fn points(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<MountKey, PathBuf>> {
     let images = root.join("images");
-    let mounted = mounts()?.into_iter().filter(|mount| mount.fs_type == FS_TYPE).map(|mount| mount.point);
+    let mounted =
+        mounts()?.into_iter().filter(|mount| mount.fs_type == FS_TYPE).map(|mount| mount.point);
     let keys = mounted.filter_map(|point| {
         let dir = point.strip_prefix(&images).ok()?.parent()?;
         Some((MountKey::of_dir(dir.to_str()?)?, point))
     });
-    let lazy: Vec<u64> = rows.iter().filter(|(_, row)| row.lazy.is_some()).map(|(_, row)| row.id).collect();
+    let lazy: Vec<u64> =
+        rows.iter().filter(|(_, row)| row.lazy.is_some()).map(|(_, row)| row.id).collect();
     Ok(keys.filter(|(key, _)| lazy.contains(&key.id)).collect())
 }
 
@@ -188,7 +200,11 @@ pub(crate) fn usage(dir: &Path) -> io::Result<(u64, u64)> {
 /// Returns `None` if the file is gone or is not a directory any more.
 fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            Ok(None)
+        }
         result => result.map(Some),
     }
 }
@@ -219,7 +235,9 @@ mod tests {
                 "lazy":{lazy},"usage":[0,0]}}"#
             )
         };
-        let lazy = |image: &str, layers: usize| format!(r#"{{"image":"{image}","digest":"d","layers":{layers}}}"#);
+        let lazy = |image: &str, layers: usize| {
+            format!(r#"{{"image":"{image}","digest":"d","layers":{layers}}}"#)
+        };
         let rows = [
             ("a", row(1, "committed", "", &lazy("one@x", 1))),
             ("b", row(2, "committed", "a", &lazy("one@x", 2))),
@@ -230,9 +248,14 @@ mod tests {
             ("other", row(7, "active", "", "null")),
         ];
         let rows: Vec<String> = rows.iter().map(|(name, row)| format!("{name:?}:{row}")).collect();
-        fs::write(dir.path().join("state.json"), format!(r#"{{"last_id":7,"rows":{{{}}}}}"#, rows.join(","))).unwrap();
+        fs::write(
+            dir.path().join("state.json"),
+            format!(r#"{{"last_id":7,"rows":{{{}}}}}"#, rows.join(",")),
+        )
+        .unwrap();
         let found = kept(dir.path()).unwrap();
-        let images: Vec<_> = found.images.iter().map(|image| (&*image.name, image.layers, image.users)).collect();
+        let images: Vec<_> =
+            found.images.iter().map(|image| (&*image.name, image.layers, image.users)).collect();
         assert_eq!((found.snapshots, images), (7, vec![("one@x", 2, 2), ("two@y", 3, 0)]));
     }
 
@@ -253,7 +276,8 @@ mod tests {
                     fs::remove_dir_all(&folder).unwrap();
                 }
             });
-            let counted = (0..2000).try_for_each(|_| usage(dir.path()).map(|(_, inodes)| assert!(inodes >= 2)));
+            let counted = (0..2000)
+                .try_for_each(|_| usage(dir.path()).map(|(_, inodes)| assert!(inodes >= 2)));
             has_ended.store(true, Ordering::Relaxed);
             counted.unwrap();
         });

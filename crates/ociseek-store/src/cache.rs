@@ -26,7 +26,9 @@ use ociseek_format::budget::{Charge, OverBudget};
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::fine;
 use ociseek_format::layer::record::{self, RECORD_VERSION};
-use ociseek_format::layer::{BlobForm, BuiltZtoc, LayerMap, Notes, Outcome, UnservableCode, UnservableReason};
+use ociseek_format::layer::{
+    BlobForm, BuiltZtoc, LayerMap, Notes, Outcome, UnservableCode, UnservableReason,
+};
 use ociseek_format::offset::SpanSize;
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_format::tree::Tree;
@@ -140,7 +142,9 @@ impl Key<'_> {
             Key::Tree(sources) => format!("ociseek tree 1\n{sources}"),
             Key::Fine(layer) => format!("ociseek fine document 1\n{}\n{layer}", fine::SPAN_SIZE),
             Key::Proven { layer, document } => format!("ociseek proof 1\n{layer}\n{document}"),
-            Key::Map(MapKey { layer, size, span_size }) => format!("{RECORD_VERSION}\n{layer}\n{size}\n{span_size}"),
+            Key::Map(MapKey { layer, size, span_size }) => {
+                format!("{RECORD_VERSION}\n{layer}\n{size}\n{span_size}")
+            }
         }
     }
 }
@@ -211,7 +215,8 @@ impl ZtocCache {
 
     /// A cache whose entries take at most `max` bytes together.
     pub fn with_limit(dir: Option<&Path>, max: u64, progress: Arc<dyn Progress>) -> ZtocCache {
-        let mut inner = Inner { dir: dir.map(Path::to_owned), max, warned: AtomicBool::new(false), progress };
+        let mut inner =
+            Inner { dir: dir.map(Path::to_owned), max, warned: AtomicBool::new(false), progress };
         if let Some(dir) = dir
             && let Err(e) = make_dir(dir)
         {
@@ -298,7 +303,11 @@ impl ZtocCache {
 
     /// Stores a document with this digest.
     pub fn put_document(&self, digest: &Digest, media_type: &str, bytes: &[u8]) {
-        self.store(&Key::Document(digest), DocumentFacts { media_type: media_type.to_owned() }, &[bytes]);
+        self.store(
+            &Key::Document(digest),
+            DocumentFacts { media_type: media_type.to_owned() },
+            &[bytes],
+        );
     }
 
     /// The fine document of a layer, which was not checked when it was read.
@@ -342,8 +351,13 @@ impl ZtocCache {
     ///
     /// # Errors
     /// If the map exists and does not fit into memory.
-    pub fn get_map(&self, key: MapKey<'_>, memory: &mut Charge) -> Result<Option<(LayerMap, Notes)>, OverBudget> {
-        let decoded = self.load(&Key::Map(key), |NoFacts {}, bytes| record::decode(&bytes, memory).transpose());
+    pub fn get_map(
+        &self,
+        key: MapKey<'_>,
+        memory: &mut Charge,
+    ) -> Result<Option<(LayerMap, Notes)>, OverBudget> {
+        let decoded = self
+            .load(&Key::Map(key), |NoFacts {}, bytes| record::decode(&bytes, memory).transpose());
         decoded.transpose()
     }
 
@@ -356,7 +370,11 @@ impl ZtocCache {
     }
 
     /// Passes the entry under `key` to `read`. An entry that `read` rejects is dropped.
-    fn load<F: DeserializeOwned, T>(&self, key: &Key<'_>, read: impl FnOnce(F, Vec<u8>) -> Option<T>) -> Option<T> {
+    fn load<F: DeserializeOwned, T>(
+        &self,
+        key: &Key<'_>,
+        read: impl FnOnce(F, Vec<u8>) -> Option<T>,
+    ) -> Option<T> {
         let path = self.entry_path(key)?;
         let found = self.load_entry(key, &path, read);
         debug!(name: "lookup", target: TARGET, what = key.word(), of = %key.digest(), hit = found.is_some());
@@ -439,7 +457,15 @@ fn stored(outcome: &Outcome) -> (StoredOutcome, &[u8]) {
             let spans = *spans;
             let entries = *entries;
             let uncompressed_size = *uncompressed_size;
-            (StoredOutcome::Ztoc { spans, entries, uncompressed_size, gzip_members: form.gzip_members() }, bytes)
+            (
+                StoredOutcome::Ztoc {
+                    spans,
+                    entries,
+                    uncompressed_size,
+                    gzip_members: form.gzip_members(),
+                },
+                bytes,
+            )
         }
         Outcome::Unservable(verdict) => {
             let code = verdict.code.word().to_owned();

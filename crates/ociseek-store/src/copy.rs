@@ -38,8 +38,13 @@ impl Destination {
             // It may have been damaged on the way, or by a cache.
             Err(error) if source.is_remote() && error.is_other_content() => {
                 let copied = self.copy_once(blob, source, side_by_side, sent, true).await;
-                copied
-                    .map_err(|error| if error.is_other_content() { StoreError::Twice(Box::new(error)) } else { error })
+                copied.map_err(|error| {
+                    if error.is_other_content() {
+                        StoreError::Twice(Box::new(error))
+                    } else {
+                        error
+                    }
+                })
             }
             copied => copied,
         }
@@ -76,7 +81,8 @@ impl Destination {
                 let layout = Arc::clone(layout);
                 let wanted = blob.clone();
                 let written = feed(content, side_by_side, sent, move |mut batches: Batches| {
-                    let batches = std::iter::from_fn(|| batches.receive().transpose().map(Result::ok));
+                    let batches =
+                        std::iter::from_fn(|| batches.receive().transpose().map(Result::ok));
                     layout.write_chunks(&wanted, batches)
                 });
                 written.await.map(|()| CopyMethod::Sent).map_err(|error| match error {
@@ -116,7 +122,11 @@ enum SendError {
     Upload(UploadFailure),
 }
 
-async fn send(attempts: &mut UploadAttempts, mut content: Blob, sent: &(dyn Fn(u64) + Sync)) -> Result<(), SendError> {
+async fn send(
+    attempts: &mut UploadAttempts,
+    mut content: Blob,
+    sent: &(dyn Fn(u64) + Sync),
+) -> Result<(), SendError> {
     let mut upload = attempts.upload().await.map_err(SendError::Upload)?;
     while let Some(chunk) = content.next().await.map_err(SendError::Source)? {
         sent(chunk.len() as u64);

@@ -25,7 +25,11 @@ impl Destination {
     ///
     /// # Errors
     /// If they cannot be listed. An empty list is not an error.
-    pub async fn referrers(&self, subject: &Digest, artifact_type: &'static str) -> Result<Referrers, StoreError> {
+    pub async fn referrers(
+        &self,
+        subject: &Digest,
+        artifact_type: &'static str,
+    ) -> Result<Referrers, StoreError> {
         self.as_source().referrers(subject, artifact_type).await
     }
 
@@ -63,8 +67,12 @@ impl Destination {
     pub async fn blob_exists(&self, blob: &Descriptor) -> Result<bool, StoreError> {
         let Descriptor { digest, size, .. } = *blob;
         match self {
-            Destination::Registry(repository) => Ok(repository.blob_exists(&digest, Some(size)).await?),
-            Destination::Layout(layout) => local(layout, move |layout| layout.blob_exists(&digest, Some(size))).await,
+            Destination::Registry(repository) => {
+                Ok(repository.blob_exists(&digest, Some(size)).await?)
+            }
+            Destination::Layout(layout) => {
+                local(layout, move |layout| layout.blob_exists(&digest, Some(size))).await
+            }
         }
     }
 
@@ -73,7 +81,12 @@ impl Destination {
     ///
     /// # Errors
     /// If the destination refuses it.
-    pub async fn push_blob(&self, blob: &Descriptor, content: Bytes, unchecked: bool) -> Result<bool, StoreError> {
+    pub async fn push_blob(
+        &self,
+        blob: &Descriptor,
+        content: Bytes,
+        unchecked: bool,
+    ) -> Result<bool, StoreError> {
         let blob = blob.clone();
         match self {
             Destination::Registry(repository) if unchecked => {
@@ -81,7 +94,9 @@ impl Destination {
                 Ok(true)
             }
             Destination::Registry(repository) => Ok(repository.push_blob(&blob, content).await?),
-            Destination::Layout(layout) => local(layout, move |layout| layout.write_blob(&blob, &content)).await,
+            Destination::Layout(layout) => {
+                local(layout, move |layout| layout.write_blob(&blob, &content)).await
+            }
         }
     }
 
@@ -99,7 +114,8 @@ impl Destination {
         let manifest = manifest.clone();
         match self {
             Destination::Registry(repository) => {
-                let target = tag.map_or(Target::Digest(manifest.digest), |tag| Target::Tag(tag.to_owned()));
+                let target =
+                    tag.map_or(Target::Digest(manifest.digest), |tag| Target::Tag(tag.to_owned()));
                 Ok(repository.push_manifest(&target, &manifest.media_type, bytes).await?)
             }
             Destination::Layout(layout) => {
@@ -112,7 +128,12 @@ impl Destination {
     ///
     /// # Errors
     /// If the destination refuses it.
-    pub async fn tag_manifest(&self, manifest: &Descriptor, bytes: Bytes, tag: &str) -> Result<(), StoreError> {
+    pub async fn tag_manifest(
+        &self,
+        manifest: &Descriptor,
+        bytes: Bytes,
+        tag: &str,
+    ) -> Result<(), StoreError> {
         match self {
             Destination::Registry(_) => self.push_manifest(manifest, bytes, Some(tag)).await,
             Destination::Layout(layout) => {
@@ -162,11 +183,14 @@ impl Destination {
         replaces: &[Digest],
     ) -> Result<AttachReport, StoreError> {
         match self {
-            Destination::Registry(repository) => Ok(repository.attach(index, manifest, subject, replaces).await?),
+            Destination::Registry(repository) => {
+                Ok(repository.attach(index, manifest, subject, replaces).await?)
+            }
             Destination::Layout(layout) => {
                 let index = index.clone();
                 let replaces = replaces.to_vec();
-                let attached = local(layout, move |l| l.attach(&index, &manifest, &replaces)).await?;
+                let attached =
+                    local(layout, move |l| l.attach(&index, &manifest, &replaces)).await?;
                 Ok(AttachReport { attached, not_deleted: Vec::new() })
             }
         }

@@ -38,8 +38,10 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
 /// # Errors
 /// If one cannot be created or synced.
 pub(crate) fn create_directories(path: &Path) -> io::Result<()> {
-    let missing: Vec<&Path> =
-        path.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
+    let missing: Vec<&Path> = path
+        .ancestors()
+        .take_while(|path| !path.as_os_str().is_empty() && !path.exists())
+        .collect();
     fs::create_dir_all(path)?;
     missing.into_iter().rev().try_for_each(sync_name)
 }

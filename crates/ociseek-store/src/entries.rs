@@ -13,7 +13,8 @@ use tempfile::NamedTempFile;
 /// The prefix of files that are being written.
 const TEMPORARY: &str = ".tmp-";
 /// How entries are opened.
-pub const OPEN: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+pub const OPEN: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 /// After this time, a temporary file belongs to no running process. A file that is further in the
 /// future than this is from before the clock was set back.
 pub(super) const STALE: Duration = Duration::from_secs(60 * 60);
@@ -27,7 +28,9 @@ pub fn make_dir(dir: &Path) -> io::Result<()> {
 pub fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
     let make = || tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(dir);
     match make() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => make_dir(dir).and_then(|()| make()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            make_dir(dir).and_then(|()| make())
+        }
         made => made,
     }
 }
@@ -134,7 +137,10 @@ fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
         };
         if name.starts_with(TEMPORARY) && age > STALE {
             let _ = fs::remove_file(file.path());
-        } else if metadata.is_file() && name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit()) {
+        } else if metadata.is_file()
+            && name.len() == 64
+            && name.bytes().all(|b| b.is_ascii_hexdigit())
+        {
             let used = if is_future && age > STALE { SystemTime::UNIX_EPOCH } else { used };
             entries.push(Entry { used, size: metadata.len(), path: file.path() });
         }

@@ -110,7 +110,11 @@ pub async fn feed<T: Send + 'static, E: Send + 'static>(
 }
 
 /// Sends the whole blob, or as much of it as the thread accepts.
-async fn send(mut blob: Blob, batches: Sender<Message>, mut on_chunk: impl FnMut(u64)) -> Result<(), StoreError> {
+async fn send(
+    mut blob: Blob,
+    batches: Sender<Message>,
+    mut on_chunk: impl FnMut(u64),
+) -> Result<(), StoreError> {
     let mut batch = Vec::new();
     let mut size = 0;
     loop {
@@ -180,14 +184,22 @@ mod tests {
         let bytes: &[u8] = (0..3_000_000u32).map(|i| (i / 3) as u8).collect::<Vec<_>>().leak();
         for chunks in [&[16 << 10][..], &[1 << 20], &[1, 70_000], &[300_000, 5], &[40, 9, 900]] {
             let mut arrived = 0;
-            let batches = feed(cut(bytes, chunks), 2, |size| arrived += size, collect).await.unwrap();
+            let batches =
+                feed(cut(bytes, chunks), 2, |size| arrived += size, collect).await.unwrap();
             assert!(batches.concat().concat() == bytes, "{chunks:?}");
             assert_eq!(arrived, bytes.len() as u64);
-            let sizes: Vec<_> = batches.iter().map(|batch| (batch.concat().len(), batch.len())).collect();
+            let sizes: Vec<_> =
+                batches.iter().map(|batch| (batch.concat().len(), batch.len())).collect();
             let most = BATCH + chunks.iter().max().unwrap();
-            assert!(sizes.iter().all(|&(bytes, chunks)| bytes < most && chunks <= MOST_CHUNKS), "{sizes:?}");
+            assert!(
+                sizes.iter().all(|&(bytes, chunks)| bytes < most && chunks <= MOST_CHUNKS),
+                "{sizes:?}"
+            );
             let (_, full) = sizes.split_last().unwrap();
-            assert!(full.iter().all(|&(bytes, chunks)| bytes >= BATCH || chunks == MOST_CHUNKS), "{sizes:?}");
+            assert!(
+                full.iter().all(|&(bytes, chunks)| bytes >= BATCH || chunks == MOST_CHUNKS),
+                "{sizes:?}"
+            );
         }
     }
 
@@ -201,7 +213,8 @@ mod tests {
         // A store that sends nothing more and does not close the connection.
         let (sender, blob) = blob();
         sender.send(Ok(Bytes::from(vec![7; BATCH]))).await.unwrap();
-        let first = |mut batches: Batches| batches.receive().map(|batch| batch.unwrap().concat().len());
+        let first =
+            |mut batches: Batches| batches.receive().map(|batch| batch.unwrap().concat().len());
         assert_eq!(feed(blob, 1, |_| {}, first).await.unwrap(), BATCH);
         assert!(sender.is_closed());
     }
@@ -223,7 +236,10 @@ mod tests {
         assert!(
             matches!(&error, FeedError::Store(StoreError::Read { source, .. }) if source.to_string().contains("gone"))
         );
-        assert_eq!(tokio::task::spawn_blocking(move || sees.recv()).await.unwrap(), Ok(Some(FeedAborted)));
+        assert_eq!(
+            tokio::task::spawn_blocking(move || sees.recv()).await.unwrap(),
+            Ok(Some(FeedAborted))
+        );
     }
 
     #[tokio::test]
@@ -245,13 +261,18 @@ mod tests {
         assert_eq!(began, Ok(None));
         feeding.abort();
         sender.closed().await;
-        assert_eq!(tokio::task::spawn_blocking(move || sees.recv()).await.unwrap(), Ok(Some(FeedAborted)));
+        assert_eq!(
+            tokio::task::spawn_blocking(move || sees.recv()).await.unwrap(),
+            Ok(Some(FeedAborted))
+        );
     }
 
     #[tokio::test]
     async fn a_panic_of_the_thread_is_reported() {
         let (_sender, blob) = blob();
-        let error = feed(blob, 1, |_| {}, |_| -> Result<(), FeedAborted> { panic!("on purpose") }).await.unwrap_err();
+        let error = feed(blob, 1, |_| {}, |_| -> Result<(), FeedAborted> { panic!("on purpose") })
+            .await
+            .unwrap_err();
         assert!(matches!(error, FeedError::Lost));
     }
 }

@@ -112,7 +112,11 @@ impl StoreError {
 
     /// The store does not have the content, or has it damaged: nobody can read it there.
     pub fn is_lost(&self) -> bool {
-        self.is_not_found() || matches!(self, StoreError::Local(LayoutError::Size { .. } | LayoutError::Damaged { .. }))
+        self.is_not_found()
+            || matches!(
+                self,
+                StoreError::Local(LayoutError::Size { .. } | LayoutError::Damaged { .. })
+            )
     }
 
     /// Whether the store may have the content although it could not be read now.
@@ -152,7 +156,8 @@ impl StoreError {
         match self {
             StoreError::Registry(RegistryError::FallbackTag { .. }) => true,
             StoreError::Registry(error) => {
-                matches!(error.status(), Some(400..=499)) && !matches!(error.status(), Some(401 | 403 | 408 | 429))
+                matches!(error.status(), Some(400..=499))
+                    && !matches!(error.status(), Some(401 | 403 | 408 | 429))
             }
             _ => false,
         }
@@ -171,7 +176,10 @@ pub fn read_times(reads: u32) -> &'static str {
 
 /// What is reported before content that a registry sent is read once more.
 pub fn damaged(what: &str, digest: &Digest, error: &dyn Error) -> ProgressEvent {
-    ProgressEvent::Warning(format!("{what} {digest} arrived damaged, and is read once more: {}", causes(error)))
+    ProgressEvent::Warning(format!(
+        "{what} {digest} arrived damaged, and is read once more: {}",
+        causes(error)
+    ))
 }
 
 /// The most memory that a byte of a manifest can become, in bytes: parsed, and copied into the
@@ -229,7 +237,8 @@ mod tests {
         let path = std::path::PathBuf::from("layout");
         let digest = Digest::sha256(b"x");
         let source = io::Error::from(io::ErrorKind::Other);
-        let unread = StoreError::from(LayoutError::Io { action: "read", path: path.clone(), source });
+        let unread =
+            StoreError::from(LayoutError::Io { action: "read", path: path.clone(), source });
         assert!(unread.may_exist() && StoreError::Thread.may_exist());
         let damaged = LayoutError::Damaged { path: path.clone(), expected: digest, actual: digest };
         for lost in [LayoutError::Missing { path, digest }, damaged] {

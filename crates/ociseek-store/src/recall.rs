@@ -75,10 +75,16 @@ impl Recall {
         self.0.hold().manifests.contains(manifest)
     }
 
-    pub(crate) fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Option<Referrers> {
+    pub(crate) fn referrers(
+        &self,
+        subject: &Digest,
+        artifact_type: Option<&str>,
+    ) -> Option<Referrers> {
         let answers = self.0.hold();
         let mut lists = answers.referrers.iter();
-        let list = lists.find(|list| list.subject == *subject && list.artifact_type.as_deref() == artifact_type)?;
+        let list = lists.find(|list| {
+            list.subject == *subject && list.artifact_type.as_deref() == artifact_type
+        })?;
         Some(Referrers { descriptors: list.descriptors.clone(), api: list.api })
     }
 

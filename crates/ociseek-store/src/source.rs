@@ -54,8 +54,12 @@ impl Source {
     pub fn with_budget(&self, budget: Budget) -> Source {
         match self {
             Source::Registry(repository) => Source::Registry(repository.with_budget(budget)),
-            Source::Layout(layout) => Source::Layout(Arc::new((**layout).clone().with_budget(budget))),
-            Source::Archive(archive) => Source::Archive(Arc::new((**archive).clone().with_budget(budget))),
+            Source::Layout(layout) => {
+                Source::Layout(Arc::new((**layout).clone().with_budget(budget)))
+            }
+            Source::Archive(archive) => {
+                Source::Archive(Arc::new((**archive).clone().with_budget(budget)))
+            }
         }
     }
 
@@ -70,7 +74,9 @@ impl Source {
         let document = match self {
             Source::Registry(repository) => repository.manifest(&target).await?,
             Source::Layout(layout) => local(layout, move |layout| layout.manifest(&target)).await?,
-            Source::Archive(archive) => local(archive, move |archive| archive.manifest(&target)).await?,
+            Source::Archive(archive) => {
+                local(archive, move |archive| archive.manifest(&target)).await?
+            }
         };
         self.charge_document(&document)?;
         Ok(document)
@@ -85,12 +91,17 @@ impl Source {
     pub async fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, StoreError> {
         let Descriptor { digest, size, .. } = *blob;
         // A blob that exceeds the limit is refused for that reason, without charging memory.
-        let charge = self.budget().charge(size.min(limit), || format!("blob {digest} of {size} bytes"))?;
+        let charge =
+            self.budget().charge(size.min(limit), || format!("blob {digest} of {size} bytes"))?;
         let blob = blob.clone();
         let content = match self {
             Source::Registry(repository) => repository.blob_bytes(&blob, limit).await?,
-            Source::Layout(layout) => local(layout, move |layout| layout.blob_bytes(&blob, limit)).await?,
-            Source::Archive(archive) => local(archive, move |archive| archive.blob_bytes(&blob, limit)).await?,
+            Source::Layout(layout) => {
+                local(layout, move |layout| layout.blob_bytes(&blob, limit)).await?
+            }
+            Source::Archive(archive) => {
+                local(archive, move |archive| archive.blob_bytes(&blob, limit)).await?
+            }
         };
         Ok(charged(content, charge))
     }
@@ -122,7 +133,9 @@ impl Source {
                 return Ok(Blob::of_registry(repository.layer(&wanted, bypass_caches).await?));
             }
             Source::Layout(layout) => local(layout, move |layout| layout.blob(&wanted)).await?,
-            Source::Archive(archive) => local(archive, move |archive| archive.blob(&wanted)).await?,
+            Source::Archive(archive) => {
+                local(archive, move |archive| archive.blob(&wanted)).await?
+            }
         };
         Ok(Blob::of_reader(digest, reader))
     }
@@ -132,7 +145,11 @@ impl Source {
     ///
     /// # Errors
     /// If the range is not within the blob, or cannot be fetched.
-    pub async fn blob_range(&self, blob: &Descriptor, range: Range<u64>) -> Result<Bytes, StoreError> {
+    pub async fn blob_range(
+        &self,
+        blob: &Descriptor,
+        range: Range<u64>,
+    ) -> Result<Bytes, StoreError> {
         self.blob_range_bypassing(blob, range, false).await
     }
 
@@ -175,10 +192,16 @@ impl Source {
         let wanted = blob.clone();
         let bytes = match self {
             Source::Registry(repository) => {
-                return Ok(Part::of_registry(repository.blob_part(&wanted, range, bypass_caches).await?));
+                return Ok(Part::of_registry(
+                    repository.blob_part(&wanted, range, bypass_caches).await?,
+                ));
             }
-            Source::Layout(layout) => local(layout, move |layout| layout.blob_range(&wanted, range)).await?,
-            Source::Archive(archive) => local(archive, move |archive| archive.blob_range(&wanted, range)).await?,
+            Source::Layout(layout) => {
+                local(layout, move |layout| layout.blob_range(&wanted, range)).await?
+            }
+            Source::Archive(archive) => {
+                local(archive, move |archive| archive.blob_range(&wanted, range)).await?
+            }
         };
         Ok(Part::of_bytes(Some(bytes)))
     }
@@ -207,13 +230,19 @@ impl Source {
     pub async fn blob_exists(&self, blob: &Descriptor) -> Result<bool, StoreError> {
         let wanted = blob.clone();
         match self {
-            Source::Registry(repository) => Ok(repository.blob_exists(&wanted.digest, None).await?),
-            Source::Layout(layout) => local(layout, move |layout| layout.blob_exists(&wanted.digest, None)).await,
-            Source::Archive(archive) => match local(archive, move |archive| archive.blob(&wanted)).await {
-                Ok(_) => Ok(true),
-                Err(error) if error.is_not_found() => Ok(false),
-                Err(error) => Err(error),
-            },
+            Source::Registry(repository) => {
+                Ok(repository.blob_exists(&wanted.digest, None).await?)
+            }
+            Source::Layout(layout) => {
+                local(layout, move |layout| layout.blob_exists(&wanted.digest, None)).await
+            }
+            Source::Archive(archive) => {
+                match local(archive, move |archive| archive.blob(&wanted)).await {
+                    Ok(_) => Ok(true),
+                    Err(error) if error.is_not_found() => Ok(false),
+                    Err(error) => Err(error),
+                }
+            }
         }
     }
 
@@ -224,9 +253,15 @@ impl Source {
     pub async fn all_referrers(&self, subject: &Digest) -> Result<Referrers, StoreError> {
         let subject = *subject;
         match self {
-            Source::Registry(repository) => Ok(repository.recalled_referrers(&subject, None).await?),
-            Source::Layout(layout) => local(layout, move |layout| layout.referrers(&subject, None)).await,
-            Source::Archive(archive) => local(archive, move |archive| archive.referrers(&subject, None)).await,
+            Source::Registry(repository) => {
+                Ok(repository.recalled_referrers(&subject, None).await?)
+            }
+            Source::Layout(layout) => {
+                local(layout, move |layout| layout.referrers(&subject, None)).await
+            }
+            Source::Archive(archive) => {
+                local(archive, move |archive| archive.referrers(&subject, None)).await
+            }
         }
     }
 
@@ -235,10 +270,15 @@ impl Source {
     ///
     /// # Errors
     /// If they cannot be listed. An empty list is not an error.
-    pub async fn referrers_of(&self, subject: &Digest, artifact_types: &[&str]) -> Result<Referrers, StoreError> {
+    pub async fn referrers_of(
+        &self,
+        subject: &Digest,
+        artifact_types: &[&str],
+    ) -> Result<Referrers, StoreError> {
         let mut listed = self.all_referrers(subject).await?;
-        let is_wanted =
-            |found: &Descriptor| found.artifact_type.as_deref().is_some_and(|t| artifact_types.contains(&t));
+        let is_wanted = |found: &Descriptor| {
+            found.artifact_type.as_deref().is_some_and(|t| artifact_types.contains(&t))
+        };
         listed.descriptors.retain(is_wanted);
         Ok(listed)
     }
@@ -247,13 +287,23 @@ impl Source {
     ///
     /// # Errors
     /// If they cannot be listed. An empty list is not an error.
-    pub async fn referrers(&self, subject: &Digest, artifact_type: &'static str) -> Result<Referrers, StoreError> {
+    pub async fn referrers(
+        &self,
+        subject: &Digest,
+        artifact_type: &'static str,
+    ) -> Result<Referrers, StoreError> {
         let subject = *subject;
         let wanted = Some(artifact_type);
         match self {
-            Source::Registry(repository) => Ok(repository.recalled_referrers(&subject, wanted).await?),
-            Source::Layout(layout) => local(layout, move |layout| layout.referrers(&subject, wanted)).await,
-            Source::Archive(archive) => local(archive, move |archive| archive.referrers(&subject, wanted)).await,
+            Source::Registry(repository) => {
+                Ok(repository.recalled_referrers(&subject, wanted).await?)
+            }
+            Source::Layout(layout) => {
+                local(layout, move |layout| layout.referrers(&subject, wanted)).await
+            }
+            Source::Archive(archive) => {
+                local(archive, move |archive| archive.referrers(&subject, wanted)).await
+            }
         }
     }
 }
@@ -288,7 +338,9 @@ impl Source {
             Source::Layout(_) | Source::Archive(_) => None,
         };
         match (recall, target) {
-            (Some(recall), Target::Digest(digest)) if recall.has(digest) => self.document(digest).await,
+            (Some(recall), Target::Digest(digest)) if recall.has(digest) => {
+                self.document(digest).await
+            }
             (Some(recall), target) => {
                 let document = self.manifest(target).await?;
                 recall.add_manifest(document.digest);
@@ -354,7 +406,9 @@ impl Source {
     fn charge_document(&self, document: &Document) -> Result<(), StoreError> {
         let digest = document.digest;
         let size = document.bytes.len() as u64;
-        let charge = self.budget().charge(size * DOCUMENT_COST, || format!("manifest {digest} of {size} bytes"))?;
+        let charge = self
+            .budget()
+            .charge(size * DOCUMENT_COST, || format!("manifest {digest} of {size} bytes"))?;
         charge.keep();
         Ok(())
     }
@@ -362,7 +416,8 @@ impl Source {
     async fn cached(&self, digest: &Digest) -> Option<(String, Bytes)> {
         let cache = self.document_cache()?.clone();
         let digest = *digest;
-        let (media_type, bytes) = spawn_blocking(move || cache.get_document(&digest)).await.ok()??;
+        let (media_type, bytes) =
+            spawn_blocking(move || cache.get_document(&digest)).await.ok()??;
         Some((media_type, bytes.into()))
     }
 

@@ -30,7 +30,9 @@ fn lock_within(file: &File, wait: Duration) -> io::Result<()> {
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(()),
-            Err(TryLockError::WouldBlock) if begun.elapsed() < wait => thread::sleep(Duration::from_millis(20)),
+            Err(TryLockError::WouldBlock) if begun.elapsed() < wait => {
+                thread::sleep(Duration::from_millis(20))
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -62,9 +64,8 @@ pub fn lock(dir: &Path, user: &str) -> io::Result<File> {
 /// If it cannot be read or is damaged.
 pub fn read<T: DeserializeOwned + Default>(dir: &Path, name: &str) -> io::Result<T> {
     match fs::read(dir.join(name)) {
-        Ok(bytes) => {
-            serde_json::from_slice(&bytes).map_err(|error| io::Error::other(format!("{name} is damaged: {error}")))
-        }
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map_err(|error| io::Error::other(format!("{name} is damaged: {error}"))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
         Err(error) => Err(error),
     }

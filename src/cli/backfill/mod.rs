@@ -126,7 +126,12 @@ pub(crate) struct BackfillArgs {
     ///
     /// Credentials go before the host, as USER:PASSWORD@ or TOKEN@; tls:// is NATS over TLS.
     #[cfg(feature = "nats")]
-    #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_QUEUE", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "nats://HOST[:PORT][/STREAM]",
+        env = "OCISEEK_QUEUE",
+        hide_env_values = true
+    )]
     #[arg(help_heading = "Execution", conflicts_with_all = ["dry_run", "existing"])]
     pub queue: Option<QueueUrl>,
 
@@ -148,11 +153,14 @@ pub(super) async fn run(args: BackfillArgs, verbosity: VerbosityArgs) -> Result<
     let cores = cores();
     let jobs = args.jobs.map_or(cores, usize::from);
     let places = args.places.iter().map(WalkRoot::registry);
-    let registries =
-        Registries::of(places.chain(args.unattended.reuse.reuse_from.iter().map(|image| image.registry.as_str())));
-    let client = Client::new(client_config(args.registry, registries, &progress).await?).map_err(StoreError::from)?;
+    let registries = Registries::of(
+        places.chain(args.unattended.reuse.reuse_from.iter().map(|image| image.registry.as_str())),
+    );
+    let client = Client::new(client_config(args.registry, registries, &progress).await?)
+        .map_err(StoreError::from)?;
     // The memory that other images do not use is available for the layers of one.
-    let Unattended { index, versions, reuse_from } = args.unattended.options((cores / jobs).max(1))?;
+    let Unattended { index, versions, reuse_from } =
+        args.unattended.options((cores / jobs).max(1))?;
     let index = IndexOptions { existing: args.existing.into(), ..index };
     let state = args
         .state
@@ -168,7 +176,15 @@ pub(super) async fn run(args: BackfillArgs, verbosity: VerbosityArgs) -> Result<
         let progress = Arc::clone(&progress);
         move |change: ConnectionChange| progress.report(ProgressEvent::Warning(change.to_string()))
     };
-    let context = JobContext { client, cache, options: index, versions, max_image_size: None, reuse_from, progress };
+    let context = JobContext {
+        client,
+        cache,
+        options: index,
+        versions,
+        max_image_size: None,
+        reuse_from,
+        progress,
+    };
     let options = Options {
         filters: args.filter,
         since: args.since,
@@ -176,12 +192,17 @@ pub(super) async fn run(args: BackfillArgs, verbosity: VerbosityArgs) -> Result<
         dry_run: args.dry_run,
         #[cfg(feature = "nats")]
         queue: match &args.queue {
-            Some(url) => Some(NatsQueue::connect(url, on_change).await.map_err(HookError::from)?.with_unit(unit)),
+            Some(url) => Some(
+                NatsQueue::connect(url, on_change).await.map_err(HookError::from)?.with_unit(unit),
+            ),
             None => None,
         },
         ..Options::new(context)
     };
-    let watcher = Watcher { summary: Mutex::new(Summary::new(args.format.get())), tally: Tally::new(verbosity) };
+    let watcher = Watcher {
+        summary: Mutex::new(Summary::new(args.format.get())),
+        tally: Tally::new(verbosity),
+    };
     walk(&args.places, &options, state, &watcher).await;
     let Watcher { summary, tally } = watcher;
     drop(tally);
@@ -233,7 +254,15 @@ struct Summary {
 impl Summary {
     fn new(format: OutputFormat) -> Summary {
         let stdout = Stdout::new();
-        Summary { format, stdout, lost: None, counts: BTreeMap::new(), lists: 0, hint: None, bytes_read: 0 }
+        Summary {
+            format,
+            stdout,
+            lost: None,
+            counts: BTreeMap::new(),
+            lists: 0,
+            hint: None,
+            bytes_read: 0,
+        }
     }
 
     fn add(&mut self, report: &ImageReport) {
@@ -268,7 +297,8 @@ impl Summary {
         let all: usize = self.counts.values().sum();
         let failed = self.counts.get("failed").copied().unwrap_or_default();
         if self.format == OutputFormat::Text {
-            let counts: Vec<String> = self.counts.iter().map(|(code, count)| format!("{count} {code}")).collect();
+            let counts: Vec<String> =
+                self.counts.iter().map(|(code, count)| format!("{count} {code}")).collect();
             let images = counted(all as u64, "image", "images");
             let read = human(self.bytes_read);
             let line = if counts.is_empty() {
@@ -282,7 +312,8 @@ impl Summary {
             return Err(error);
         }
         let lists = self.lists as u64;
-        let lists = (lists > 0).then(|| format!("{} cannot be read", counted(lists, "list", "lists")));
+        let lists =
+            (lists > 0).then(|| format!("{} cannot be read", counted(lists, "list", "lists")));
         let failed = (failed > 0).then(|| format!("{failed} of {all} images failed"));
         match [lists, failed].into_iter().flatten().collect::<Vec<_>>() {
             none if none.is_empty() => Ok(()),
@@ -310,7 +341,11 @@ fn text(code: &str, report: &ImageReport, products: Option<&Products>) -> String
         Ok(ImageOutcome::Old { created, since }) => {
             vec![format!("created {}, before {}", time(*created), time(*since))]
         }
-        Ok(_) => products.and_then(|products| products.enabled.as_ref()).map(enabled_text).into_iter().collect(),
+        Ok(_) => products
+            .and_then(|products| products.enabled.as_ref())
+            .map(enabled_text)
+            .into_iter()
+            .collect(),
     };
     if let Some(products) = products.filter(|products| products.bytes_read > 0) {
         more.push(format!("read {}, in {}", human(products.bytes_read), duration(report.seconds)));

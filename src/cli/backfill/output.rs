@@ -69,7 +69,15 @@ impl Enabled {
     fn pending(image: String) -> Enabled {
         let status = "pending";
         let image = Some(image);
-        Enabled { image, digest: None, status, checked: None, replaced: None, reason: None, left: 0 }
+        Enabled {
+            image,
+            digest: None,
+            status,
+            checked: None,
+            replaced: None,
+            reason: None,
+            left: 0,
+        }
     }
 
     fn of(enabled: &EnabledImage) -> Enabled {
@@ -93,7 +101,11 @@ impl Enabled {
 }
 
 impl<'a> Line<'a> {
-    pub(crate) fn of(code: &'static str, report: &'a ImageReport, products: Option<&Products>) -> Line<'a> {
+    pub(crate) fn of(
+        code: &'static str,
+        report: &'a ImageReport,
+        products: Option<&Products>,
+    ) -> Line<'a> {
         let left = products.and_then(|products| products.index.as_ref()).map(|image| &image.left);
         let (created, since) = match &report.result {
             Ok(ImageOutcome::Old { created, since }) => (Some(time(*created)), Some(time(*since))),
@@ -111,10 +123,13 @@ impl<'a> Line<'a> {
             since,
             error: report.result.as_ref().err().map(|error| Failure::of(error)),
             enabled: match &report.result {
-                Ok(ImageOutcome::Pending { enabled: Some(name) }) => Some(Enabled::pending(name.to_string())),
+                Ok(ImageOutcome::Pending { enabled: Some(name) }) => {
+                    Some(Enabled::pending(name.to_string()))
+                }
                 _ => products.and_then(|products| products.enabled.as_ref()).map(Enabled::of),
             },
-            left: left.map_or_else(Vec::new, |left| digests(left.iter().map(|layer| &layer.digest))),
+            left: left
+                .map_or_else(Vec::new, |left| digests(left.iter().map(|layer| &layer.digest))),
             bytes_read: products.map_or(0, |products| products.bytes_read),
             bytes_written: products.map_or(0, |products| products.bytes_written),
             seconds: milliseconds(report.seconds),
@@ -170,12 +185,18 @@ impl Tally {
             ProgressStyle::Auto if std::io::stderr().is_terminal() => {
                 let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
                 // The spaces at the end leave room for the ^C that a terminal echoes.
-                let style = BarStyle::with_template("[{bar:20}] {msg}   ").unwrap_or_else(|_| BarStyle::default_bar());
-                ProgressOutput::Bar { all: new_bars(), bar: bar.with_style(style.progress_chars("=> ")) }
+                let style = BarStyle::with_template("[{bar:20}] {msg}   ")
+                    .unwrap_or_else(|_| BarStyle::default_bar());
+                ProgressOutput::Bar {
+                    all: new_bars(),
+                    bar: bar.with_style(style.progress_chars("=> ")),
+                }
             }
             ProgressStyle::Auto | ProgressStyle::Plain => {
                 let shared = Arc::clone(&state);
-                let line = move |state: &State| (state.found > 0).then(|| state.line(state.since.elapsed()));
+                let line = move |state: &State| {
+                    (state.found > 0).then(|| state.line(state.since.elapsed()))
+                };
                 ProgressOutput::Lines(Ticker::new(move || line(&shared.hold())))
             }
         };
@@ -242,7 +263,10 @@ mod tests {
         };
         assert_eq!(line(7, false, 5, 0, 60), "5 of 7 images listed so far");
         assert_eq!(line(120, true, 2, 1 << 20, 60), "2 of 120 images, 1.0 MiB read");
-        assert_eq!(line(120, true, 30, 1 << 20, 60), "30 of 120 images, 1.0 MiB read, about 3 min left");
+        assert_eq!(
+            line(120, true, 30, 1 << 20, 60),
+            "30 of 120 images, 1.0 MiB read, about 3 min left"
+        );
         assert_eq!(line(120, true, 120, 0, 60), "120 of 120 images");
     }
 }

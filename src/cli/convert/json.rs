@@ -87,7 +87,13 @@ pub(crate) struct Platform {
 
 impl Enabled {
     pub(crate) fn of(name: String, result: &EnabledResult) -> Enabled {
-        let none = |name, status| Enabled { name, status, digest: None, replaced: None, manifests: Vec::new() };
+        let none = |name, status| Enabled {
+            name,
+            status,
+            digest: None,
+            replaced: None,
+            manifests: Vec::new(),
+        };
         match result {
             EnabledResult::Converted(done) => {
                 let (status, replaced) = outcome(&done.outcome);
@@ -111,7 +117,12 @@ fn outcome(outcome: &ConvertStatus) -> (Status, Option<Digest>) {
 }
 
 impl Conversion {
-    pub(crate) fn of(source: String, destination: String, done: &ConvertReport, seconds: f64) -> Conversion {
+    pub(crate) fn of(
+        source: String,
+        destination: String,
+        done: &ConvertReport,
+        seconds: f64,
+    ) -> Conversion {
         let (status, replaced) = outcome(&done.outcome);
         Conversion {
             source,

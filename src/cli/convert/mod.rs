@@ -12,9 +12,13 @@ use crate::cli::shared::args::{
     BuildArgs, CacheArgs, FormatArgs, LayerJobsArgs, MinLayerArgs, OutputFormat, RegistryArgs,
 };
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::indexing::{PrefetchArgs, RequirementArgs, ReuseArgs, layer_options, named};
+use crate::cli::shared::indexing::{
+    PrefetchArgs, RequirementArgs, ReuseArgs, layer_options, named,
+};
 use crate::cli::shared::json::text as text_of;
-use crate::cli::shared::layers::{self, coverage, heading, large_ztocs, layers, members, why_nothing};
+use crate::cli::shared::layers::{
+    self, coverage, heading, large_ztocs, layers, members, why_nothing,
+};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::size::{duration, human};
 use crate::cli::shared::source::{Images, output_layout, refuse_plain_layers, registry};
@@ -23,7 +27,9 @@ use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::shared::{caches, parse};
 use ociseek_format::image::{ImageName, ImageSelector, Platform};
 use ociseek_format::progress::Progress;
-use ociseek_ops::convert::{ConvertDestination, ConvertReport, ConvertStatus, ConvertedImage, convert};
+use ociseek_ops::convert::{
+    ConvertDestination, ConvertReport, ConvertStatus, ConvertedImage, convert,
+};
 use ociseek_ops::index::{IndexOptions, Kinds, Work};
 use ociseek_ops::versions::EnabledResult;
 use ociseek_store::Destination;
@@ -190,7 +196,12 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
         }
         let to = destination(&images, &args.destination, args.replace_tag).await?;
         Ok::<_, CliError>(
-            convert(&from, &to, Work { cache: cache.as_ref(), options: &options, progress: &progress }).await?,
+            convert(
+                &from,
+                &to,
+                Work { cache: cache.as_ref(), options: &options, progress: &progress },
+            )
+            .await?,
         )
     }
     .await;
@@ -213,7 +224,9 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
             text_of(&document)?
         }
         (OutputFormat::Text, true) => format!("{}\n", done.digest),
-        (OutputFormat::Text, false) => report(&source, &args.destination, &done, seconds, stdout.style),
+        (OutputFormat::Text, false) => {
+            report(&source, &args.destination, &done, seconds, stdout.style)
+        }
     };
     stdout.print(text)
 }
@@ -230,11 +243,12 @@ fn check(args: &ConvertArgs) -> Result<(), CliError> {
         (_, ImageName::Layout { select: ImageSelector::Digest(_), .. }) => {
             Err(CliError::Usage("DST must be a tag, not a digest"))
         }
-        (ImageName::Layout { dir: from, .. }, ImageName::Layout { dir: to, select: ImageSelector::Any })
-            if is_same(from, to) =>
-        {
-            Err(CliError::Usage("DST is in the same layout as SRC: give it a different tag, oci:DIR:TAG"))
-        }
+        (
+            ImageName::Layout { dir: from, .. },
+            ImageName::Layout { dir: to, select: ImageSelector::Any },
+        ) if is_same(from, to) => Err(CliError::Usage(
+            "DST is in the same layout as SRC: give it a different tag, oci:DIR:TAG",
+        )),
         _ => Ok(()),
     }
 }
@@ -245,7 +259,11 @@ fn is_same(a: &Path, b: &Path) -> bool {
 }
 
 /// The destination of the image.
-async fn destination(images: &Images, name: &ImageName, replace_tag: bool) -> Result<ConvertDestination, CliError> {
+async fn destination(
+    images: &Images,
+    name: &ImageName,
+    replace_tag: bool,
+) -> Result<ConvertDestination, CliError> {
     let (destination, tag) = match name {
         ImageName::Registry(reference) => {
             (Some(Destination::Registry(images.repository(reference)?)), reference.tag.clone())
@@ -264,7 +282,13 @@ async fn destination(images: &Images, name: &ImageName, replace_tag: bool) -> Re
 }
 
 /// The report on an image that was converted in `seconds`.
-pub(crate) fn report(source: &str, name: &ImageName, done: &ConvertReport, seconds: f64, style: Style) -> String {
+pub(crate) fn report(
+    source: &str,
+    name: &ImageName,
+    done: &ConvertReport,
+    seconds: f64,
+    style: Style,
+) -> String {
     let mut text = String::new();
     for image in &done.images {
         one(&mut text, source, image, style);
@@ -276,7 +300,13 @@ pub(crate) fn report(source: &str, name: &ImageName, done: &ConvertReport, secon
 
 /// The SOCI-enabled image that `ociseek index` made from `source`. `with_layers` includes the
 /// layers, unless the report on an index already has them.
-pub(crate) fn made(source: &str, name: &ImageName, result: &EnabledResult, with_layers: bool, style: Style) -> String {
+pub(crate) fn made(
+    source: &str,
+    name: &ImageName,
+    result: &EnabledResult,
+    with_layers: bool,
+    style: Style,
+) -> String {
     let mut text = String::new();
     match result {
         EnabledResult::Converted(done) => {
@@ -334,7 +364,9 @@ fn enabled(text: &mut String, name: &ImageName, done: &ConvertReport, style: Sty
 fn to_sign(name: &ImageName, done: &ConvertReport) -> String {
     match name {
         ImageName::Registry(r) => format!("{}/{}@{}", r.registry, r.repository, done.digest),
-        ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => done.digest.to_string(),
+        ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => {
+            done.digest.to_string()
+        }
     }
 }
 
@@ -344,7 +376,12 @@ fn one(text: &mut String, source: &str, image: &ConvertedImage, style: Style) {
     layers(text, &image.layers, style);
     match (&image.index, &image.fine) {
         (Some(index), fine) => {
-            let _ = writeln!(text, "  {} {}", style.green("index"), style.green(&index.digest.to_string()));
+            let _ = writeln!(
+                text,
+                "  {} {}",
+                style.green("index"),
+                style.green(&index.digest.to_string())
+            );
             if let Some(fine) = fine {
                 let _ = writeln!(text, "  fine index {}", fine.digest);
             }
@@ -353,11 +390,17 @@ fn one(text: &mut String, source: &str, image: &ConvertedImage, style: Style) {
             layers::prefetch_line(text, image.prefetch.as_ref());
         }
         (None, Some(fine)) => {
-            let _ = writeln!(text, "  {} {}", style.green("fine index"), style.green(&fine.digest.to_string()));
+            let _ = writeln!(
+                text,
+                "  {} {}",
+                style.green("fine index"),
+                style.green(&fine.digest.to_string())
+            );
             let _ = writeln!(text, "  new manifest {}", image.manifest);
         }
         (None, None) => {
-            let _ = writeln!(text, "  {} {}", style.yellow("no index:"), why_nothing(&image.layers));
+            let _ =
+                writeln!(text, "  {} {}", style.yellow("no index:"), why_nothing(&image.layers));
         }
     }
     members(text, &image.layers, style);
@@ -366,7 +409,9 @@ fn one(text: &mut String, source: &str, image: &ConvertedImage, style: Style) {
 
 /// The totals of bytes and time.
 fn totals(done: &ConvertReport, seconds: f64) -> String {
-    let part = |what: &str, bytes: u64| if bytes == 0 { String::new() } else { format!(", {what} {}", human(bytes)) };
+    let part = |what: &str, bytes: u64| {
+        if bytes == 0 { String::new() } else { format!(", {what} {}", human(bytes)) }
+    };
     let copied = part("copied", done.bytes_copied);
     let written = part("wrote", done.bytes_written);
     format!("read {}{copied}{written}, in {}", human(done.bytes_read), duration(seconds))

@@ -82,14 +82,16 @@ pub(crate) async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
     let progress: Arc<dyn Progress> = Arc::new(LogProgress);
     let dir = std::env::temp_dir().join("ociseek");
     let opening = Arc::clone(&progress);
-    let cache = spawn_blocking(move || ZtocCache::with_limit(Some(&dir), MAX_CACHE, opening)).await.ok();
+    let cache =
+        spawn_blocking(move || ZtocCache::with_limit(Some(&dir), MAX_CACHE, opening)).await.ok();
     let settings = settings(args, cache)?;
     let address = variable(RUNTIME_API).ok_or(HookError::NotInLambda)?;
     let runtime = Runtime::new(&address).map_err(HookError::from)?;
     let ecr = match Ecr::from_environment(variable) {
         Ok(ecr) => ecr,
         Err(error) => {
-            let failure = Failure { error_type: "CannotStart", error_message: report::in_one_line(&error) };
+            let failure =
+                Failure { error_type: "CannotStart", error_message: report::in_one_line(&error) };
             runtime.cannot_start(&failure).await.map_err(HookError::from)?;
             return Err(HookError::from(error).into());
         }
@@ -103,7 +105,8 @@ fn variable(name: &str) -> Option<String> {
 }
 
 fn settings(args: HookLambdaArgs, cache: Option<ZtocCache>) -> Result<Settings, CliError> {
-    let Unattended { index: options, versions, reuse_from } = args.unattended.options(args.layer_jobs.count())?;
+    let Unattended { index: options, versions, reuse_from } =
+        args.unattended.options(args.layer_jobs.count())?;
     Ok(Settings {
         options,
         versions,

@@ -57,7 +57,10 @@ pub(super) enum HookCommand {
 }
 
 /// Runs a service until it is stopped, and then ends it gracefully.
-pub(super) async fn run(command: HookCommand, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+pub(super) async fn run(
+    command: HookCommand,
+    interrupted: &mut oneshot::Receiver<Interrupt>,
+) -> Result<(), CliError> {
     match command {
         HookCommand::Serve(args) => serve::run(*args, interrupted).await,
         #[cfg(feature = "nats")]
@@ -76,7 +79,13 @@ pub(crate) struct JobArgs {
     /// In the glob, * matches anything but a slash, and ** anything. Other hosts are contacted only
     /// if these registries refer to them (token services and blob stores), and only at public
     /// addresses. A registry named without a wildcard may be at a private address.
-    #[arg(long, value_name = "REGISTRY[/GLOB]", env = "OCISEEK_HOOK_ALLOW", value_delimiter = ',', required = true)]
+    #[arg(
+        long,
+        value_name = "REGISTRY[/GLOB]",
+        env = "OCISEEK_HOOK_ALLOW",
+        value_delimiter = ',',
+        required = true
+    )]
     #[arg(help_heading = "Allowed images")]
     pub allow: Vec<Allow>,
 
@@ -86,7 +95,12 @@ pub(crate) struct JobArgs {
     pub allow_private: bool,
 
     /// Skip images whose layers total more than this across all platforms
-    #[arg(long, value_name = "SIZE", env = "OCISEEK_HOOK_MAX_IMAGE_SIZE", default_value = "100GiB")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        env = "OCISEEK_HOOK_MAX_IMAGE_SIZE",
+        default_value = "100GiB"
+    )]
     #[arg(help_heading = "Allowed images")]
     pub max_image_size: ByteSize,
 
@@ -102,7 +116,12 @@ pub(crate) struct JobArgs {
     pub layer_jobs: LayerJobsArgs,
 
     /// How long to finish running jobs after a signal to stop
-    #[arg(long, value_name = "DURATION", env = "OCISEEK_HOOK_DRAIN_TIMEOUT", default_value = "20s")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "OCISEEK_HOOK_DRAIN_TIMEOUT",
+        default_value = "20s"
+    )]
     #[arg(value_parser = parse::duration_of(0, 86_400), help_heading = "Jobs")]
     pub drain_timeout: Duration,
 
@@ -128,7 +147,8 @@ fn address(listener: &TcpListener) -> Result<String, CliError> {
 
 /// The runner of jobs.
 async fn runner(args: JobArgs) -> Result<Runner, CliError> {
-    let Unattended { index: options, versions, reuse_from } = args.unattended.options(args.layer_jobs.count())?;
+    let Unattended { index: options, versions, reuse_from } =
+        args.unattended.options(args.layer_jobs.count())?;
     let progress: Arc<dyn Progress> = Arc::new(LogProgress);
     let cache = caches::ztocs(&args.cache, &progress).await;
     let dead = args.dead_letter.map(|path| {
@@ -143,7 +163,15 @@ async fn runner(args: JobArgs) -> Result<Runner, CliError> {
     };
     let config = client_config(args.registry, registries, &progress).await?;
     let max_image_size = Some(args.max_image_size.0);
-    let context = |client| JobContext { client, cache, options, versions, max_image_size, reuse_from, progress };
+    let context = |client| JobContext {
+        client,
+        cache,
+        options,
+        versions,
+        max_image_size,
+        reuse_from,
+        progress,
+    };
     let allow = AllowList::new(args.allow, args.allow_private);
     let runner = Runner::new(config, context, allow, dead.transpose()?, args.retry_wait, job_hint);
     Ok(runner.map_err(StoreError::from)?)
@@ -154,7 +182,9 @@ async fn runner(args: JobArgs) -> Result<Runner, CliError> {
 async fn connect(url: &QueueUrl) -> Result<NatsQueue, CliError> {
     let on_change = |change: ConnectionChange| match change {
         ConnectionChange::Lost => warn!(name: "queue", target: TARGET, error = change.to_string()),
-        ConnectionChange::Back => info!(name: "queue", target: TARGET, message = change.to_string()),
+        ConnectionChange::Back => {
+            info!(name: "queue", target: TARGET, message = change.to_string())
+        }
     };
     Ok(NatsQueue::connect(url, on_change).await.map_err(HookError::from)?)
 }

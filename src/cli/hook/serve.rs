@@ -73,7 +73,12 @@ Exit status: 0 stopped normally, 1 could not start, 2 usage error.";
 #[command(long_about = SERVE_LONG_ABOUT, after_long_help = SERVE_AFTER_HELP)]
 pub(crate) struct HookServeArgs {
     /// The address to listen on; a public one requires a secret
-    #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_LISTEN", default_value = "127.0.0.1:8080")]
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        env = "OCISEEK_HOOK_LISTEN",
+        default_value = "127.0.0.1:8080"
+    )]
     #[arg(value_parser = parse::listen, help_heading = "Server and authentication")]
     pub listen: SocketAddr,
 
@@ -120,7 +125,12 @@ pub(crate) struct HookServeArgs {
     ///
     /// Connections are closed after eight times as long. One address can have 256 of the 512
     /// connections.
-    #[arg(long, value_name = "DURATION", env = "OCISEEK_HOOK_CLIENT_TIMEOUT", default_value = "15s")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "OCISEEK_HOOK_CLIENT_TIMEOUT",
+        default_value = "15s"
+    )]
     #[arg(value_parser = parse::duration_of(1, 3600), help_heading = "Server and authentication")]
     pub client_timeout: Duration,
 
@@ -142,19 +152,33 @@ pub(crate) struct HookServeArgs {
     /// Put jobs into this NATS JetStream work queue, for ociseek hook worker, instead of running
     /// them here
     #[cfg(feature = "nats")]
-    #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_QUEUE", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "nats://HOST[:PORT][/STREAM]",
+        env = "OCISEEK_QUEUE",
+        hide_env_values = true
+    )]
     #[arg(conflicts_with = "journal", help_heading = "Queue")]
     pub queue: Option<QueueUrl>,
 
     /// The earlier variable of --queue, before `backfill` and the hooks used the same one.
     #[cfg(feature = "nats")]
-    #[arg(long, env = "OCISEEK_HOOK_QUEUE", hide = true, hide_env_values = true, conflicts_with = "journal")]
+    #[arg(
+        long,
+        env = "OCISEEK_HOOK_QUEUE",
+        hide = true,
+        hide_env_values = true,
+        conflicts_with = "journal"
+    )]
     pub hook_queue: Option<QueueUrl>,
 }
 
 ociseek_format::opaque_debug!(HookServeArgs);
 
-pub(crate) async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: HookServeArgs,
+    interrupted: &mut oneshot::Receiver<Interrupt>,
+) -> Result<(), CliError> {
     let secrets = match (&args.secret_file, &args.secret) {
         (Some(file), _) => Some(secrets(file)?),
         (None, Some(secret)) => Some(Secrets::parse(secret).map_err(HookError::from)?),
@@ -175,7 +199,8 @@ pub(crate) async fn run(args: HookServeArgs, interrupted: &mut oneshot::Receiver
     let allowed: Vec<String> = args.jobs.allow.iter().map(ToString::to_string).collect();
     let runner = Arc::new(runner(args.jobs).await?);
     let local = || {
-        let queue = LocalQueue::new(args.queue_size as usize, runner.unit(), args.journal.as_deref());
+        let queue =
+            LocalQueue::new(args.queue_size as usize, runner.unit(), args.journal.as_deref());
         queue.map(JobQueue::Local).map_err(HookError::from)
     };
     #[cfg(feature = "nats")]
@@ -218,7 +243,8 @@ fn secrets(path: &Path) -> Result<Secrets, CliError> {
         return Err(HookError::OpenSecret { path: path.to_owned(), mode, what }.into());
     }
     let text = io::read_to_string(io::Read::take(file, 64 << 10)).map_err(unreadable)?;
-    Ok(Secrets::parse(&text).map_err(|source| HookError::SecretFile { path: path.to_owned(), source })?)
+    Ok(Secrets::parse(&text)
+        .map_err(|source| HookError::SecretFile { path: path.to_owned(), source })?)
 }
 
 /// The access that a file's mode wrongly gives to others.
@@ -231,9 +257,13 @@ fn open_to_others(mode: u32, is_mounted: impl Fn() -> bool) -> Option<&'static s
 }
 
 fn is_mounted(path: &Path, file: &File) -> bool {
-    let is_read_only = fstatvfs(file).is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::RDONLY));
+    let is_read_only =
+        fstatvfs(file).is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::RDONLY));
     // The path may contain symbolic links.
-    is_read_only || path.canonicalize().is_ok_and(|path| MOUNTED.iter().any(|mounted| path.starts_with(mounted)))
+    is_read_only
+        || path
+            .canonicalize()
+            .is_ok_and(|path| MOUNTED.iter().any(|mounted| path.starts_with(mounted)))
 }
 
 #[cfg(test)]

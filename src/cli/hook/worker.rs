@@ -47,7 +47,12 @@ pub(crate) struct HookWorkerArgs {
     ///
     /// Other users of this machine can see command lines: prefer the environment variable for a URL
     /// with a password.
-    #[arg(long, value_name = "nats://HOST[:PORT][/STREAM]", env = "OCISEEK_QUEUE", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "nats://HOST[:PORT][/STREAM]",
+        env = "OCISEEK_QUEUE",
+        hide_env_values = true
+    )]
     #[arg(required_unless_present = "hook_queue")]
     pub queue: Option<QueueUrl>,
 
@@ -71,7 +76,10 @@ pub(crate) struct HookWorkerArgs {
     pub jobs: JobArgs,
 }
 
-pub(crate) async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: HookWorkerArgs,
+    interrupted: &mut oneshot::Receiver<Interrupt>,
+) -> Result<(), CliError> {
     let workers = args.jobs.workers.into();
     let drain = args.jobs.drain_timeout;
     let listener = match args.listen {
@@ -91,7 +99,9 @@ pub(crate) async fn run(args: HookWorkerArgs, interrupted: &mut oneshot::Receive
     };
     let monitored = async {
         match listener {
-            Some(listener) => monitor(listener, Arc::clone(&worker), Duration::from_secs(PATIENCE.into())).await,
+            Some(listener) => {
+                monitor(listener, Arc::clone(&worker), Duration::from_secs(PATIENCE.into())).await
+            }
             None => std::future::pending().await,
         }
     };

@@ -109,7 +109,8 @@ pub(crate) async fn run(
             let bundle = blocking(move || Bundle::new(&dir, &image)).await?;
             let run = image_fs::run_options(args.container, args.command);
             let prefetch = args.lazy.prefetching();
-            let opened = image_fs::open_image(&name, LayerChoice::All, args.lazy, verbosity, None).await?;
+            let opened =
+                image_fs::open_image(&name, LayerChoice::All, args.lazy, verbosity, None).await?;
             let live_bundle = mount_bundle(&opened, bundle, &run, record, prefetch).await?;
             Ok((opened, live_bundle))
         }),
@@ -140,7 +141,9 @@ pub(crate) async fn run(
         Err(error) => Err(error),
     };
     let written = opened.write_stats(mounted);
-    ended.and(written).map_err(|error| if format.is_json() { image_fs::too_late(&error) } else { error })
+    ended
+        .and(written)
+        .map_err(|error| if format.is_json() { image_fs::too_late(&error) } else { error })
 }
 
 /// A bundle that a runtime can start. The overlay is unmounted before the image below it.
@@ -188,7 +191,9 @@ impl LiveBundle {
         let user = blocking(move || bundle.remove()).await?;
         drop(live);
         if let Some(pid) = user {
-            opened.warn(&format!("{dir} was removed while process {pid} was running in it and has lost its files"));
+            opened.warn(&format!(
+                "{dir} was removed while process {pid} was running in it and has lost its files"
+            ));
         }
         Ok(())
     }

@@ -67,12 +67,15 @@ pub(crate) fn run_keeper(arguments: &[OsString]) -> Option<ExitCode> {
 fn is_detached<'a>(mut arguments: impl Iterator<Item = &'a [u8]>) -> bool {
     let is_other = |typed: &[u8]| {
         let is_short = typed.starts_with(b"-") && !typed.starts_with(b"--");
-        let others: [&[u8]; 6] = [b"--help", b"--version", b"--json", b"--format", b"--rm", b"--detached"];
+        let others: [&[u8]; 6] =
+            [b"--help", b"--version", b"--json", b"--format", b"--rm", b"--detached"];
         (is_short && typed.iter().any(|letter| matches!(letter, b'h' | b'V')))
             || others.iter().any(|other| typed.starts_with(other))
     };
     // Options before the name have no values.
-    let Some(command) = arguments.find(|typed| !typed.starts_with(b"-") || is_other(typed)) else { return false };
+    let Some(command) = arguments.find(|typed| !typed.starts_with(b"-") || is_other(typed)) else {
+        return false;
+    };
     let mut is_detached = false;
     for typed in arguments.take_while(|typed| *typed != b"--") {
         if is_other(typed) {
@@ -89,7 +92,8 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
     // After the name of the command, because a `--` may follow. Options before the name have no
     // values.
-    let command = arguments.iter().skip(1).position(|typed| !typed.as_encoded_bytes().starts_with(b"-"));
+    let command =
+        arguments.iter().skip(1).position(|typed| !typed.as_encoded_bytes().starts_with(b"-"));
     let behind = command.map_or(arguments.len(), |at| at + 2);
     arguments.insert(behind, "--detached".into());
     let mut command = Command::new("/proc/self/exe");
@@ -118,7 +122,8 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
     }
     let status = child.wait().await.map_err(CliError::Start)?;
     // A process that was killed by a signal has reported nothing.
-    let failed = || CliError::Start(io::Error::other(format!("the background process exited ({status})")));
+    let failed =
+        || CliError::Start(io::Error::other(format!("the background process exited ({status})")));
     let code = status.code().ok_or_else(failed)?;
     Err(CliError::Exit(u8::try_from(code).unwrap_or(FAILED)))
 }
@@ -199,9 +204,11 @@ mod tests {
     #[test]
     fn only_what_clearly_asks_for_a_background_process_is_started_in_one() {
         let is_detached = |line: &str| super::is_detached(line.split(' ').map(str::as_bytes));
-        for line in
-            ["mount --detach a b", "-q mount a b --detach", "bundle --cache-dir=c --detach a b -- sh --help -h --rm"]
-        {
+        for line in [
+            "mount --detach a b",
+            "-q mount a b --detach",
+            "bundle --cache-dir=c --detach a b -- sh --help -h --rm",
+        ] {
             assert!(is_detached(line), "{line}");
         }
         for line in [

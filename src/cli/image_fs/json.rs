@@ -124,7 +124,8 @@ impl Phases {
         let StartStats { spans, unread_bytes, stopped } = *start;
         let requests = content.start_requests;
         let bytes = content.start_bytes;
-        let rest = |all: u64, opening: u64, start: u64| all.saturating_sub(opening).saturating_sub(start);
+        let rest =
+            |all: u64, opening: u64, start: u64| all.saturating_sub(opening).saturating_sub(start);
         Phases {
             opening: Phase { requests: opening.requests, bytes: opening.bytes },
             start: StartPhase { requests, bytes, spans, unread_bytes, stopped },
@@ -163,7 +164,10 @@ impl Figures {
             bytes_read: layer.bytes_read,
         });
         let stats = image.content.stats();
-        let fine = image.fine.as_ref().filter(|_| image.layers.iter().any(|layer| layer.how == LayerAccess::Fine));
+        let fine = image
+            .fine
+            .as_ref()
+            .filter(|_| image.layers.iter().any(|layer| layer.how == LayerAccess::Fine));
         Figures {
             image: opened.name.clone(),
             manifest: Manifest::of(&image.manifest),
@@ -181,7 +185,12 @@ impl Figures {
                 errors: stats.errors,
                 image_bytes: stats.image_bytes,
             },
-            phases: Phases::of(&image.opening, &image.source.traffic(), &stats, &image.content.start_stats()),
+            phases: Phases::of(
+                &image.opening,
+                &image.source.traffic(),
+                &stats,
+                &image.content.start_stats(),
+            ),
         }
     }
 }

@@ -60,7 +60,8 @@ pub(super) async fn open_image(
 ) -> Result<OpenedImage, CliError> {
     let started = Instant::now();
     // Detects that the file cannot be written before anything is fetched.
-    let stats = args.stats.clone().map(|path| create(&path).map(|file| (path, file))).transpose()?;
+    let stats =
+        args.stats.clone().map(|path| create(&path).map(|file| (path, file))).transpose()?;
     let display = Arc::new(Display::new(verbosity));
     let progress: Arc<dyn Progress> = display.clone();
     let (name, image) = (name.to_string(), name);
@@ -89,8 +90,13 @@ pub(super) async fn open_image(
 pub(super) fn check_order(name: &ImageName, dir: &Path) -> Result<(), CliError> {
     let ImageName::Registry(image) = name else { return Ok(()) };
     let typed = image.repository.strip_prefix("library/").unwrap_or(&image.repository);
-    let is_swapped = Path::new(typed).is_dir() && !dir.exists() && dir.to_string_lossy().contains(':');
-    if is_swapped { Err(CliError::Usage("the image comes first, then the directory")) } else { Ok(()) }
+    let is_swapped =
+        Path::new(typed).is_dir() && !dir.exists() && dir.to_string_lossy().contains(':');
+    if is_swapped {
+        Err(CliError::Usage("the image comes first, then the directory"))
+    } else {
+        Ok(())
+    }
 }
 
 /// Creates a file, or truncates an existing one.
@@ -109,7 +115,11 @@ impl OpenedImage {
         let read: u64 = image.layers.iter().map(|layer| layer.bytes_read).sum();
         let files = counted(image.tree.len() as u64, "file", "files");
         let trust = image.trust();
-        let text = format!("{what}: {files}, {trust}; {} of {} of layers read so far", human(read), human(bytes));
+        let text = format!(
+            "{what}: {files}, {trust}; {} of {} of layers read so far",
+            human(read),
+            human(bytes)
+        );
         complain(&safe(&text));
     }
 
@@ -133,11 +143,15 @@ impl OpenedImage {
     pub(super) fn write_stats(&mut self, mounted: Duration) -> Result<(), CliError> {
         let stats = Stats {
             figures: Figures::of(self),
-            seconds_to_mount: milliseconds(self.started.elapsed().saturating_sub(mounted).as_secs_f64()),
+            seconds_to_mount: milliseconds(
+                self.started.elapsed().saturating_sub(mounted).as_secs_f64(),
+            ),
             seconds_mounted: milliseconds(mounted.as_secs_f64()),
         };
         let Some((path, file)) = &mut self.stats else { return Ok(()) };
-        Document::new(stats).write(file).map_err(|source| CliError::Write { path: path.clone(), source })
+        Document::new(stats)
+            .write(file)
+            .map_err(|source| CliError::Write { path: path.clone(), source })
     }
 }
 
@@ -174,7 +188,9 @@ pub(super) async fn serve(
 pub(super) fn run_options(args: ContainerArgs, command: Vec<String>) -> RunOptions {
     RunOptions {
         command: (!command.is_empty()).then_some(command),
-        entrypoint: args.entrypoint.map(|program| if program.is_empty() { Vec::new() } else { vec![program] }),
+        entrypoint: args
+            .entrypoint
+            .map(|program| if program.is_empty() { Vec::new() } else { vec![program] }),
         terminal: args.tty,
         host_network: args.net == NetArg::Host,
     }
@@ -205,7 +221,13 @@ pub(crate) struct LazyArgs {
     pub deadline: Duration,
 
     /// On exit, write statistics to this file as JSON: times, requests, bytes fetched, cache hits
-    #[arg(long = "stats-file", alias = "stats", value_name = "FILE", help_heading = "Reading", hide_short_help = true)]
+    #[arg(
+        long = "stats-file",
+        alias = "stats",
+        value_name = "FILE",
+        help_heading = "Reading",
+        hide_short_help = true
+    )]
     pub stats: Option<PathBuf>,
 
     #[command(flatten)]

@@ -120,7 +120,13 @@ pub(crate) struct MountArgs {
     pub start_record: Option<PathBuf>,
 
     /// With --start-record: how long
-    #[arg(long, value_name = "TIME", hide = true, requires = "start_record", default_value = "60s")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        hide = true,
+        requires = "start_record",
+        default_value = "60s"
+    )]
     #[arg(value_parser = parse::duration)]
     pub start_time: Duration,
 
@@ -170,7 +176,9 @@ pub(crate) async fn run(
     let kept = args.kept.map(|identity| kept_device(identity, args.take_over)).transpose()?;
     let keeps_stdin = kept.is_some();
     let answers = match args.answers.clone() {
-        Some(path) => Some(blocking(move || Ok::<_, CliError>(Recall::read(&path).unwrap_or_default())).await?),
+        Some(path) => Some(
+            blocking(move || Ok::<_, CliError>(Recall::read(&path).unwrap_or_default())).await?,
+        ),
         None => None,
     };
     let (mut opened, mut live, share) = until(
@@ -184,7 +192,9 @@ pub(crate) async fn run(
             let prefetch = args.lazy.prefetching();
             let answers = answers.as_ref().zip(args.answers.clone());
             let opened = image_fs::open_image(&name, layers, args.lazy, verbosity, answers).await?;
-            let share = args.share.map(|path| block_in_place(|| MemoryShare::new(path, &opened.image.content)));
+            let share = args
+                .share
+                .map(|path| block_in_place(|| MemoryShare::new(path, &opened.image.content)));
             let fuse = FuseOptions {
                 source: opened.name.clone(),
                 allow_other: args.allow_other,
@@ -194,9 +204,11 @@ pub(crate) async fn run(
                 kept,
                 ..FuseOptions::default()
             };
-            let is_recorded = args.start_record.is_some() && StartRecord::is_wanted(&opened.image, args.lowest_layers);
+            let is_recorded = args.start_record.is_some()
+                && StartRecord::is_wanted(&opened.image, args.lowest_layers);
             let start = is_recorded.then_some(Record::Memory(StartRecord::MAX_READS));
-            let options = MountOptions { fuse, record: record.map(Record::File).or(start), prefetch };
+            let options =
+                MountOptions { fuse, record: record.map(Record::File).or(start), prefetch };
             let live = mount(&opened.image, &point, options, &opened.progress).await?;
             Ok((opened, live, share))
         }),
@@ -205,7 +217,10 @@ pub(crate) async fn run(
     let point = live.mount.point().display();
     let unmount = if rustix::process::geteuid().is_root() { "umount" } else { "fusermount3 -u" };
     let or_interrupt = if serve.detached { "" } else { "Ctrl-C or " };
-    opened.tell_ready(&format!("{} mounted at {point} ({or_interrupt}{unmount} {point} to unmount)", opened.name));
+    opened.tell_ready(&format!(
+        "{} mounted at {point} ({or_interrupt}{unmount} {point} to unmount)",
+        opened.name
+    ));
     let format = args.format;
     if format.is_json() {
         opened.print_ready(live.mount.point())?;
@@ -239,11 +254,17 @@ pub(crate) async fn run(
         Err(error) => Err(error),
     };
     let written = opened.write_stats(mounted);
-    ended.and(written).map_err(|error| if format.is_json() { image_fs::too_late(&error) } else { error })
+    ended
+        .and(written)
+        .map_err(|error| if format.is_json() { image_fs::too_late(&error) } else { error })
 }
 
 /// Writes the record of a start, if any, after `time`.
-async fn write_start_after(time: Duration, record: &mut Option<StartRecord>, opened: &OpenedImage) -> Infallible {
+async fn write_start_after(
+    time: Duration,
+    record: &mut Option<StartRecord>,
+    opened: &OpenedImage,
+) -> Infallible {
     tokio::time::sleep(time).await;
     write_start(record, opened);
     std::future::pending().await
@@ -266,7 +287,9 @@ fn kept_device(identity: PathBuf, is_mounted: bool) -> Result<KeptDevice, CliErr
 async fn stop(opened: &OpenedImage, live: LiveMount) -> Result<(), CliError> {
     let point = live.mount.point().display().to_string();
     if live.unmount().await? {
-        opened.warn(&format!("{point} was in use when it was unmounted: open files can no longer be read"));
+        opened.warn(&format!(
+            "{point} was in use when it was unmounted: open files can no longer be read"
+        ));
     }
     Ok(())
 }

@@ -110,15 +110,21 @@ pub(crate) async fn run(
     verbosity: VerbosityArgs,
     interrupted: &mut oneshot::Receiver<Interrupt>,
 ) -> Result<(), CliError> {
-    if args.lazy.stats.is_some() || args.lazy.view.index.is_some() || args.lazy.registry.password_stdin {
-        return Err(CliError::Usage("--stats-file, --index and --password-stdin are for one image"));
+    if args.lazy.stats.is_some()
+        || args.lazy.view.index.is_some()
+        || args.lazy.registry.password_stdin
+    {
+        return Err(CliError::Usage(
+            "--stats-file, --index and --password-stdin are for one image",
+        ));
     }
     if args.detach && !args.detached {
         return detach::start(interrupted).await;
     }
     let log = args.detached.then(|| Log::open(args.log.as_deref())).transpose()?;
     let progress: Arc<dyn Progress> = Arc::new(Display::new(verbosity));
-    let MountedStore { store, mut mount, keeper } = until(interrupted, mounted(args, &progress)).await?;
+    let MountedStore { store, mut mount, keeper } =
+        until(interrupted, mounted(args, &progress)).await?;
     let mut keeper = keeper.unwrap_or_else(|error| {
         progress.report(unprotected(&error));
         None
@@ -168,14 +174,18 @@ async fn end(keeper: Option<DeviceKeeper>) {
 }
 
 fn unprotected(error: &io::Error) -> ProgressEvent {
-    ProgressEvent::Warning(format!("if the store is killed, its containers must be started again: {error}"))
+    ProgressEvent::Warning(format!(
+        "if the store is killed, its containers must be started again: {error}"
+    ))
 }
 
 /// Mounts the store, or takes over from one that was killed.
 async fn mounted(args: StoreArgs, progress: &Arc<dyn Progress>) -> Result<MountedStore, CliError> {
     let StoreArgs { dir, root, lazy, replace, share_layers, .. } = args;
     let existing = if replace { ExistingMount::Replace } else { ExistingMount::Refuse };
-    let root = root.or_else(default_root).ok_or(CliError::Usage("--root is needed where HOME is not set"))?;
+    let root = root
+        .or_else(default_root)
+        .ok_or(CliError::Usage("--root is needed where HOME is not set"))?;
     let point = StorePoint::find(dir, existing, root).await?;
     let options = StoreOptions {
         opaque: opaque_xattr(),
@@ -206,10 +216,16 @@ fn opener(lazy: LazyArgs, progress: Arc<dyn Progress>) -> ImageOpener {
         let budget = budget.clone();
         let progress = Arc::clone(&progress);
         let open = async move {
-            let images = Images::at(lazy.registry()?, std::iter::once(&*reference.registry), &progress).await?;
+            let images =
+                Images::at(lazy.registry()?, std::iter::once(&*reference.registry), &progress)
+                    .await?;
             let name = ImageName::Registry(reference);
             let (source, _) = images.open(&name).await?;
-            let content = ContentOptions { deadline: lazy.deadline, memory: MEMORY, ..ContentOptions::default() };
+            let content = ContentOptions {
+                deadline: lazy.deadline,
+                memory: MEMORY,
+                ..ContentOptions::default()
+            };
             let options = OpenOptions { content, ..lazy.open_options(&name)? };
             Ok::<(Source, OpenOptions), CliError>((source.with_budget(budget), options))
         };

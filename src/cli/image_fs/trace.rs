@@ -99,7 +99,13 @@ pub(crate) struct TraceArgs {
 
     /// Report format: a text table, one JSON document, or JSON lines for `index --profile`
     /// [default: text on a terminal, jsonl elsewhere]
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, help_heading = "Output")]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "OCISEEK_FORMAT",
+        value_enum,
+        help_heading = "Output"
+    )]
     pub format: Option<TraceFormat>,
 
     /// Same as --format json
@@ -139,9 +145,12 @@ pub(crate) async fn run(
         boxed(async || {
             let bundle = blocking(move || Bundle::new(&dir, &name)).await?;
             let prefetch = args.lazy.prefetching();
-            let opened = image_fs::open_image(&args.image, LayerChoice::All, args.lazy, verbosity, None).await?;
+            let opened =
+                image_fs::open_image(&args.image, LayerChoice::All, args.lazy, verbosity, None)
+                    .await?;
             let live_bundle =
-                mount_bundle(&opened, bundle, &options, Some(Record::Memory(MAX_READS)), prefetch).await?;
+                mount_bundle(&opened, bundle, &options, Some(Record::Memory(MAX_READS)), prefetch)
+                    .await?;
             Ok((opened, live_bundle))
         }),
     )
@@ -150,8 +159,11 @@ pub(crate) async fn run(
     // The container's standard output must not be mixed with ours.
     let stdout = if output.is_some() { Stdio::inherit() } else { std::io::stderr().into() };
     let ran = until(interrupted, async {
-        let ran =
-            async { Container::run(&args.runtime, live_bundle.bundle.dir(), &container_name(), stdout)?.wait().await };
+        let ran = async {
+            Container::run(&args.runtime, live_bundle.bundle.dir(), &container_name(), stdout)?
+                .wait()
+                .await
+        };
         Ok(ran.await?)
     })
     .await;
@@ -179,7 +191,9 @@ pub(crate) async fn run(
         TraceFormat::Text => text(&opened, &run).into_bytes(),
     };
     match (&mut output, args.output) {
-        (Some(file), Some(path)) => file.write_all(&text).map_err(|source| CliError::Write { path, source })?,
+        (Some(file), Some(path)) => {
+            file.write_all(&text).map_err(|source| CliError::Write { path, source })?
+        }
         _ => Stdout::new().print(&text)?,
     }
     if !verbosity.quiet {
@@ -204,11 +218,15 @@ fn code(status: ExitStatus) -> u8 {
 impl Needed {
     fn of(opened: &OpenedImage, touches: &[Touch]) -> Needed {
         let files: BTreeSet<&[u8]> = touches.iter().map(|touch| &touch.path.0[..]).collect();
-        let spans: BTreeSet<_> =
-            touches.iter().flat_map(|touch| touch.spans.iter().map(|span| (touch.layer, *span))).collect();
+        let spans: BTreeSet<_> = touches
+            .iter()
+            .flat_map(|touch| touch.spans.iter().map(|span| (touch.layer, *span)))
+            .collect();
         let mut needed = Needed { files: files.len() as u64, spans: spans.len() as u64, bytes: 0 };
         let mut seen = BTreeSet::new();
-        for layer in opened.image.content.layers().filter(|layer| seen.insert(layer.descriptor.digest)) {
+        for layer in
+            opened.image.content.layers().filter(|layer| seen.insert(layer.descriptor.digest))
+        {
             needed.bytes += match layer.how {
                 LayerAccess::Fine | LayerAccess::Index => (spans.iter())
                     .filter(|(digest, _)| *digest == layer.descriptor.digest)
@@ -263,7 +281,12 @@ fn text(opened: &OpenedImage, run: &Run) -> String {
         let path = safe(&String::from_utf8_lossy(&touch.path.0));
         let ms = touch.since_mount.as_secs_f64() * 1000.0;
         let layer = touch.layer.short();
-        let _ = writeln!(text, "{ms:>10.1}  {:>10}  {layer:12}  {:12}  {path}", touch.size, spans(&touch.spans));
+        let _ = writeln!(
+            text,
+            "{ms:>10.1}  {:>10}  {layer:12}  {:12}  {path}",
+            touch.size,
+            spans(&touch.spans)
+        );
     }
     text
 }
@@ -273,7 +296,8 @@ fn spans(spans: &[SpanId]) -> String {
     let mut text = String::new();
     let mut rest = spans;
     while let Some((&first, after)) = rest.split_first() {
-        let run = after.iter().zip(first.0 + 1..).take_while(|(span, next)| span.0 == *next).count();
+        let run =
+            after.iter().zip(first.0 + 1..).take_while(|(span, next)| span.0 == *next).count();
         let comma = if text.is_empty() { "" } else { "," };
         let _ = match run {
             0 => write!(text, "{comma}{first}"),
@@ -349,7 +373,9 @@ mod tests {
 
     #[test]
     fn consecutive_spans_are_printed_as_ranges() {
-        for (numbers, text) in [(&[][..], ""), (&[7], "7"), (&[3, 4, 5, 9], "3-5,9"), (&[1, 3, 4], "1,3-4")] {
+        for (numbers, text) in
+            [(&[][..], ""), (&[7], "7"), (&[3, 4, 5, 9], "3-5,9"), (&[1, 3, 4], "1,3-4")]
+        {
             let listed: Vec<SpanId> = numbers.iter().copied().map(SpanId).collect();
             assert_eq!(spans(&listed), text);
         }

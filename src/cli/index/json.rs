@@ -4,14 +4,15 @@ use serde::Serialize;
 
 use crate::cli::convert::json::Enabled;
 use crate::cli::shared::json::{
-    CoverageJson, DigestText, Failure, FineDocument, IndexRef, Manifest as ManifestRef, digests, milliseconds,
+    CoverageJson, DigestText, Failure, FineDocument, IndexRef, Manifest as ManifestRef, digests,
+    milliseconds,
 };
 use crate::cli::shared::layers::{Layer, Prefetched, shortfall_text};
 use ociseek_format::image::{Descriptor, coverage};
 use ociseek_ops::convert::ConvertReport;
 use ociseek_ops::index::{
-    IndexedFine, IndexedImage, IndexedManifest, LayerReport, ManifestResult, OtherIndex, RefusedImage, RefusedManifest,
-    Shortfall,
+    IndexedFine, IndexedImage, IndexedManifest, LayerReport, ManifestResult, OtherIndex,
+    RefusedImage, RefusedManifest, Shortfall,
 };
 use ociseek_ops::versions::{EnabledResult, VersionsResult};
 use ociseek_store::blob::AttachMethod;
@@ -207,24 +208,36 @@ impl Image {
         let sum = |of_index: fn(&IndexedImage) -> u64, of_image: fn(&ConvertReport) -> u64| {
             index.map_or(0, of_index) + converted.map_or(0, of_image)
         };
-        let digest = index.map(|index| index.digest).or(converted.map(|converted| converted.source));
+        let digest =
+            index.map(|index| index.digest).or(converted.map(|converted| converted.source));
         Image {
             image,
             status: if error.is_some() { ImageStatus::Failed } else { ImageStatus::Ok },
             digest: digest.map(DigestText::from),
-            manifests: index.map_or_else(Vec::new, |index| index.manifests.iter().map(Manifest::of).collect()),
+            manifests: index
+                .map_or_else(Vec::new, |index| index.manifests.iter().map(Manifest::of).collect()),
             error,
             enabled,
-            left: index.map_or_else(Vec::new, |index| digests(index.left.iter().map(|layer| &layer.digest))),
+            left: index.map_or_else(Vec::new, |index| {
+                digests(index.left.iter().map(|layer| &layer.digest))
+            }),
             bytes_read: sum(|index| index.bytes_read, |image| image.bytes_read),
             bytes_compared: sum(|index| index.bytes_compared, |image| image.bytes_compared),
-            bytes_written: sum(|index| index.bytes_written, |image| image.bytes_copied + image.bytes_written),
+            bytes_written: sum(
+                |index| index.bytes_written,
+                |image| image.bytes_copied + image.bytes_written,
+            ),
             seconds: milliseconds(seconds),
         }
     }
 
     /// It could be indexed, but falls short of a requirement.
-    pub(crate) fn refused(image: String, refused: &RefusedImage, error: Failure, seconds: f64) -> Image {
+    pub(crate) fn refused(
+        image: String,
+        refused: &RefusedImage,
+        error: Failure,
+        seconds: f64,
+    ) -> Image {
         Image {
             manifests: refused.manifests.iter().map(Manifest::refused).collect(),
             bytes_read: refused.bytes_read,
@@ -255,14 +268,18 @@ impl IndexOutcome {
         let (status, index) = match result {
             ManifestResult::Attached { index, .. } => (Status::Attached, Some(IndexRef::of(index))),
             ManifestResult::DryRun { index, .. } => (Status::DryRun, Some(IndexRef::of(index))),
-            ManifestResult::AlreadyThere { index, .. } => (Status::AlreadyThere, Some(IndexRef::of(index))),
+            ManifestResult::AlreadyThere { index, .. } => {
+                (Status::AlreadyThere, Some(IndexRef::of(index)))
+            }
             ManifestResult::Kept { index, .. } => (Status::Kept, Some(IndexRef::of(index))),
             ManifestResult::NothingToIndex => (Status::NothingToIndex, None),
             ManifestResult::OutOfTime => (Status::OutOfTime, None),
             ManifestResult::NotRequested => (Status::NotAsked, None),
         };
         let (attached, tag) = match result {
-            ManifestResult::Attached { how: AttachMethod::ReferrersApi, .. } => (Some(How::ReferrersApi), None),
+            ManifestResult::Attached { how: AttachMethod::ReferrersApi, .. } => {
+                (Some(How::ReferrersApi), None)
+            }
             ManifestResult::Attached { how: AttachMethod::TagSchema(tag), .. } => {
                 (Some(How::TagSchema), Some(tag.clone()))
             }
@@ -270,7 +287,9 @@ impl IndexOutcome {
             _ => (None, None),
         };
         let (replaced, not_deleted) = match result {
-            ManifestResult::Attached { replaced, not_deleted, .. } => (digests(replaced), digests(not_deleted)),
+            ManifestResult::Attached { replaced, not_deleted, .. } => {
+                (digests(replaced), digests(not_deleted))
+            }
             ManifestResult::DryRun { replaces, .. } => (digests(replaces), Vec::new()),
             _ => (Vec::new(), Vec::new()),
         };
@@ -278,7 +297,14 @@ impl IndexOutcome {
             ManifestResult::AlreadyThere { check, .. } => Some(check.code()),
             _ => None,
         };
-        IndexOutcome { checked, attached, tag, replaced, not_deleted, ..IndexOutcome::unattached(status, index) }
+        IndexOutcome {
+            checked,
+            attached,
+            tag,
+            replaced,
+            not_deleted,
+            ..IndexOutcome::unattached(status, index)
+        }
     }
 
     fn unattached(status: Status, index: Option<IndexRef>) -> IndexOutcome {
@@ -296,10 +322,10 @@ impl IndexOutcome {
 
 impl Fine {
     fn of(report: &IndexedFine) -> Fine {
-        let documents = report
-            .documents
-            .iter()
-            .map(|document| Document { layer: document.layer.into(), document: FineDocument::of(document) });
+        let documents = report.documents.iter().map(|document| Document {
+            layer: document.layer.into(),
+            document: FineDocument::of(document),
+        });
         Fine {
             outcome: IndexOutcome::of(&report.result),
             coverage: CoverageJson::of(&report.coverage),
@@ -322,15 +348,28 @@ impl Manifest {
             others: report.others.iter().map(other).collect(),
             prefetch: report.prefetch.as_ref().map(Prefetched::of),
             fine: report.fine.as_ref().map(Fine::of),
-            ..Manifest::new(outcome, &report.platform, &report.manifest, &report.coverage, &report.layers)
+            ..Manifest::new(
+                outcome,
+                &report.platform,
+                &report.manifest,
+                &report.coverage,
+                &report.layers,
+            )
         }
     }
 
     fn refused(report: &RefusedManifest) -> Manifest {
-        let outcome = IndexOutcome::unattached(Status::Refused, report.stays.as_ref().map(IndexRef::of));
+        let outcome =
+            IndexOutcome::unattached(Status::Refused, report.stays.as_ref().map(IndexRef::of));
         Manifest {
             shortfalls: report.shortfalls.iter().map(Short::of).collect(),
-            ..Manifest::new(outcome, &report.platform, &report.manifest, &report.coverage, &report.layers)
+            ..Manifest::new(
+                outcome,
+                &report.platform,
+                &report.manifest,
+                &report.coverage,
+                &report.layers,
+            )
         }
     }
 

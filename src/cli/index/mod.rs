@@ -9,8 +9,8 @@ use clap::builder::FalseyValueParser;
 
 use crate::cli::convert;
 use crate::cli::shared::args::{
-    BuildArgs, CacheArgs, ExistingArg, FormatArgs, LayerJobsArgs, MinLayerArgs, OutputFormat, PlatformsArgs,
-    RegistryArgs,
+    BuildArgs, CacheArgs, ExistingArg, FormatArgs, LayerJobsArgs, MinLayerArgs, OutputFormat,
+    PlatformsArgs, RegistryArgs,
 };
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::indexing::{
@@ -164,7 +164,13 @@ pub(crate) struct IndexArgs {
     /// The names are status (ok or failed), image_digest, index_digest (the first), index_digests
     /// (all, comma-separated), coverage (the lowest of all platforms, in percent) and
     /// enabled_digest (of the first SOCI-enabled image). Written even if the run fails.
-    #[arg(long, value_name = "FILE", env = "OCISEEK_STEP_OUTPUTS", help_heading = "In CI", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "OCISEEK_STEP_OUTPUTS",
+        help_heading = "In CI",
+        hide_short_help = true
+    )]
     pub step_outputs: Option<PathBuf>,
 
     /// Append a Markdown summary table to this file: $GITHUB_STEP_SUMMARY
@@ -189,12 +195,16 @@ pub(super) async fn run(args: IndexArgs, verbosity: VerbosityArgs) -> Result<(),
     check(&args, &versions, kinds)?;
     let display = Arc::new(Display::new(verbosity));
     let progress: Arc<dyn Progress> = display.clone();
-    let files = text::StepFiles { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
+    let files =
+        text::StepFiles { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
     let mut options = options(&args, kinds, started)?;
-    let images = Images::new(args.registry, args.images.iter().chain(&args.reuse.reuse_from), &progress).await?;
+    let images =
+        Images::new(args.registry, args.images.iter().chain(&args.reuse.reuse_from), &progress)
+            .await?;
     options.reuse.from = named(&images, &args.reuse.reuse_from, &progress).await;
     let cache = caches::ztocs(&args.cache, &progress).await;
-    let settings = SharedSettings { options, versions, images, cache, output: args.output, progress };
+    let settings =
+        SharedSettings { options, versions, images, cache, output: args.output, progress };
     let mut stdout = Stdout::new();
     let mut images = Vec::new();
     let mut failed = 0;
@@ -241,10 +251,14 @@ fn check(args: &IndexArgs, versions: &Versions, kinds: Kinds) -> Result<(), CliE
     }
     let has_gate = args.requirements.strict || args.requirements.min_coverage.is_some();
     if has_gate && kinds == Kinds::Fine {
-        return Err(CliError::Usage("--strict and --min-coverage are about SOCI indexes: add v1 or v2=TAG to --kind"));
+        return Err(CliError::Usage(
+            "--strict and --min-coverage are about SOCI indexes: add v1 or v2=TAG to --kind",
+        ));
     }
     if args.timeout.is_some() && matches!(versions, Versions::V2(_)) {
-        return Err(CliError::Usage("--timeout needs v1 in --kind: version 2 alone cannot continue where it stopped"));
+        return Err(CliError::Usage(
+            "--timeout needs v1 in --kind: version 2 alone cannot continue where it stopped",
+        ));
     }
     args.reuse_tags.check(versions)?;
     Ok(())
@@ -292,7 +306,13 @@ impl SharedSettings {
         }
         let enabled = result.as_ref().ok().and_then(|made| made.enabled.as_ref());
         let enabled = enabled.map(|enabled| self.enabled(name, &enabled.tag));
-        ImageResult { image, result, not_enabled, enabled, seconds: started.elapsed().as_secs_f64() }
+        ImageResult {
+            image,
+            result,
+            not_enabled,
+            enabled,
+            seconds: started.elapsed().as_secs_f64(),
+        }
     }
 
     async fn make(&self, name: &ImageName) -> Result<VersionsResult, CliError> {
@@ -309,8 +329,13 @@ impl SharedSettings {
         let subject = MakeRequest { from, tag, resolved: None, is_unattended: false };
         let cache = self.cache.as_ref();
         let versions = &self.versions;
-        Ok(make(subject, destination.as_ref(), versions, Work { cache, options: &options, progress: &self.progress })
-            .await?)
+        Ok(make(
+            subject,
+            destination.as_ref(),
+            versions,
+            Work { cache, options: &options, progress: &self.progress },
+        )
+        .await?)
     }
 
     /// The name of the SOCI-enabled image of `name`.
@@ -318,9 +343,11 @@ impl SharedSettings {
         let select = ImageSelector::Tag(tag.to_owned());
         match (&self.output, name) {
             (Some(dir), _) => ImageName::Layout { dir: dir.clone(), select },
-            (None, ImageName::Registry(reference)) => {
-                ImageName::Registry(Reference { tag: Some(tag.to_owned()), digest: None, ..reference.clone() })
-            }
+            (None, ImageName::Registry(reference)) => ImageName::Registry(Reference {
+                tag: Some(tag.to_owned()),
+                digest: None,
+                ..reference.clone()
+            }),
             (None, ImageName::Layout { dir, .. }) => ImageName::Layout { dir: dir.clone(), select },
             (None, ImageName::Archive { file, .. } | ImageName::Saved { file, .. }) => {
                 ImageName::Archive { file: file.clone(), select }
@@ -366,14 +393,23 @@ impl ImageResult {
             Ok(made) => made,
             Err(error) => {
                 let refused = error.refused().filter(|_| !quiet);
-                return refused.map(|refused| layers::refused(&self.image, refused, style)).unwrap_or_default();
+                return refused
+                    .map(|refused| layers::refused(&self.image, refused, style))
+                    .unwrap_or_default();
             }
         };
         let index = made.index.as_ref();
-        let mut text =
-            index.map(|index| text::report(&self.image, target, index, self.seconds, style)).unwrap_or_default();
+        let mut text = index
+            .map(|index| text::report(&self.image, target, index, self.seconds, style))
+            .unwrap_or_default();
         if let (Some(name), Some(enabled)) = (&self.enabled, &made.enabled) {
-            text.push_str(&convert::made(&self.image, name, &enabled.result, index.is_none(), style));
+            text.push_str(&convert::made(
+                &self.image,
+                name,
+                &enabled.result,
+                index.is_none(),
+                style,
+            ));
         }
         text
     }
@@ -384,13 +420,17 @@ impl ImageResult {
             Err(error) => {
                 let failure = report::failure(error);
                 return match error.refused() {
-                    Some(refused) => json::Image::refused(self.image, refused, failure, self.seconds),
+                    Some(refused) => {
+                        json::Image::refused(self.image, refused, failure, self.seconds)
+                    }
                     None => json::Image::failed(self.image, failure, self.seconds),
                 };
             }
         };
         let enabled = self.enabled.iter().zip(&made.enabled);
-        let enabled = enabled.map(|(name, made)| convert::json::Enabled::of(name.to_string(), &made.result)).next();
+        let enabled = enabled
+            .map(|(name, made)| convert::json::Enabled::of(name.to_string(), &made.result))
+            .next();
         let failure = self.not_enabled.as_ref().map(report::failure);
         json::Image::made(self.image, made, enabled, failure, self.seconds)
     }

@@ -10,26 +10,33 @@ use std::path::{Path, PathBuf};
 use super::json::{Image, Indexing, Manifest};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{CoverageJson, word};
-use crate::cli::shared::layers::{self, Layer, coverage, heading, large_ztocs, layers, members, why_nothing};
+use crate::cli::shared::layers::{
+    self, Layer, coverage, heading, large_ztocs, layers, members, why_nothing,
+};
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::terminal::{Style, safe};
 use ociseek_format::image::fine::FineRef;
 use ociseek_ops::index::{
-    ExistingCheck, IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason,
-    ManifestResult, OtherIndex,
+    ExistingCheck, IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport,
+    LeftOutReason, ManifestResult, OtherIndex,
 };
 use ociseek_ops::versions::{EnabledReport, EnabledResult, VersionsResult};
 use ociseek_store::blob::AttachMethod;
 
-const READERS: &str =
-    "read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when given this index digest";
+const READERS: &str = "read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when given this index digest";
 
 /// How many other SOCI indexes are named. The rest are counted.
 const MOST_OTHERS: usize = 16;
 
 /// The report on an image that was indexed in `seconds`. `target` names the destination, unless it
 /// is the image itself.
-pub(super) fn report(image: &str, target: Option<&str>, done: &IndexedImage, seconds: f64, style: Style) -> String {
+pub(super) fn report(
+    image: &str,
+    target: Option<&str>,
+    done: &IndexedImage,
+    seconds: f64,
+    style: Style,
+) -> String {
     let mut text = String::new();
     let mut attached = None;
     for manifest in &done.manifests {
@@ -129,19 +136,30 @@ fn result<'a>(
         ManifestResult::Attached { index, how, replaced, not_deleted } => {
             line(text, &style.green(word), &style.green(&index.digest.to_string()));
             let before = attached.replace(how);
-            let is_same = before.is_some_and(|before| std::mem::discriminant(before) == std::mem::discriminant(how));
+            let is_same = before.is_some_and(|before| {
+                std::mem::discriminant(before) == std::mem::discriminant(how)
+            });
             let told = match (how, target) {
                 _ if is_same => "attached in the same way".to_owned(),
-                (AttachMethod::ReferrersApi, _) => "attached through the registry's referrers API".to_owned(),
-                (AttachMethod::TagSchema(tag), _) => {
-                    format!("attached under the fallback tag {tag} (this registry has no referrers API)")
+                (AttachMethod::ReferrersApi, _) => {
+                    "attached through the registry's referrers API".to_owned()
                 }
-                (AttachMethod::Layout, Some(target)) => format!("written as a referrer into {}", safe(target)),
-                (AttachMethod::Layout, None) => "written as a referrer into the image's layout".to_owned(),
+                (AttachMethod::TagSchema(tag), _) => {
+                    format!(
+                        "attached under the fallback tag {tag} (this registry has no referrers API)"
+                    )
+                }
+                (AttachMethod::Layout, Some(target)) => {
+                    format!("written as a referrer into {}", safe(target))
+                }
+                (AttachMethod::Layout, None) => {
+                    "written as a referrer into the image's layout".to_owned()
+                }
             };
             let _ = writeln!(text, "  {told}");
             for digest in replaced {
-                let kept = if not_deleted.contains(digest) { " (it could not be deleted)" } else { "" };
+                let kept =
+                    if not_deleted.contains(digest) { " (it could not be deleted)" } else { "" };
                 let _ = writeln!(text, "  replaces {digest}{kept}");
             }
             return !is_same;
@@ -170,16 +188,20 @@ fn result<'a>(
             line(text, word, &index.digest.to_string());
             let _ = writeln!(text, "  left unchanged; made by {}", maker(tool.as_deref()));
         }
-        ManifestResult::NothingToIndex | ManifestResult::OutOfTime | ManifestResult::NotRequested => {}
+        ManifestResult::NothingToIndex
+        | ManifestResult::OutOfTime
+        | ManifestResult::NotRequested => {}
     }
     false
 }
 
 /// A note about the layers that another run would index.
 fn left(text: &mut String, manifest: &IndexedManifest, style: Style) {
-    let (layers, bytes) = manifest.left().fold((0, 0), |(layers, bytes), layer| (layers + 1, bytes + layer.size));
-    let is_stuck =
-        |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: true }));
+    let (layers, bytes) =
+        manifest.left().fold((0, 0), |(layers, bytes), layer| (layers + 1, bytes + layer.size));
+    let is_stuck = |layer: &LayerReport| {
+        matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: true }))
+    };
     let next = if manifest.layers.iter().any(is_stuck) {
         "no layer was finished in time, so use a longer --timeout"
     } else {
@@ -199,12 +221,16 @@ fn left(text: &mut String, manifest: &IndexedManifest, style: Style) {
 fn others(text: &mut String, manifest: &IndexedManifest, style: Style) {
     let others = &manifest.others;
     let note = style.yellow("note:");
-    let has_none = matches!(manifest.result, ManifestResult::NothingToIndex | ManifestResult::OutOfTime);
+    let has_none =
+        matches!(manifest.result, ManifestResult::NothingToIndex | ManifestResult::OutOfTime);
     for OtherIndex { digest, tool, listed_first, unusable } in others.iter().take(MOST_OTHERS) {
         let line = match unusable {
             // There is no index of ours to replace it with.
             None if has_none => {
-                format!("SOCI index {digest} by {} exists and was left unchanged", maker(tool.as_deref()))
+                format!(
+                    "SOCI index {digest} by {} exists and was left unchanged",
+                    maker(tool.as_deref())
+                )
             }
             None => format!(
                 "SOCI index {digest} by {} also exists{}: consumers use the first one listed; \
@@ -213,15 +239,21 @@ fn others(text: &mut String, manifest: &IndexedManifest, style: Style) {
                 if *listed_first { " and is listed first" } else { "" },
             ),
             Some(why) => {
-                let listed =
-                    if *listed_first { "listed first among the SOCI indexes" } else { "listed as a SOCI index" };
+                let listed = if *listed_first {
+                    "listed first among the SOCI indexes"
+                } else {
+                    "listed as a SOCI index"
+                };
                 format!("{digest} is {listed} of this image and was left unchanged: {}", safe(why))
             }
         };
         let _ = writeln!(text, "  {note} {line}");
     }
     if let Some(more @ 1..) = others.len().checked_sub(MOST_OTHERS) {
-        let _ = writeln!(text, "  {note} {more} more manifests are listed as SOCI indexes of this image");
+        let _ = writeln!(
+            text,
+            "  {note} {more} more manifests are listed as SOCI indexes of this image"
+        );
     }
 }
 
@@ -252,7 +284,9 @@ impl StepFiles {
     /// # Errors
     /// If appending to a file fails.
     pub(super) fn write(&self, document: &Indexing) -> Result<(), CliError> {
-        for (file, text) in [(&self.outputs, outputs as fn(&Indexing) -> String), (&self.summary, summary)] {
+        for (file, text) in
+            [(&self.outputs, outputs as fn(&Indexing) -> String), (&self.summary, summary)]
+        {
             if let Some(file) = file {
                 append(file, &text(document))?;
             }
@@ -271,11 +305,15 @@ fn append(file: &Path, text: &str) -> Result<(), CliError> {
 /// lines.
 fn outputs(document: &Indexing) -> String {
     let manifests = || document.images.iter().flat_map(|image| &image.manifests);
-    let indexes: Vec<String> =
-        manifests().filter_map(|m| m.outcome.index.as_ref()).map(|i| i.digest.to_string()).collect();
-    let images = document.images.iter().find_map(|image| image.digest).map(|digest| digest.to_string());
+    let indexes: Vec<String> = manifests()
+        .filter_map(|m| m.outcome.index.as_ref())
+        .map(|i| i.digest.to_string())
+        .collect();
+    let images =
+        document.images.iter().find_map(|image| image.digest).map(|digest| digest.to_string());
     let enabled = || document.images.iter().filter_map(|image| image.enabled.as_ref());
-    let of_enabled = enabled().flat_map(|enabled| &enabled.manifests).map(|image| image.coverage.percent);
+    let of_enabled =
+        enabled().flat_map(|enabled| &enabled.manifests).map(|image| image.coverage.percent);
     let coverages = manifests().map(|m| m.coverage.percent).chain(of_enabled);
     // The smallest, because each platform must pass a gate.
     let coverage = coverages.min_by(f64::total_cmp).map(|percent| percent.to_string());
@@ -299,7 +337,8 @@ fn summary(document: &Indexing) -> String {
         "### SOCI index\n\n| image | platform | index | covered | left out |\n|---|---|---|---|---|\n".to_owned();
     for image in &document.images {
         for manifest in &image.manifests {
-            let index = manifest.outcome.index.as_ref().map(|index| code(&index.digest.to_string()));
+            let index =
+                manifest.outcome.index.as_ref().map(|index| code(&index.digest.to_string()));
             let status = word(manifest.outcome.status);
             let index = index.map_or_else(|| status.clone(), |index| format!("{index} {status}"));
             row(&mut text, image, &platform(manifest), &index, &manifest.coverage);
@@ -307,25 +346,45 @@ fn summary(document: &Indexing) -> String {
         // An attached index has the same layers.
         let enabled = image.enabled.iter().filter(|_| image.manifests.is_empty());
         for of_platform in enabled.flat_map(|enabled| &enabled.manifests) {
-            row(&mut text, image, &plain(&of_platform.platform), "in the SOCI-enabled image", &of_platform.coverage);
+            row(
+                &mut text,
+                image,
+                &plain(&of_platform.platform),
+                "in the SOCI-enabled image",
+                &of_platform.coverage,
+            );
         }
-        if image.manifests.is_empty() && image.enabled.as_ref().is_none_or(|enabled| enabled.manifests.is_empty()) {
+        if image.manifests.is_empty()
+            && image.enabled.as_ref().is_none_or(|enabled| enabled.manifests.is_empty())
+        {
             let what = if image.error.is_some() { "failed" } else { "none" };
             let _ = writeln!(text, "| {} | | {what} | | |", code(&image.image));
         }
     }
     let mut notes = String::new();
     for image in &document.images {
-        image.manifests.iter().for_each(|manifest| left_out(&mut notes, &platform(manifest), &manifest.layers));
+        image
+            .manifests
+            .iter()
+            .for_each(|manifest| left_out(&mut notes, &platform(manifest), &manifest.layers));
         if let Some(enabled) = &image.enabled {
             let layers = enabled.manifests.iter().filter(|_| image.manifests.is_empty());
             layers.for_each(|image| left_out(&mut notes, &plain(&image.platform), &image.layers));
-            let digest = enabled.digest.map(|digest| format!(" {}", code(&digest.to_string()))).unwrap_or_default();
-            let _ = writeln!(notes, "- SOCI-enabled image {}{digest}: {}", code(&enabled.name), word(enabled.status));
+            let digest = enabled
+                .digest
+                .map(|digest| format!(" {}", code(&digest.to_string())))
+                .unwrap_or_default();
+            let _ = writeln!(
+                notes,
+                "- SOCI-enabled image {}{digest}: {}",
+                code(&enabled.name),
+                word(enabled.status)
+            );
         }
         if let Some(error) = &image.error {
             let _ = writeln!(notes, "- **{}**: {}", code(&image.image), plain(&error.message));
-            let shortfalls = image.manifests.iter().flat_map(|m| m.shortfalls.iter().map(move |s| (m, s)));
+            let shortfalls =
+                image.manifests.iter().flat_map(|m| m.shortfalls.iter().map(move |s| (m, s)));
             for (manifest, shortfall) in shortfalls {
                 let _ = writeln!(notes, "  - {}: {}", platform(manifest), plain(&shortfall.text));
             }
@@ -358,12 +417,14 @@ fn row(text: &mut String, image: &Image, platform: &str, index: &str, coverage: 
 
 /// Small layers are not worth mentioning.
 fn left_out(text: &mut String, platform: &str, layers: &[Layer]) {
-    let reason =
-        |layer: &Layer| layer.reason.as_ref().filter(|reason| reason.code != "too-small").map(|r| plain(&r.text));
+    let reason = |layer: &Layer| {
+        layer.reason.as_ref().filter(|reason| reason.code != "too-small").map(|r| plain(&r.text))
+    };
     for (layer, reason) in layers.iter().filter_map(|layer| Some((layer, reason(layer)?))) {
         let digest = layer.digest.short();
         let size = human(layer.size);
-        let _ = writeln!(text, "- {platform}: layer {} ({size}) is left out: {reason}", code(&digest));
+        let _ =
+            writeln!(text, "- {platform}: layer {} ({size}) is left out: {reason}", code(&digest));
     }
 }
 

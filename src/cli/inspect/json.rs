@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::cli::shared::json::{
-    Coded, ConsumerJson, CoverageJson, DigestText, Failure, Fine, FineDocument, Manifest as ManifestRef,
+    Coded, ConsumerJson, CoverageJson, DigestText, Failure, Fine, FineDocument,
+    Manifest as ManifestRef,
 };
 use crate::cli::shared::layers::{Spans, span_ranges};
 use ociseek_format::image::Descriptor;
@@ -139,7 +140,10 @@ struct Prefetch {
 
 impl Inspection {
     pub(crate) fn of(image: &str, inspected: &[InspectedImage]) -> Inspection {
-        Inspection { image: image.to_owned(), manifests: inspected.iter().map(Manifest::of).collect() }
+        Inspection {
+            image: image.to_owned(),
+            manifests: inspected.iter().map(Manifest::of).collect(),
+        }
     }
 }
 
@@ -153,7 +157,9 @@ impl Manifest {
             manifest: ManifestRef::of(&image.manifest),
             listing: image.listing.as_ref().ok().map(|via| via.code()),
             error: image.listing.as_ref().err().map(|error| Failure::of(error)),
-            indexes: indexes.map(|(place, found)| Index::of(found, image.chosen == Some(place))).collect(),
+            indexes: indexes
+                .map(|(place, found)| Index::of(found, image.chosen == Some(place)))
+                .collect(),
             fine: Fine::each(&image.fine_summaries()),
             layers: layers.map(|(descriptor, found)| Layer::of(descriptor, found, image)).collect(),
             coverage: CoverageJson::with_ztocs(&covered(image), ztoc_bytes(image)),
@@ -187,9 +193,16 @@ impl Index {
             chosen,
             tool: content.and_then(|content| content.index.build_tool_identifier.clone()),
             canonical: content.map(|content| content.index.canonical),
-            ztocs: content.map_or(&[][..], |content| &content.index.ztocs).iter().map(listed).collect(),
+            ztocs: content
+                .map_or(&[][..], |content| &content.index.ztocs)
+                .iter()
+                .map(listed)
+                .collect(),
             prefetch: lists.collect(),
-            notes: notes.iter().map(|note| Coded { code: note.code().word(), text: note.to_string() }).collect(),
+            notes: notes
+                .iter()
+                .map(|note| Coded { code: note.code().word(), text: note.to_string() })
+                .collect(),
             error: found.content.as_ref().err().map(|error| Failure::of(error)),
         }
     }

@@ -99,9 +99,11 @@ pub(super) async fn run(args: InspectArgs, verbosity: VerbosityArgs) -> Result<(
     let inspected = inspect(&source, &root, wanted, index.as_ref(), &progress).await?;
     let text = match args.format.get() {
         OutputFormat::Json => text_of(json::Inspection::of(&image, &inspected))?,
-        OutputFormat::Text => {
-            inspected.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n")
-        }
+        OutputFormat::Text => inspected
+            .iter()
+            .map(|one| text(&image, one, stdout.style))
+            .collect::<Vec<_>>()
+            .join("\n"),
     };
     stdout.print(text)
 }
@@ -109,15 +111,25 @@ pub(super) async fn run(args: InspectArgs, verbosity: VerbosityArgs) -> Result<(
 fn text(name: &str, inspected: &InspectedImage, style: Style) -> String {
     let image = &inspected.image;
     let mut text = String::new();
-    let platform = image.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string);
+    let platform =
+        image.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string);
     let _ = writeln!(text, "{} {}", style.bold(&safe(name)), style.bold(&safe(&platform)));
     let _ = writeln!(text, "  manifest {}", image.manifest.digest);
     if let Err(error) = &image.listing {
-        let _ = writeln!(text, "  {} indexes cannot be listed: {}", style.yellow("note:"), in_one_line(error));
+        let _ = writeln!(
+            text,
+            "  {} indexes cannot be listed: {}",
+            style.yellow("note:"),
+            in_one_line(error)
+        );
     }
     if let Some(odd) = &image.odd_annotation {
         let note = style.yellow("note:");
-        let _ = writeln!(text, "  {note} the manifest names an index by {:?}, which is not a digest", safe(odd));
+        let _ = writeln!(
+            text,
+            "  {note} the manifest names an index by {:?}, which is not a digest",
+            safe(odd)
+        );
     }
     for (place, found) in image.indexes.iter().enumerate() {
         index(&mut text, image, found, image.chosen == Some(place), style);
@@ -136,14 +148,24 @@ fn text(name: &str, inspected: &InspectedImage, style: Style) -> String {
     // `doctor` reports the others.
     for (consumer, verdict) in inspected.verdicts().iter() {
         if matches!(consumer, Consumer::Soci | Consumer::SociV1) {
-            let _ = writeln!(text, "  {}", style.dim(&format!("{}: {}", consumer.name(), outcome(&verdict))));
+            let _ = writeln!(
+                text,
+                "  {}",
+                style.dim(&format!("{}: {}", consumer.name(), outcome(&verdict)))
+            );
         }
     }
     text
 }
 
 /// An index with its faults.
-fn index(text: &mut String, image: &DiscoveredImage, found: &FoundIndexRef, is_chosen: bool, style: Style) {
+fn index(
+    text: &mut String,
+    image: &DiscoveredImage,
+    found: &FoundIndexRef,
+    is_chosen: bool,
+    style: Style,
+) {
     let digest = found.digest.to_string();
     let digest = if is_chosen { style.green(&digest) } else { digest };
     let _ = writeln!(text, "  index {digest}");
@@ -157,8 +179,12 @@ fn index(text: &mut String, image: &DiscoveredImage, found: &FoundIndexRef, is_c
     facts.extend(found.size.map(human));
     if let Ok(content) = &found.content {
         facts.push(maker(content.index.build_tool_identifier.as_deref()));
-        let covered = image.layers.iter().filter(|layer| content.ztocs.contains_key(&layer.digest)).count();
-        facts.push(format!("{covered} of {}", counted(image.layers.len() as u64, "layer", "layers")));
+        let covered =
+            image.layers.iter().filter(|layer| content.ztocs.contains_key(&layer.digest)).count();
+        facts.push(format!(
+            "{covered} of {}",
+            counted(image.layers.len() as u64, "layer", "layers")
+        ));
     }
     facts.push(format!("{} ({})", via(found.via), TrustLevel::of(found.via)));
     let _ = writeln!(text, "    {}", facts.join(", "));
@@ -198,7 +224,8 @@ fn fine(text: &mut String, image: &DiscoveredImage, found: &FineSummary, style: 
             );
         }
         Err(why) => {
-            let _ = writeln!(text, "    {} it cannot be used: {}", style.yellow("note:"), safe(why));
+            let _ =
+                writeln!(text, "    {} it cannot be used: {}", style.yellow("note:"), safe(why));
         }
     }
 }
@@ -215,7 +242,8 @@ fn via(via: DiscoveryMethod) -> &'static str {
 
 /// A line for each layer, in columns.
 fn layers(text: &mut String, inspected: &InspectedImage, style: Style) {
-    let mut rows = vec![["LAYER", "SIZE", "SPANS", "FILES", "PLAIN", "ZTOC", ""].map(str::to_owned)];
+    let mut rows =
+        vec![["LAYER", "SIZE", "SPANS", "FILES", "PLAIN", "ZTOC", ""].map(str::to_owned)];
     for (layer, ztoc) in inspected.image.layers.iter().zip(&inspected.layers) {
         let digest = layer.digest.short();
         let size = human(layer.size);
@@ -269,7 +297,8 @@ fn prefetch(text: &mut String, inspected: &InspectedImage, style: Style) {
     let mut seen = BTreeSet::new();
     let layers = inspected.image.layers.iter().zip(&inspected.layers);
     let once = layers.filter(|(layer, _)| seen.insert(layer.digest));
-    let lists: Vec<&InspectedList> = once.filter_map(|(_, found)| found.prefetch.as_ref()).collect();
+    let lists: Vec<&InspectedList> =
+        once.filter_map(|(_, found)| found.prefetch.as_ref()).collect();
     for list in &lists {
         if let Err(why) = &list.spans {
             let note = style.yellow("note:");

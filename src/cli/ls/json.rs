@@ -16,7 +16,12 @@ use ociseek_format::tree::{NodeId, NodeKind, Tree};
 use ociseek_format::ztoc::FileMetadata;
 use ociseek_ops::open::RootFs;
 
-pub(crate) fn tree(image: &str, rootfs: &RootFs, listing: &Listing, out: impl Write) -> io::Result<()> {
+pub(crate) fn tree(
+    image: &str,
+    rootfs: &RootFs,
+    listing: &Listing,
+    out: impl Write,
+) -> io::Result<()> {
     let files = Files {
         image,
         manifest: Manifest::of(&rootfs.manifest),
@@ -28,8 +33,14 @@ pub(crate) fn tree(image: &str, rootfs: &RootFs, listing: &Listing, out: impl Wr
     Document::new(files).write(out)
 }
 
-pub(crate) fn layer(image: &str, layer: &Descriptor, entries: &[&FileMetadata], out: impl Write) -> io::Result<()> {
-    let layer = Layer { media_type: &layer.media_type, digest: layer.digest.into(), size: layer.size };
+pub(crate) fn layer(
+    image: &str,
+    layer: &Descriptor,
+    entries: &[&FileMetadata],
+    out: impl Write,
+) -> io::Result<()> {
+    let layer =
+        Layer { media_type: &layer.media_type, digest: layer.digest.into(), size: layer.size };
     Document::new(LayerFiles { image, layer, entries: LayerEntries(entries) }).write(out)
 }
 

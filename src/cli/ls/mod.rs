@@ -138,7 +138,11 @@ pub(super) async fn run(args: LsArgs, verbosity: VerbosityArgs) -> Result<(), Cl
 }
 
 /// Opens a single layer, which need not be a complete file system.
-async fn open_one(image: &FoundImage, args: &LsArgs, number: usize) -> Result<(Descriptor, OpenLayer), CliError> {
+async fn open_one(
+    image: &FoundImage,
+    args: &LsArgs,
+    number: usize,
+) -> Result<(Descriptor, OpenLayer), CliError> {
     let FoundImage { name, source, root, index, caches, progress } = image;
     let read = &args.read;
     let platform = read.view.platform.platform.as_ref();
@@ -151,9 +155,14 @@ async fn open_one(image: &FoundImage, args: &LsArgs, number: usize) -> Result<(D
         found.chosen_fine = None;
     }
     let layers = found.layers.len();
-    let layer = found.layers.get(number).cloned().ok_or(OpenImageError::NoLayer { wanted: number, layers })?;
+    let layer = found
+        .layers
+        .get(number)
+        .cloned()
+        .ok_or(OpenImageError::NoLayer { wanted: number, layers })?;
     let fetch = DocumentFetch::default();
-    let opened = open_layers_of(source, &found, &trust, vec![layer.clone()], &fetch, caches, progress).await;
+    let opened =
+        open_layers_of(source, &found, &trust, vec![layer.clone()], &fetch, caches, progress).await;
     let open = opened.map_err(OpenImageError::from)?.swap_remove(0);
     tell_trust(name, trust.of(&layer.digest, open.how));
     Ok((layer, open))
@@ -163,8 +172,10 @@ async fn open_one(image: &FoundImage, args: &LsArgs, number: usize) -> Result<(D
 /// name are in the tar's order.
 fn entries<'a>(files: &'a [FileMetadata], path: &[u8]) -> Vec<&'a FileMetadata> {
     let wanted = clean(path);
-    let mut found: Vec<(Vec<&[u8]>, &FileMetadata)> =
-        (files.iter()).map(|file| (clean(&file.name), file)).filter(|(parts, _)| parts.starts_with(&wanted)).collect();
+    let mut found: Vec<(Vec<&[u8]>, &FileMetadata)> = (files.iter())
+        .map(|file| (clean(&file.name), file))
+        .filter(|(parts, _)| parts.starts_with(&wanted))
+        .collect();
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
     found.into_iter().map(|(_, file)| file).collect()
 }
@@ -203,8 +214,10 @@ fn below(tree: &Tree, path: &[u8], root: NodeId) -> Vec<(Vec<u8>, NodeId)> {
     let mut found = Vec::new();
     let mut ahead = vec![(path.to_vec(), root)];
     while let Some((path, directory)) = ahead.pop() {
-        let children: Vec<_> =
-            tree.children(directory).filter(|(_, child)| tree.node(*child).kind.is_directory()).collect();
+        let children: Vec<_> = tree
+            .children(directory)
+            .filter(|(_, child)| tree.node(*child).kind.is_directory())
+            .collect();
         ahead.extend(children.into_iter().rev().map(|(name, child)| (join(&path, name), child)));
         found.push((path, directory));
     }

@@ -85,7 +85,8 @@ fn rows(
         }
         return Ok(());
     }
-    let columns: Vec<Columns> = list.iter().map(|(_, id)| Columns::of_node(tree, *id, detail)).collect();
+    let columns: Vec<Columns> =
+        list.iter().map(|(_, id)| Columns::of_node(tree, *id, detail)).collect();
     let widths = Widths::of(&columns);
     for ((name, id), columns) in list.iter().zip(&columns) {
         let target = match &tree.node(*id).kind {
@@ -173,7 +174,8 @@ impl Columns {
         };
         let has_xattrs = file.pax.iter().any(|record| record.key.starts_with(b"SCHILY.xattr."));
         Columns {
-            mode: permissions(kind, (file.mode & 0o7777) as u32) + if has_xattrs { "+" } else { "" },
+            mode: permissions(kind, (file.mode & 0o7777) as u32)
+                + if has_xattrs { "+" } else { "" },
             links: String::new(),
             uid: file.uid.to_string(),
             gid: file.gid.to_string(),
@@ -188,8 +190,16 @@ struct Widths([usize; 5]);
 
 impl Widths {
     fn of(rows: &[Columns]) -> Widths {
-        let width = |column: fn(&Columns) -> &str| rows.iter().map(|row| column(row).len()).max().unwrap_or(0);
-        Widths([width(|r| &r.mode), width(|r| &r.links), width(|r| &r.uid), width(|r| &r.gid), width(|r| &r.size)])
+        let width = |column: fn(&Columns) -> &str| {
+            rows.iter().map(|row| column(row).len()).max().unwrap_or(0)
+        };
+        Widths([
+            width(|r| &r.mode),
+            width(|r| &r.links),
+            width(|r| &r.uid),
+            width(|r| &r.gid),
+            width(|r| &r.size),
+        ])
     }
 
     fn write(

@@ -79,7 +79,13 @@ pub(crate) struct ReportArgs {
 
     /// An HTML page, a summary as text, or the facts as JSON (docs/json.md) [default: text on a
     /// terminal, otherwise html]
-    #[arg(long, value_name = "FORMAT", env = "OCISEEK_FORMAT", value_enum, help_heading = "Output")]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "OCISEEK_FORMAT",
+        value_enum,
+        help_heading = "Output"
+    )]
     format: Option<ReportFormat>,
 
     /// Same as --format json
@@ -117,10 +123,14 @@ pub(super) async fn run(args: ReportArgs, verbosity: VerbosityArgs) -> Result<()
     let ending = args.file().and_then(|file| file.extension()).and_then(|ending| ending.to_str());
     match (format, ending) {
         (ReportFormat::Html, None) if args.output.is_none() && io::stdout().is_terminal() => {
-            return Err(CliError::Usage("a terminal does not show HTML: use --output FILE, or --text"));
+            return Err(CliError::Usage(
+                "a terminal does not show HTML: use --output FILE, or --text",
+            ));
         }
         (ReportFormat::Html, Some("pdf")) => {
-            return Err(CliError::Usage("the report is an HTML page: name it .html, and print it to PDF in a browser"));
+            return Err(CliError::Usage(
+                "the report is an HTML page: name it .html, and print it to PDF in a browser",
+            ));
         }
         (ReportFormat::Html, Some("json")) => return Err(CliError::Usage("for JSON, use --json")),
         (ReportFormat::Html, Some("txt")) => return Err(CliError::Usage("for text, use --text")),
@@ -136,7 +146,9 @@ pub(super) async fn run(args: ReportArgs, verbosity: VerbosityArgs) -> Result<()
     };
     let (found, image, documents) = display.during(&args.image.to_string(), opening).await?;
     let budget = found.source.budget().clone();
-    let facts = spawn_blocking(move || (Report::of(&image, &documents, reads.as_deref(), &budget), image)).await;
+    let facts =
+        spawn_blocking(move || (Report::of(&image, &documents, reads.as_deref(), &budget), image))
+            .await;
     let (facts, image) = facts.map_err(|error| CliError::Start(error.into()))?;
     let facts = facts?;
     let name = args.image.to_string();
@@ -149,7 +161,8 @@ pub(super) async fn run(args: ReportArgs, verbosity: VerbosityArgs) -> Result<()
     };
     match args.file() {
         Some(path) => {
-            std::fs::write(path, text).map_err(|source| CliError::Write { path: path.clone(), source })?;
+            std::fs::write(path, text)
+                .map_err(|source| CliError::Write { path: path.clone(), source })?;
             if !verbosity.quiet {
                 complain(&format!("wrote {}", safe(&path.display().to_string())));
             }
@@ -164,8 +177,10 @@ pub(super) async fn run(args: ReportArgs, verbosity: VerbosityArgs) -> Result<()
 
 fn profile(args: &ReportArgs) -> Result<Option<Vec<RecordedRead>>, CliError> {
     let Some(path) = &args.profile else { return Ok(None) };
-    let text = std::fs::read(path).map_err(|source| CliError::Read { path: path.clone(), source })?;
-    let reads = record::parse(&text).map_err(|source| CliError::Profile { path: path.clone(), source })?;
+    let text =
+        std::fs::read(path).map_err(|source| CliError::Read { path: path.clone(), source })?;
+    let reads =
+        record::parse(&text).map_err(|source| CliError::Profile { path: path.clone(), source })?;
     Ok(Some(reads))
 }
 
@@ -176,7 +191,8 @@ const BAR: u64 = 24;
 
 fn summary(image: &str, report: &Report, style: Style) -> String {
     let mut text = String::new();
-    let platform = report.platform.as_ref().map(|platform| format!(" {platform}")).unwrap_or_default();
+    let platform =
+        report.platform.as_ref().map(|platform| format!(" {platform}")).unwrap_or_default();
     let _ = writeln!(text, "{}", style.bold(&safe(&format!("{image}{platform}"))));
     let coverage = &report.coverage;
     let totals = &report.totals;
@@ -194,7 +210,11 @@ fn summary(image: &str, report: &Report, style: Style) -> String {
     }
     if totals.shadowed.bytes > 0 {
         let files = counted(totals.shadowed.files, "file", "files");
-        let _ = writeln!(text, "  {} in {files} that layers above replace or remove", human(totals.shadowed.bytes));
+        let _ = writeln!(
+            text,
+            "  {} in {files} that layers above replace or remove",
+            human(totals.shadowed.bytes)
+        );
     }
     if let Err(why) = &report.index {
         let _ = writeln!(text, "  {} {}", style.yellow("note:"), safe(&why.to_string()));
@@ -237,7 +257,8 @@ fn layers(text: &mut String, report: &Report, style: Style) {
         );
     }
     if report.layers_left_out > 0 {
-        let layers = counted(report.layers_left_out as u64, "smaller layer is", "smaller layers are");
+        let layers =
+            counted(report.layers_left_out as u64, "smaller layer is", "smaller layers are");
         let _ = writeln!(text, "  {layers} not shown");
     }
 }
@@ -272,13 +293,18 @@ impl fmt::Display for Percent {
 fn shares(parts: &[u64]) -> Vec<Percent> {
     let all: u128 = parts.iter().map(|&part| u128::from(part)).sum();
     let scaled = |part: u64| u128::from(part) * 1000;
-    let mut tenths: Vec<u64> = parts.iter().map(|&part| (scaled(part) / all.max(1)) as u64).collect();
+    let mut tenths: Vec<u64> =
+        parts.iter().map(|&part| (scaled(part) / all.max(1)) as u64).collect();
     let missing = if all == 0 { 0 } else { 1000 - tenths.iter().sum::<u64>() };
     let mut by_loss: Vec<usize> = (0..parts.len()).collect();
     by_loss.sort_by_key(|&place| std::cmp::Reverse(scaled(parts[place]) % all.max(1)));
     by_loss.iter().take(missing as usize).for_each(|&place| tenths[place] += 1);
     let is_part = |part: u64| part > 0 && u128::from(part) < all;
-    tenths.into_iter().zip(parts).map(|(tenths, &part)| Percent { tenths, is_part: is_part(part) }).collect()
+    tenths
+        .into_iter()
+        .zip(parts)
+        .map(|(tenths, &part)| Percent { tenths, is_part: is_part(part) })
+        .collect()
 }
 
 /// The share of each shown layer in the image. A blob counts once.
@@ -299,14 +325,19 @@ mod tests {
 
     #[test]
     fn shares_add_up_to_100() {
-        let shown = |parts: &[u64]| shares(parts).iter().map(Percent::to_string).collect::<Vec<_>>();
+        let shown =
+            |parts: &[u64]| shares(parts).iter().map(Percent::to_string).collect::<Vec<_>>();
         assert_eq!(shown(&[896_900, 103_100]), ["89.7%", "10.3%"]);
         assert_eq!(shown(&[1, 1, 1]), ["33.4%", "33.3%", "33.3%"]);
         assert_eq!(shown(&[0, 5]), ["0%", "100%"]);
         assert_eq!(shown(&[1, 1_000_000]), ["less than 0.1%", "more than 99.9%"]);
         assert_eq!(shown(&[0, 0]), ["0%", "0%"]);
         for parts in [&[3, 5, 7, 11, 13][..], &[u64::MAX, u64::MAX, 1], &[7; 23]] {
-            assert_eq!(shares(parts).iter().map(|share| share.tenths).sum::<u64>(), 1000, "{parts:?}");
+            assert_eq!(
+                shares(parts).iter().map(|share| share.tenths).sum::<u64>(),
+                1000,
+                "{parts:?}"
+            );
         }
     }
 }

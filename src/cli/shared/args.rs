@@ -98,7 +98,9 @@ impl IndexName {
     ) -> Result<Digest, CliError> {
         Ok(match self {
             IndexName::Digest(digest) => *digest,
-            IndexName::Start(start) => index_starting_with(start, source, root, wanted, progress).await?,
+            IndexName::Start(start) => {
+                index_starting_with(start, source, root, wanted, progress).await?
+            }
         })
     }
 }
@@ -201,7 +203,12 @@ pub(crate) struct BuildArgs {
     /// The tool name recorded in each ztoc and in the index
     ///
     /// With 'AWS SOCI CLI v0.2' and equal sizes, the digests match those of the soci tool.
-    #[arg(long, value_name = "TEXT", env = "OCISEEK_BUILD_TOOL_IDENTIFIER", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        env = "OCISEEK_BUILD_TOOL_IDENTIFIER",
+        hide_short_help = true
+    )]
     #[arg(default_value = ociseek_ops::TOOL_IDENTIFIER, value_parser = parse::tool_identifier)]
     pub build_tool_identifier: String,
 }
@@ -225,7 +232,13 @@ pub(crate) struct CacheArgs {
 
     /// Maximum size of the ztoc cache; the least recently used entries are removed first. 0
     /// disables it
-    #[arg(long, value_name = "SIZE", env = "OCISEEK_ZTOC_CACHE_SIZE", default_value = "1GiB", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        env = "OCISEEK_ZTOC_CACHE_SIZE",
+        default_value = "1GiB",
+        hide_short_help = true
+    )]
     pub ztoc_cache_size: ByteSize,
 
     /// Do not read or write the cache
@@ -286,11 +299,23 @@ pub(crate) struct RegistryArgs {
     /// Client certificate (PEM), for one registry only [default: certs.d/HOST[:PORT]/*.cert]
     ///
     /// It is sent only to the registry itself, not to hosts it redirects to.
-    #[arg(long, value_name = "FILE", env = "OCISEEK_CLIENT_CERT", requires = "client_key", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "OCISEEK_CLIENT_CERT",
+        requires = "client_key",
+        hide_short_help = true
+    )]
     pub client_cert: Option<PathBuf>,
 
     /// Private key of --client-cert (PEM)
-    #[arg(long, value_name = "FILE", env = "OCISEEK_CLIENT_KEY", requires = "client_cert", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "OCISEEK_CLIENT_KEY",
+        requires = "client_cert",
+        hide_short_help = true
+    )]
     pub client_key: Option<PathBuf>,
 
     /// Skip TLS verification (insecure: allows man-in-the-middle attacks)
@@ -352,12 +377,22 @@ pub(crate) struct NodeLoginArgs {
     ///
     /// As kubelet's option of the same name: programs that get a login for the registries of the
     /// node's cloud. Providers that want the service account of a pod are asked without one.
-    #[arg(long, value_name = "PATH", env = "OCISEEK_IMAGE_CREDENTIAL_PROVIDER_CONFIG", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "OCISEEK_IMAGE_CREDENTIAL_PROVIDER_CONFIG",
+        hide_short_help = true
+    )]
     #[arg(requires = "image_credential_provider_bin_dir", conflicts_with_all = ["creds", "authfile"])]
     pub image_credential_provider_config: Option<PathBuf>,
 
     /// The folder of the programs that --image-credential-provider-config names
-    #[arg(long, value_name = "DIR", env = "OCISEEK_IMAGE_CREDENTIAL_PROVIDER_BIN_DIR", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "OCISEEK_IMAGE_CREDENTIAL_PROVIDER_BIN_DIR",
+        hide_short_help = true
+    )]
     #[arg(requires = "image_credential_provider_config")]
     pub image_credential_provider_bin_dir: Option<PathBuf>,
 
@@ -366,7 +401,13 @@ pub(crate) struct NodeLoginArgs {
     ///
     /// Usually /etc/containerd/certs.d. May be several with colons in between, as in containerd's
     /// config_path. Logins are never sent to another host than their own.
-    #[arg(long, value_name = "DIR", env = "OCISEEK_HOSTS_DIR", hide_short_help = true, help_heading = "Registry")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "OCISEEK_HOSTS_DIR",
+        hide_short_help = true,
+        help_heading = "Registry"
+    )]
     pub hosts_dir: Option<PathBuf>,
 }
 

@@ -20,7 +20,10 @@ pub(crate) fn dir(args: &CacheDirArgs) -> Option<PathBuf> {
 }
 
 /// The caches for reading images: of ztocs and of decoded spans.
-pub(crate) async fn reading(args: &ReadCacheArgs, progress: &Arc<dyn Progress>) -> Result<Caches, CliError> {
+pub(crate) async fn reading(
+    args: &ReadCacheArgs,
+    progress: &Arc<dyn Progress>,
+) -> Result<Caches, CliError> {
     let dir = if args.cache.no_cache { None } else { dir(&args.cache.dir) };
     let max = args.cache_size.0;
     let ztocs = args.cache.ztoc_cache_size.0;
@@ -40,5 +43,7 @@ pub(crate) async fn ztocs(args: &CacheArgs, progress: &Arc<dyn Progress>) -> Opt
     let dir = dir(&args.dir);
     let max = args.ztoc_cache_size.0;
     let progress = Arc::clone(progress);
-    tokio::task::spawn_blocking(move || ZtocCache::with_limit(dir.as_deref(), max, progress)).await.ok()
+    tokio::task::spawn_blocking(move || ZtocCache::with_limit(dir.as_deref(), max, progress))
+        .await
+        .ok()
 }

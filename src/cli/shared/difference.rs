@@ -47,7 +47,8 @@ pub(crate) struct DifferenceJson {
 
 impl From<&Difference> for DifferenceJson {
     fn from(difference: &Difference) -> DifferenceJson {
-        let (entry, name) = difference.entry().map_or((None, None), |(entry, name)| (entry, Some(name)));
+        let (entry, name) =
+            difference.entry().map_or((None, None), |(entry, name)| (entry, Some(name)));
         let (name, name_b64) = name.map_or((None, None), utf8);
         DifferenceJson {
             code: difference.code().word(),
@@ -78,7 +79,9 @@ impl From<&DocumentChange> for DifferenceJson {
 const SHOWN: usize = 10;
 
 /// The kinds and texts to print: the first ones of each kind, and finally the number of the others.
-pub(crate) fn shown<'a>(findings: impl IntoIterator<Item = (&'a str, String)>) -> Vec<(&'a str, String)> {
+pub(crate) fn shown<'a>(
+    findings: impl IntoIterator<Item = (&'a str, String)>,
+) -> Vec<(&'a str, String)> {
     let mut lines = Vec::new();
     let mut of_kind: BTreeMap<&str, usize> = BTreeMap::new();
     for (kind, text) in findings {
@@ -100,9 +103,13 @@ mod tests {
 
     #[test]
     fn the_first_of_each_kind_is_shown_with_a_count_of_the_rest() {
-        let lines = shown((0..25).map(|i| (if i % 5 == 0 { "rare" } else { "many" }, i.to_string())));
+        let lines =
+            shown((0..25).map(|i| (if i % 5 == 0 { "rare" } else { "many" }, i.to_string())));
         assert_eq!(lines.iter().filter(|(kind, _)| *kind == "rare").count(), 5);
         assert_eq!(lines.len(), 5 + SHOWN + 1);
-        assert_eq!(lines.last().map(|(kind, text)| (*kind, text.starts_with("and 10 more"))), Some(("many", true)));
+        assert_eq!(
+            lines.last().map(|(kind, text)| (*kind, text.starts_with("and 10 more"))),
+            Some(("many", true))
+        );
     }
 }

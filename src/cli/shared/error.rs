@@ -64,7 +64,9 @@ pub(crate) enum CliError {
     /// The name of a destination without a tag, and the tag to use.
     #[error("the destination {place} has no tag: write {place}:{tag}")]
     NoTag { place: String, tag: String },
-    #[error("{0} is not pushed: its layers are not compressed, and registries store layers as they get them")]
+    #[error(
+        "{0} is not pushed: its layers are not compressed, and registries store layers as they get them"
+    )]
     PushSaved(String),
     /// Some images failed. Each failure was already reported.
     #[error("{failed} of {all} images failed")]

@@ -40,7 +40,9 @@ pub(super) fn hint(error: &CliError) -> Option<String> {
     if is_over_budget(error) {
         let raise = "raise --max-memory (OCISEEK_MAX_MEMORY) if you trust the image";
         return Some(match error {
-            CliError::Copy(_) => format!("{raise}, or leave out what refers to it with --no-referrers"),
+            CliError::Copy(_) => {
+                format!("{raise}, or leave out what refers to it with --no-referrers")
+            }
             _ => raise.to_owned(),
         });
     }
@@ -140,7 +142,9 @@ fn own_hint(error: &CliError) -> Option<String> {
 
 /// Whether the memory limit for an image was exceeded.
 fn is_over_budget(error: &(dyn Error + 'static)) -> bool {
-    sources(error).any(|cause| cause.is::<OverBudget>() || cause.downcast_ref().is_some_and(StoreError::is_over_budget))
+    sources(error).any(|cause| {
+        cause.is::<OverBudget>() || cause.downcast_ref().is_some_and(StoreError::is_over_budget)
+    })
 }
 
 pub(crate) fn index_hint(error: &IndexError) -> Option<String> {
@@ -184,7 +188,11 @@ pub(crate) fn convert_hint(error: &ConvertError) -> Option<String> {
 /// An existing index is checked as it is.
 fn refused_hint(refused: &RefusedImage) -> Option<String> {
     let stays = |m: &RefusedManifest| m.stays.is_some() && !m.shortfalls.is_empty();
-    refused.manifests.iter().any(stays).then(|| "--existing replace rebuilds the existing index".into())
+    refused
+        .manifests
+        .iter()
+        .any(stays)
+        .then(|| "--existing replace rebuilds the existing index".into())
 }
 
 fn open_hint(error: &OpenImageError) -> Option<String> {
@@ -201,7 +209,8 @@ fn delete_hint(error: &StoreError) -> Option<String> {
         // GitHub and Docker Hub answer 405, Quay and Harbor 403 to logins that may only push,
         // Google 400 and 409 for a manifest that a tag or an index still names.
         StoreError::Registry(error)
-            if error.refused_method() == Some("DELETE") && matches!(error.status(), Some(400 | 409 | 412)) =>
+            if error.refused_method() == Some("DELETE")
+                && matches!(error.status(), Some(400 | 409 | 412)) =>
         {
             Some(format!(
                 "{} does not delete a manifest that a tag or an image index still names, or that is immutable: \
@@ -210,7 +219,8 @@ fn delete_hint(error: &StoreError) -> Option<String> {
             ))
         }
         StoreError::Registry(error)
-            if error.refused_method() == Some("DELETE") && matches!(error.status(), Some(401 | 403)) =>
+            if error.refused_method() == Some("DELETE")
+                && matches!(error.status(), Some(401 | 403)) =>
         {
             Some(format!(
                 "{} does not let this login delete manifests: use one that may, or the registry's own tool",
@@ -248,8 +258,12 @@ fn discover_hint(error: &DiscoverError) -> Option<String> {
 
 fn resolve_hint(error: &ResolveError) -> Option<String> {
     match error {
-        ResolveError::Lost { is_enabled, .. } => Some(lost_hint(*is_enabled, "ociseek convert ORIGINAL NAME")),
-        ResolveError::NoPlatform { .. } => Some("choose one of the image's platforms with --platform".into()),
+        ResolveError::Lost { is_enabled, .. } => {
+            Some(lost_hint(*is_enabled, "ociseek convert ORIGINAL NAME"))
+        }
+        ResolveError::NoPlatform { .. } => {
+            Some("choose one of the image's platforms with --platform".into())
+        }
         _ => None,
     }
 }
@@ -258,7 +272,9 @@ fn resolve_hint(error: &ResolveError) -> Option<String> {
 /// SOCI-enabled image.
 fn lost_hint(is_enabled: bool, convert: &str) -> String {
     if is_enabled {
-        format!("to repair it, run this with the original image and the options that it was made with: {convert}")
+        format!(
+            "to repair it, run this with the original image and the options that it was made with: {convert}"
+        )
     } else {
         "push the image again, or choose another of its platforms with --platform".to_owned()
     }
@@ -369,9 +385,11 @@ fn bundle_hint(error: &BundleError) -> Option<String> {
 /// helps.
 pub(crate) fn to_index(image: &ImageName, why: &NoIndex) -> Option<String> {
     match why {
-        NoIndex::Possible => {
-            Some(format!("ociseek convert {} {}", quoted_name(image), quoted(new_name(image).as_bytes())))
-        }
+        NoIndex::Possible => Some(format!(
+            "ociseek convert {} {}",
+            quoted_name(image),
+            quoted(new_name(image).as_bytes())
+        )),
         NoIndex::Impossible { has_large_zstd: true, .. } => Some(WITH_GZIP.into()),
         NoIndex::Small | NoIndex::Impossible { .. } => None,
     }
@@ -406,7 +424,9 @@ pub(crate) fn new_name(image: &ImageName) -> String {
         }
         ImageName::Layout { dir, select } => match select {
             ImageSelector::Tag(tag) => format!("oci:{}:{tag}-soci", dir.display()),
-            ImageSelector::Digest(digest) => format!("oci:{}:{}-soci", dir.display(), digest.short()),
+            ImageSelector::Digest(digest) => {
+                format!("oci:{}:{}-soci", dir.display(), digest.short())
+            }
             ImageSelector::Any => format!("oci:{}:soci", dir.display()),
         },
         ImageName::Archive { file, .. } | ImageName::Saved { file, .. } => layout(file),
@@ -465,7 +485,8 @@ mod tests {
         for error in errors {
             assert_eq!(hint(&error), wanted, "{error:?}");
         }
-        let memory = StoreError::from(OverBudget { what: "layer".into(), needed: 2, used: 0, limit: 1 });
+        let memory =
+            StoreError::from(OverBudget { what: "layer".into(), needed: 2, used: 0, limit: 1 });
         let memory = hint(&ConvertError::Find(memory).into());
         assert!(memory.is_some_and(|hint| hint.contains("--max-memory")));
     }

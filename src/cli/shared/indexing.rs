@@ -51,11 +51,14 @@ impl FromStr for KindArg {
 
     fn from_str(text: &str) -> Result<KindArg, String> {
         let text = text.trim();
-        let (name, tag) = text.split_once('=').map_or((text, None), |(name, tag)| (name, Some(tag)));
+        let (name, tag) =
+            text.split_once('=').map_or((text, None), |(name, tag)| (name, Some(tag)));
         match (&*name.to_ascii_lowercase(), tag) {
             ("v1", None) => Ok(KindArg::V1),
             ("fine", None) => Ok(KindArg::Fine),
-            ("v2", None | Some("")) => Err("version 2 needs a tag: v2=TAG, such as 'v2={tag}-soci'".into()),
+            ("v2", None | Some("")) => {
+                Err("version 2 needs a tag: v2=TAG, such as 'v2={tag}-soci'".into())
+            }
             ("v2", Some(tag)) => tag.parse().map(KindArg::V2).map_err(|error| format!("{error}")),
             _ => Err("expected v1, v2=TAG or fine".into()),
         }
@@ -198,8 +201,10 @@ impl PrefetchArgs {
         let mut list = PrefetchList::default();
         self.prefetch_file.iter().for_each(|path| list.add_path(path));
         for path in self.prefetch_list.iter().chain(&self.profile) {
-            let text = std::fs::read(path).map_err(|source| CliError::Read { path: path.clone(), source })?;
-            list.add_file(&text).map_err(|source| CliError::Prefetch { path: path.clone(), source })?;
+            let text = std::fs::read(path)
+                .map_err(|source| CliError::Read { path: path.clone(), source })?;
+            list.add_file(&text)
+                .map_err(|source| CliError::Prefetch { path: path.clone(), source })?;
         }
         Ok((!list.is_empty()).then(|| Arc::new(list)))
     }
@@ -339,15 +344,25 @@ impl UnattendedArgs {
 }
 
 pub(crate) fn layer_options(build: &BuildArgs) -> LayerOptions {
-    LayerOptions { span_size: build.span_size, build_tool_identifier: build.build_tool_identifier.clone(), fine: false }
+    LayerOptions {
+        span_size: build.span_size,
+        build_tool_identifier: build.build_tool_identifier.clone(),
+        fine: false,
+    }
 }
 
 /// The images of --reuse-from. Prints a warning for each image that cannot be opened.
-pub(crate) async fn named(images: &Images, names: &[ImageName], progress: &Arc<dyn Progress>) -> Vec<ReuseSource> {
+pub(crate) async fn named(
+    images: &Images,
+    names: &[ImageName],
+    progress: &Arc<dyn Progress>,
+) -> Vec<ReuseSource> {
     let mut found = Vec::with_capacity(names.len());
     for name in names {
         match images.open(name).await {
-            Ok((source, target)) => found.push(ReuseSource { name: name.to_string().into(), source, target }),
+            Ok((source, target)) => {
+                found.push(ReuseSource { name: name.to_string().into(), source, target })
+            }
             Err(error) => {
                 let why = format!("cannot reuse anything from {name}: {}", causes(&error));
                 progress.report(ProgressEvent::Warning(why));

@@ -148,7 +148,10 @@ impl DigestText {
 
 /// A word of an enumeration as it appears in the documents.
 pub(crate) fn word(word: impl Serialize) -> String {
-    serde_json::to_value(word).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
+    serde_json::to_value(word)
+        .ok()
+        .and_then(|word| word.as_str().map(str::to_owned))
+        .unwrap_or_default()
 }
 
 pub(crate) fn digests<'a>(digests: impl IntoIterator<Item = &'a Digest>) -> Vec<DigestText> {
@@ -375,12 +378,22 @@ pub(crate) struct ConsumerJson {
 impl ConsumerJson {
     pub(crate) fn each(inspected: &InspectedImage) -> Vec<ConsumerJson> {
         let indexes = &inspected.image.indexes;
-        inspected.verdicts().iter().map(|(consumer, verdict)| ConsumerJson::of(consumer, verdict, indexes)).collect()
+        inspected
+            .verdicts()
+            .iter()
+            .map(|(consumer, verdict)| ConsumerJson::of(consumer, verdict, indexes))
+            .collect()
     }
 
-    fn of(consumer: consumer::Consumer, verdict: Verdict, indexes: &[FoundIndexRef]) -> ConsumerJson {
+    fn of(
+        consumer: consumer::Consumer,
+        verdict: Verdict,
+        indexes: &[FoundIndexRef],
+    ) -> ConsumerJson {
         let (index, coverage, reason) = match verdict {
-            Verdict::Lazy { index, version, coverage } => (Some((index, version)), Some(coverage), None),
+            Verdict::Lazy { index, version, coverage } => {
+                (Some((index, version)), Some(coverage), None)
+            }
             Verdict::Whole(reason) => (None, None, Some(reason)),
         };
         ConsumerJson {

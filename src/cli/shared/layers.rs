@@ -11,10 +11,17 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::coverage::Coverage;
 use ociseek_format::image::prefetch::{SpanRange, count};
 use ociseek_ops::index::{
-    self, LayerOutcome, LayerReport, LeftOutReason, Origin, PrefetchedLayer, RefusedImage, Shortfall,
+    self, LayerOutcome, LayerReport, LeftOutReason, Origin, PrefetchedLayer, RefusedImage,
+    Shortfall,
 };
 
-pub(crate) fn heading(text: &mut String, image: &str, platform: Option<&str>, manifest: &Digest, style: Style) {
+pub(crate) fn heading(
+    text: &mut String,
+    image: &str,
+    platform: Option<&str>,
+    manifest: &Digest,
+    style: Style,
+) {
     let platform = platform.unwrap_or("unknown platform");
     let _ = writeln!(text, "{} {}", style.bold(&safe(image)), style.bold(&safe(platform)));
     let _ = writeln!(text, "  manifest {manifest}");
@@ -27,7 +34,8 @@ pub(crate) fn layers(text: &mut String, layers: &[LayerReport], style: Style) {
         return;
     }
     let rows: Vec<Option<[String; 5]>> = layers.iter().map(columns).collect();
-    let width = |column: usize| rows.iter().flatten().map(|row| row[column].len()).max().unwrap_or(0);
+    let width =
+        |column: usize| rows.iter().flatten().map(|row| row[column].len()).max().unwrap_or(0);
     let widths: [usize; 4] = std::array::from_fn(width);
     for (layer, row) in layers.iter().zip(&rows) {
         let digest = layer.descriptor.digest.short();
@@ -120,7 +128,9 @@ pub(crate) fn large_ztocs(text: &mut String, layers: &[LayerReport], style: Styl
 }
 
 pub(crate) fn why_nothing(layers: &[LayerReport]) -> &'static str {
-    let small = |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::Small { .. }));
+    let small = |layer: &LayerReport| {
+        matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::Small { .. }))
+    };
     match layers {
         [] => "the image has no layers",
         layers if layers.iter().all(small) => {
@@ -138,8 +148,12 @@ pub(crate) fn reason(left_out: &LeftOutReason) -> String {
         LeftOutReason::Mislabelled { reason } => (*reason).to_owned(),
         LeftOutReason::Unservable(verdict) => verdict.reason.clone(),
         LeftOutReason::NotListed => "the existing index has no ztoc for it".to_owned(),
-        LeftOutReason::Unopened => "the existing index has a ztoc for it that no reader can open".to_owned(),
-        LeftOutReason::OutOfTime { stuck: false } => "timed out; run it again to continue".to_owned(),
+        LeftOutReason::Unopened => {
+            "the existing index has a ztoc for it that no reader can open".to_owned()
+        }
+        LeftOutReason::OutOfTime { stuck: false } => {
+            "timed out; run it again to continue".to_owned()
+        }
         LeftOutReason::OutOfTime { stuck: true } => {
             "timed out before any layer was done; use a longer --timeout".to_owned()
         }
@@ -182,10 +196,16 @@ pub(crate) fn refused(image: &str, refused: &RefusedImage, style: Style) -> Stri
 /// All unmet requirements, one per line.
 pub(crate) fn shortfalls(refused: &RefusedImage) -> Vec<String> {
     let line = |platform: &Option<String>, shortfall: &Shortfall| {
-        safe(&format!("{}: {}", platform.as_deref().unwrap_or("unknown platform"), shortfall_text(shortfall)))
+        safe(&format!(
+            "{}: {}",
+            platform.as_deref().unwrap_or("unknown platform"),
+            shortfall_text(shortfall)
+        ))
     };
     let manifests = refused.manifests.iter();
-    manifests.flat_map(|m| m.shortfalls.iter().map(move |shortfall| line(&m.platform, shortfall))).collect()
+    manifests
+        .flat_map(|m| m.shortfalls.iter().map(move |shortfall| line(&m.platform, shortfall)))
+        .collect()
 }
 
 /// A layer of an indexed image.
@@ -352,18 +372,21 @@ struct Missing {
 
 impl Prefetched {
     pub(crate) fn of(prefetched: &index::PrefetchSummary) -> Prefetched {
-        let layer = |PrefetchedLayer { layer, artifact, spans, bytes }: &PrefetchedLayer| ListedLayer {
-            layer: layer.into(),
-            artifact: artifact.into(),
-            spans: count(spans),
-            ranges: span_ranges(spans),
-            bytes: *bytes,
-        };
+        let layer =
+            |PrefetchedLayer { layer, artifact, spans, bytes }: &PrefetchedLayer| ListedLayer {
+                layer: layer.into(),
+                artifact: artifact.into(),
+                spans: count(spans),
+                ranges: span_ranges(spans),
+                bytes: *bytes,
+            };
         let missing = prefetched.missing.iter();
         Prefetched {
             carried_over: prefetched.carried_over,
             layers: prefetched.layers.iter().map(layer).collect(),
-            missing: missing.map(|m| Missing { path: m.path.clone(), reason: m.reason.clone() }).collect(),
+            missing: missing
+                .map(|m| Missing { path: m.path.clone(), reason: m.reason.clone() })
+                .collect(),
         }
     }
 }
@@ -382,7 +405,9 @@ pub(crate) fn prefetch_line(text: &mut String, prefetched: Option<&index::Prefet
 
 /// A summary of the lists of some layers: their spans and bytes.
 pub(crate) fn prefetch_summary<'a>(layers: impl Iterator<Item = (&'a [SpanRange], u64)>) -> String {
-    let sum = |(of, spans, bytes), (list, more): (&[SpanRange], u64)| (of + 1, spans + count(list), bytes + more);
+    let sum = |(of, spans, bytes), (list, more): (&[SpanRange], u64)| {
+        (of + 1, spans + count(list), bytes + more)
+    };
     let (of, spans, bytes) = layers.fold((0, 0, 0), sum);
     let spans = counted(spans, "span", "spans");
     let of = counted(of, "layer", "layers");

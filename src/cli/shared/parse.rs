@@ -30,12 +30,18 @@ pub(crate) fn span_size(text: &str) -> Result<SpanSize, String> {
     match text.parse::<ByteSize>().map_err(|e| e.to_string())?.0 {
         size if size < LEAST_SPAN => {
             let meant = match text.parse::<u64>() {
-                Ok(number @ 1..=1024) => format!("; {number} is a number of bytes, did you mean {number}MiB?"),
+                Ok(number @ 1..=1024) => {
+                    format!("; {number} is a number of bytes, did you mean {number}MiB?")
+                }
                 _ => String::new(),
             };
-            Err(format!("must be at least 16KiB, because each span takes 32 KiB of the ztoc{meant}"))
+            Err(format!(
+                "must be at least 16KiB, because each span takes 32 KiB of the ztoc{meant}"
+            ))
         }
-        size => SpanSize::new(size).filter(|_| size <= 1 << 40).ok_or_else(|| "must be at most 1024GiB".into()),
+        size => SpanSize::new(size)
+            .filter(|_| size <= 1 << 40)
+            .ok_or_else(|| "must be at most 1024GiB".into()),
     }
 }
 
@@ -80,7 +86,9 @@ pub(crate) fn duration_of(
 }
 
 fn seconds(text: &str) -> Result<u64, String> {
-    let wrong = || "expected seconds, or a number with a unit (s, m, h or d), such as 90s or 10m".to_owned();
+    let wrong = || {
+        "expected seconds, or a number with a unit (s, m, h or d), such as 90s or 10m".to_owned()
+    };
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let number = text.strip_suffix(unit).unwrap_or(text);
     let seconds: u64 = match unit {
@@ -93,7 +101,11 @@ fn seconds(text: &str) -> Result<u64, String> {
     if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
         return Err(wrong());
     }
-    number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)).ok_or_else(|| "too long".into())
+    number
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(seconds))
+        .ok_or_else(|| "too long".into())
 }
 
 /// `IP:PORT`, to listen on.
@@ -113,20 +125,30 @@ pub(crate) fn since(text: &str) -> Result<i64, String> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         return Ok(i64::try_from(now.saturating_sub(ago).as_secs()).unwrap_or(i64::MAX));
     }
-    let time = Time::from_rfc3339(text).or_else(|| Time::from_rfc3339(&format!("{text}T00:00:00Z")));
-    time.map(|time| time.seconds)
-        .ok_or_else(|| "expected a date such as 2026-01-31, or a duration such as 12h or 30d".into())
+    let time =
+        Time::from_rfc3339(text).or_else(|| Time::from_rfc3339(&format!("{text}T00:00:00Z")));
+    time.map(|time| time.seconds).ok_or_else(|| {
+        "expected a date such as 2026-01-31, or a duration such as 12h or 30d".into()
+    })
 }
 
 /// The number of an AWS account.
 pub(crate) fn aws_account(text: &str) -> Result<String, String> {
-    if is_account(text) { Ok(text.to_owned()) } else { Err("expected a 12-digit account ID".into()) }
+    if is_account(text) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected a 12-digit account ID".into())
+    }
 }
 
 /// A registry without a repository.
 pub(crate) fn registry(text: &str) -> Result<String, String> {
     let registry = text.to_ascii_lowercase();
-    if is_canonical_registry(&registry) { Ok(registry) } else { Err(format!("expected {CANONICAL_REGISTRY}")) }
+    if is_canonical_registry(&registry) {
+        Ok(registry)
+    } else {
+        Err(format!("expected {CANONICAL_REGISTRY}"))
+    }
 }
 
 /// A percentage with at most two decimals, such as `80%`, `99.5%` or `80`.
@@ -162,7 +184,8 @@ pub(crate) fn one_platform(text: &str) -> Result<Platform, String> {
 /// A digest, or the first digits of one.
 pub(crate) fn start_of_digest(text: &str) -> Result<String, String> {
     let digits = text.strip_prefix("sha256:").unwrap_or(text);
-    let is_digits = digits.len() >= LEAST_DIGITS && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let is_digits = digits.len() >= LEAST_DIGITS
+        && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     if is_digits || text.parse::<Digest>().is_ok() {
         Ok(text.to_owned())
     } else {
@@ -179,11 +202,15 @@ pub(crate) fn destination(text: &str) -> Result<ImageName, String> {
         ImageName::Registry(_) if is_archive(text) => {
             Err("archives are read-only: write to a registry or a layout, oci:DIR".into())
         }
-        ImageName::Registry(image) if image.digest.is_none() && !last.contains(':') => Err(if text.contains('/') {
-            format!("the tag is missing: write {text}:TAG")
-        } else {
-            format!("the tag is missing: write {text}:TAG, or REPOSITORY:{last} if {last} is the tag")
-        }),
+        ImageName::Registry(image) if image.digest.is_none() && !last.contains(':') => {
+            Err(if text.contains('/') {
+                format!("the tag is missing: write {text}:TAG")
+            } else {
+                format!(
+                    "the tag is missing: write {text}:TAG, or REPOSITORY:{last} if {last} is the tag"
+                )
+            })
+        }
         _ => Ok(name),
     }
 }
@@ -213,8 +240,13 @@ mod tests {
         }
         assert!(span_size("4").is_err_and(|why| why.ends_with("did you mean 4MiB?")));
         assert!(span_size("1025GiB").is_err());
-        for (text, want) in [("80%", "80%"), ("80", "80%"), ("99.5%", "99.5%"), ("0.25%", "0.25%"), ("100.00", "100%")]
-        {
+        for (text, want) in [
+            ("80%", "80%"),
+            ("80", "80%"),
+            ("99.5%", "99.5%"),
+            ("0.25%", "0.25%"),
+            ("100.00", "100%"),
+        ] {
             assert_eq!(share(text).map(|share| share.to_string()).as_deref(), Ok(want));
         }
         for text in ["", "%", "0.8", "101", "100.01%", "-1", "+1", "1.234", "80 %x", "1e2", "."] {
@@ -223,7 +255,10 @@ mod tests {
         assert!(tool_identifier("").is_err());
         assert!(tool_identifier("a\nb").is_err());
         assert!(one_platform("linux/amd64").is_ok() && one_platform("linux").is_err());
-        assert!(one_platform("linux/amd64,linux/arm64").is_err_and(|text| text.contains("several platforms")));
+        assert!(
+            one_platform("linux/amd64,linux/arm64")
+                .is_err_and(|text| text.contains("several platforms"))
+        );
         assert_eq!(tool_identifier("AWS SOCI CLI v0.2").as_deref(), Ok("AWS SOCI CLI v0.2"));
         assert_eq!(layout_dir("oci:some/dir:x"), Ok(PathBuf::from("some/dir:x")));
         assert!(layout_dir("some/dir").is_err());
@@ -243,14 +278,30 @@ mod tests {
         assert_eq!(registry("Localhost:5000").as_deref(), Ok("localhost:5000"));
         assert!(registry("http://x").is_err());
         assert!(registry("Registry").is_err());
-        for (text, seconds) in
-            [("1", 1), ("30", 30), ("1s", 1), ("90s", 90), ("10m", 600), ("2h", 7200), ("30d", 2_592_000)]
-        {
+        for (text, seconds) in [
+            ("1", 1),
+            ("30", 30),
+            ("1s", 1),
+            ("90s", 90),
+            ("10m", 600),
+            ("2h", 7200),
+            ("30d", 2_592_000),
+        ] {
             assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
         }
-        for bad in
-            ["", "s", "0", "0s", "-1s", "+1s", "1.5h", "1 s", "1é", "99999999999999999999s", "999999999999999999d"]
-        {
+        for bad in [
+            "",
+            "s",
+            "0",
+            "0s",
+            "-1s",
+            "+1s",
+            "1.5h",
+            "1 s",
+            "1é",
+            "99999999999999999999s",
+            "999999999999999999d",
+        ] {
             assert!(duration(bad).is_err(), "{bad}");
         }
     }

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle as BarStyle};
+use indicatif::{
+    MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle as BarStyle,
+};
 
 use super::size::{about, duration, human, rate};
 use super::terminal::{Style, complain, new_bars, quoted, safe, set_bars};
@@ -166,7 +168,8 @@ impl Bars {
         let mut state = self.lock();
         if state.whole.is_none() && !state.image.is_empty() {
             let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-            let spinner = spinner.with_style(BarStyle::default_spinner()).with_message("reading manifests");
+            let spinner =
+                spinner.with_style(BarStyle::default_spinner()).with_message("reading manifests");
             state.whole = Some(self.show(spinner));
         }
     }
@@ -272,16 +275,20 @@ fn bar_style(figures: &str) -> BarStyle {
     let known = |state: &ProgressState| state.pos() > 0 && state.elapsed() >= MEASURED;
     // The spaces at the end leave room for the ^C that a terminal echoes. A wrapped line could not
     // be cleared.
-    BarStyle::with_template(&format!("{{msg:12}} [{{wide_bar}}] {{bytes:>10}}/{{total_bytes:10}} {figures}   "))
-        .unwrap_or_else(|_| BarStyle::default_bar())
-        .with_key("rate", move |state: &ProgressState, to: &mut dyn fmt::Write| {
-            let _ = if known(state) { to.write_str(&rate(state.per_sec() as u64, 1.0)) } else { Ok(()) };
-        })
-        .with_key("left", move |state: &ProgressState, to: &mut dyn fmt::Write| {
-            let left = state.eta().as_secs_f64();
-            let _ = if known(state) && left > 0.0 { write!(to, "{} left", about(left)) } else { Ok(()) };
-        })
-        .progress_chars("=> ")
+    BarStyle::with_template(&format!(
+        "{{msg:12}} [{{wide_bar}}] {{bytes:>10}}/{{total_bytes:10}} {figures}   "
+    ))
+    .unwrap_or_else(|_| BarStyle::default_bar())
+    .with_key("rate", move |state: &ProgressState, to: &mut dyn fmt::Write| {
+        let _ =
+            if known(state) { to.write_str(&rate(state.per_sec() as u64, 1.0)) } else { Ok(()) };
+    })
+    .with_key("left", move |state: &ProgressState, to: &mut dyn fmt::Write| {
+        let left = state.eta().as_secs_f64();
+        let _ =
+            if known(state) && left > 0.0 { write!(to, "{} left", about(left)) } else { Ok(()) };
+    })
+    .progress_chars("=> ")
 }
 
 /// A line every few seconds, but none at the start or end, so that short operations print none.
@@ -371,7 +378,9 @@ impl PlainProgress {
     fn report(&self, event: ProgressEvent) {
         let mut state = self.lock();
         match event {
-            ProgressEvent::Image { layers, bytes, .. } => state.expect(Phase::Layers, layers, bytes),
+            ProgressEvent::Image { layers, bytes, .. } => {
+                state.expect(Phase::Layers, layers, bytes)
+            }
             ProgressEvent::Copying { blobs, bytes } => state.expect(Phase::Blobs, blobs, bytes),
             ProgressEvent::Reading { layers, bytes, why } => {
                 note_reading(&state.image, bytes, why);
@@ -379,9 +388,13 @@ impl PlainProgress {
                 (state.layers, state.layers_done, state.bytes, state.bytes_read) = (0, 0, 0, 0);
                 state.expect(Phase::Layers, layers, bytes);
             }
-            ProgressEvent::LayerStarted { .. } | ProgressEvent::TokenService { .. } | ProgressEvent::Warning(_) => {}
+            ProgressEvent::LayerStarted { .. }
+            | ProgressEvent::TokenService { .. }
+            | ProgressEvent::Warning(_) => {}
             ProgressEvent::LayerRead { bytes, .. } => state.bytes_read += bytes,
-            ProgressEvent::LayerDone { .. } | ProgressEvent::LayerFailed { .. } => state.layers_done += 1,
+            ProgressEvent::LayerDone { .. } | ProgressEvent::LayerFailed { .. } => {
+                state.layers_done += 1
+            }
             ProgressEvent::Attaching { .. } => state.phase = Phase::Attaching,
         }
     }
@@ -428,13 +441,23 @@ mod tests {
         };
         plain.lock().begin("app:1");
         let layer = Digest::sha256(b"");
-        assert!(line(ProgressEvent::Copying { blobs: 2, bytes: 3000 }).starts_with("app:1: 0 of 2 blobs done, 0 B"));
-        assert!(line(ProgressEvent::LayerRead { layer, bytes: 2000 }).contains("2.0 KiB of 2.9 KiB copied, "));
+        assert!(
+            line(ProgressEvent::Copying { blobs: 2, bytes: 3000 })
+                .starts_with("app:1: 0 of 2 blobs done, 0 B")
+        );
+        assert!(
+            line(ProgressEvent::LayerRead { layer, bytes: 2000 })
+                .contains("2.0 KiB of 2.9 KiB copied, ")
+        );
         assert!(line(ProgressEvent::LayerDone { layer }).contains("1 of 2 blobs done"));
         let why = ReadAllReason::Undigested;
         assert!(
-            line(ProgressEvent::Reading { layers: 1, bytes: 5, why }).contains("0 of 1 layers done, 0 B of 5 B read")
+            line(ProgressEvent::Reading { layers: 1, bytes: 5, why })
+                .contains("0 of 1 layers done, 0 B of 5 B read")
         );
-        assert!(line(ProgressEvent::Attaching { index: layer, blobs: 1 }).starts_with("app:1: attaching the index, "));
+        assert!(
+            line(ProgressEvent::Attaching { index: layer, blobs: 1 })
+                .starts_with("app:1: attaching the index, ")
+        );
     }
 }

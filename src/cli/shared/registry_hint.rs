@@ -9,7 +9,9 @@ use ociseek_store::registry::{CertificateFault, CredentialOrigin, HelperError, R
 
 pub(crate) fn registry_hint(error: &RegistryError) -> Option<String> {
     match error {
-        RegistryError::CertsD { .. } => return Some("see the TLS section of docs/laptop.md for the file names".into()),
+        RegistryError::CertsD { .. } => {
+            return Some("see the TLS section of docs/laptop.md for the file names".into());
+        }
         RegistryError::Credentials { registry, .. } => {
             if let Some((name, why)) = error.helper() {
                 return Some(helper_hint(registry, name, why));
@@ -18,7 +20,9 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<String> {
         _ => {}
     }
     if let Some(variable) = error.proxy_variable() {
-        return Some(format!("set ${variable} to a URL such as http://proxy.example:3128, or unset it"));
+        return Some(format!(
+            "set ${variable} to a URL such as http://proxy.example:3128, or unset it"
+        ));
     }
     let host = error.host()?;
     let hint = answer_hint(error, host).or_else(|| connection_hint(error, host))?;
@@ -32,7 +36,9 @@ fn helper_hint(host: &str, name: &str, why: &HelperError) -> String {
     let program = format!("docker-credential-{name}");
     match why {
         HelperError::Missing | HelperError::Name => {
-            format!("docker's config.json refers to {program}: install it, or use --creds USER:PASSWORD")
+            format!(
+                "docker's config.json refers to {program}: install it, or use --creds USER:PASSWORD"
+            )
         }
         _ => format!("check its output: echo {host} | {program} get"),
     }
@@ -60,10 +66,14 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
             format!("401 from {host}: the user name or password in --creds was rejected")
         }
         (401, Some(CredentialOrigin::Stored)) if ecr::region(host).is_some() => {
-            format!("401 from {host}: the login{place} was rejected; ECR passwords expire after 12 hours: {login}")
+            format!(
+                "401 from {host}: the login{place} was rejected; ECR passwords expire after 12 hours: {login}"
+            )
         }
         (401, Some(CredentialOrigin::Stored)) => {
-            format!("401 from {host}: the login{place} was rejected: run {login} again, or use --creds USER:PASSWORD")
+            format!(
+                "401 from {host}: the login{place} was rejected: run {login} again, or use --creds USER:PASSWORD"
+            )
         }
         (401, Some(CredentialOrigin::Granted)) => {
             format!(
@@ -75,7 +85,9 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
             format!("403 from {host}: ECR passwords expire after 12 hours: {login}")
         }
         (403, _) => {
-            format!("403 from {host}: this login lacks the permission: run {login} as a user who may push there")
+            format!(
+                "403 from {host}: this login lacks the permission: run {login} as a user who may push there"
+            )
         }
         (404, _) if error.is_name_unknown() => format!(
             "404 from {host}: check the name, and create the repository first if this registry does not do so on a push"
@@ -84,7 +96,9 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
             "404 from {host}: check the name, and add the tag if there is none called latest; for a private image, run \
              {login} first"
         ),
-        (404, _) => format!("404 from {host}: check the name; for a private image, run {login} first"),
+        (404, _) => {
+            format!("404 from {host}: check the name; for a private image, run {login} first")
+        }
         (413, _) => format!(
             "413 from {host}: a proxy in front of it limits the size of requests: raise its limit (nginx: \
              client_max_body_size)"
@@ -158,14 +172,20 @@ fn certificate_hint(why: CertificateFault, host: &str) -> String {
             with_port(host)
         ),
         CertificateFault::Authority => {
-            format!("pass this certificate as --ca-file FILE, or store it as /etc/docker/certs.d/{host}/ca.crt")
+            format!(
+                "pass this certificate as --ca-file FILE, or store it as /etc/docker/certs.d/{host}/ca.crt"
+            )
         }
         CertificateFault::Expired => {
-            format!("the certificate of {host} must be renewed, or this machine's clock is wrong; {SKIP}")
+            format!(
+                "the certificate of {host} must be renewed, or this machine's clock is wrong; {SKIP}"
+            )
         }
         CertificateFault::NotYetValid => format!("check this machine's clock; {SKIP}"),
         CertificateFault::Name => {
-            format!("use a registry name that the certificate covers, or have one issued for {host}; {SKIP}")
+            format!(
+                "use a registry name that the certificate covers, or have one issued for {host}; {SKIP}"
+            )
         }
         CertificateFault::Other => format!("the registry needs another certificate; {SKIP}"),
     }

@@ -85,7 +85,9 @@ impl Signals {
 /// Whether this program was started to survive its terminal, for example by nohup(1).
 fn hangup_is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    let mask = status
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
     // The first bit is for signal 1, SIGHUP.
     mask.is_some_and(|mask| mask & 1 == 1)
 }

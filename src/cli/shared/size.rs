@@ -7,8 +7,14 @@ const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 <
 
 /// Units that are accepted but never printed. A single letter is a power of 1024, as in ls, dd and
 /// docker.
-const ALSO_READ: [(&str, u64); 6] =
-    [("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1000), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
+const ALSO_READ: [(&str, u64); 6] = [
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("KB", 1000),
+    ("G", 1 << 30),
+    ("M", 1 << 20),
+    ("K", 1 << 10),
+];
 
 /// A number of bytes, typed as `4MiB`, `10MB`, `64K`, or plain bytes. Prints its exact shortest
 /// form.
@@ -40,7 +46,11 @@ impl FromStr for ByteSize {
             return Err(SizeError::NotASize);
         }
         let unit = unit.trim_start();
-        let factor = match UNITS.iter().chain(&ALSO_READ).find(|(name, _)| name.eq_ignore_ascii_case(unit)) {
+        let factor = match UNITS
+            .iter()
+            .chain(&ALSO_READ)
+            .find(|(name, _)| name.eq_ignore_ascii_case(unit))
+        {
             Some((_, factor)) => *factor,
             None if unit.is_empty() || unit.eq_ignore_ascii_case("b") => 1,
             None => return Err(SizeError::Unit(unit.chars().take(20).collect())),

@@ -37,7 +37,9 @@ fn not_on_docker_hub(registry: &str, repository: &str, tag: Option<&str>) -> Opt
     let file = repository.strip_prefix("library/").unwrap_or(repository);
     let is_archive = parse::is_archive(file);
     // Official images, those without a slash, have no dot in their names.
-    let is_host = repository.starts_with("library/") && !is_archive && (file == "localhost" || file.contains('.'));
+    let is_host = repository.starts_with("library/")
+        && !is_archive
+        && (file == "localhost" || file.contains('.'));
     let (typed, what, hint) = if is_archive && Path::new(file).is_file() {
         // BuildKit and docker save write an archive of a layout, older versions and podman another.
         let kind = match Archive::open(Path::new(file)) {
@@ -46,22 +48,34 @@ fn not_on_docker_hub(registry: &str, repository: &str, tag: Option<&str>) -> Opt
         };
         (file.to_owned(), "a file", format!("to read the file, use {kind}:{file}"))
     } else if is_archive && repository.starts_with("library/") {
-        let hint = "there is no such file; an archive is named oci-archive:FILE or docker-archive:FILE";
+        let hint =
+            "there is no such file; an archive is named oci-archive:FILE or docker-archive:FILE";
         (file.to_owned(), "the name of an archive", hint.to_owned())
     } else if Path::new(file).is_file() {
         let hint = match Path::new(file).parent() {
-            Some(dir) if dir.join("oci-layout").is_file() => format!("to read the layout, use oci:{}", dir.display()),
-            _ if file.ends_with(".ztoc") => format!("to see what is in a ztoc, use ociseek ztoc show {file}"),
-            _ => "write REPOSITORY:TAG, oci:DIR, oci-archive:FILE or docker-archive:FILE".to_owned(),
+            Some(dir) if dir.join("oci-layout").is_file() => {
+                format!("to read the layout, use oci:{}", dir.display())
+            }
+            _ if file.ends_with(".ztoc") => {
+                format!("to see what is in a ztoc, use ociseek ztoc show {file}")
+            }
+            _ => {
+                "write REPOSITORY:TAG, oci:DIR, oci-archive:FILE or docker-archive:FILE".to_owned()
+            }
         };
         (file.to_owned(), "a file", hint)
     } else if is_host {
-        let port = tag.filter(|tag| *tag != "latest").map(|port| format!(":{port}")).unwrap_or_default();
+        let port =
+            tag.filter(|tag| *tag != "latest").map(|port| format!(":{port}")).unwrap_or_default();
         let host = format!("{file}{port}");
         let hint = format!("name an image in it, such as {host}/REPOSITORY:TAG");
         (host, "a registry", hint)
     } else if Path::new(file).join("oci-layout").is_file() {
-        (file.to_owned(), "a folder with an image layout", format!("to read the layout, use oci:{file}"))
+        (
+            file.to_owned(),
+            "a folder with an image layout",
+            format!("to read the layout, use oci:{file}"),
+        )
     } else {
         // `skopeo copy` and `podman save` call a folder of theirs dir:FOLDER.
         let folder = tag.filter(|tag| file == "dir" && Path::new(tag).is_dir())?;
@@ -111,7 +125,11 @@ impl Images {
     }
 
     /// A repository, by its name and its registry's name.
-    pub(crate) fn repository_at(&self, registry: &str, repository: &str) -> Result<Repository, CliError> {
+    pub(crate) fn repository_at(
+        &self,
+        registry: &str,
+        repository: &str,
+    ) -> Result<Repository, CliError> {
         Ok(self.client.repository(registry, repository).map_err(StoreError::from)?)
     }
 
@@ -123,7 +141,10 @@ impl Images {
 
     /// The repository of an image.
     pub(crate) fn repository(&self, reference: &Reference) -> Result<Repository, CliError> {
-        Ok(self.client.repository(&reference.registry, &reference.repository).map_err(StoreError::from)?)
+        Ok(self
+            .client
+            .repository(&reference.registry, &reference.repository)
+            .map_err(StoreError::from)?)
     }
 
     /// Like [`Images::open`], with the image's entry in a layout's index.json.
@@ -169,7 +190,9 @@ impl Images {
     async fn archive(
         &self,
         select: ImageSelector,
-        open: impl FnOnce(ImageSelector) -> Result<(Archive, ImageSelector), LayoutError> + Send + 'static,
+        open: impl FnOnce(ImageSelector) -> Result<(Archive, ImageSelector), LayoutError>
+        + Send
+        + 'static,
     ) -> Result<SourceImage, CliError> {
         let budget = Budget::new(self.max_memory);
         let (archive, found) = blocking(move || {
@@ -189,11 +212,15 @@ impl Images {
 /// if the path as typed does not exist.
 fn at_first_colon(path: PathBuf, select: ImageSelector) -> (PathBuf, ImageSelector) {
     let full = match (&select, path.to_str().and_then(|path| path.split_once(':'))) {
-        (ImageSelector::Tag(tag), Some((path, name))) => Some((PathBuf::from(path), format!("{name}:{tag}"))),
+        (ImageSelector::Tag(tag), Some((path, name))) => {
+            Some((PathBuf::from(path), format!("{name}:{tag}")))
+        }
         _ => None,
     };
     match full {
-        Some((short, name)) if !path.exists() && short.exists() => (short, ImageSelector::Tag(name)),
+        Some((short, name)) if !path.exists() && short.exists() => {
+            (short, ImageSelector::Tag(name))
+        }
         _ => (path, select),
     }
 }
@@ -211,7 +238,8 @@ pub(crate) async fn refuse_plain_layers(
     if !matches!(name, ImageName::Saved { .. }) {
         return Ok(());
     }
-    let image = resolve(source, root, PlatformChoice::All, progress).await.map_err(DiscoverError::from)?;
+    let image =
+        resolve(source, root, PlatformChoice::All, progress).await.map_err(DiscoverError::from)?;
     let mut layers = image.manifests.iter().flat_map(|manifest| &manifest.layers);
     if layers.any(|layer| LayerKind::of(&layer.media_type) == LayerKind::Uncompressed) {
         Err(CliError::PushSaved(name.to_string()))
@@ -251,7 +279,9 @@ pub(crate) async fn output_layout(dir: PathBuf) -> Result<Layout, CliError> {
 }
 
 /// A layout, with all its images.
-pub(crate) async fn layout_images(dir: PathBuf) -> Result<(Arc<Layout>, Vec<NamedTarget>), CliError> {
+pub(crate) async fn layout_images(
+    dir: PathBuf,
+) -> Result<(Arc<Layout>, Vec<NamedTarget>), CliError> {
     let opened = blocking(move || {
         let layout = Layout::open(&dir)?;
         let images = layout.images()?;
@@ -276,10 +306,14 @@ pub(crate) fn home(source: &Source) -> Option<Destination> {
 fn check(args: &RegistryArgs, registries: &Registries<'_>) -> Result<(), CliError> {
     let password = args.creds.as_deref().is_some_and(|creds| creds.contains(':'));
     if password && args.password_stdin {
-        return Err(CliError::Usage("--creds already has a password; with --password-stdin use --creds USER"));
+        return Err(CliError::Usage(
+            "--creds already has a password; with --password-stdin use --creds USER",
+        ));
     }
     if !password && args.creds.is_some() && !args.password_stdin {
-        return Err(CliError::Usage("--creds expects USER:PASSWORD, or USER with --password-stdin"));
+        return Err(CliError::Usage(
+            "--creds expects USER:PASSWORD, or USER with --password-stdin",
+        ));
     }
     match registries {
         // Credentials must not be sent to a registry that they are not meant for.
@@ -304,7 +338,8 @@ pub(crate) async fn client_config(
     check(&args, &registries)?;
     let credentials = match args.authfile {
         Some(path) => {
-            std::fs::metadata(&path).map_err(|source| CliError::Read { path: path.clone(), source })?;
+            std::fs::metadata(&path)
+                .map_err(|source| CliError::Read { path: path.clone(), source })?;
             CredentialSource::File(path)
         }
         None => match args.providers {
@@ -346,11 +381,20 @@ fn limits(retry_for: Duration, stall_timeout: Duration, connections: u16) -> Lim
     }
 }
 
-async fn credentials(creds: Option<String>, registries: Registries<'_>) -> Result<CredentialSource, CliError> {
-    let (Some(creds), Registries::One(registry)) = (creds, registries) else { return Ok(CredentialSource::Ambient) };
+async fn credentials(
+    creds: Option<String>,
+    registries: Registries<'_>,
+) -> Result<CredentialSource, CliError> {
+    let (Some(creds), Registries::One(registry)) = (creds, registries) else {
+        return Ok(CredentialSource::Ambient);
+    };
     let registry = registry.to_owned();
     if let Some((user, password)) = creds.split_once(':') {
-        return Ok(CredentialSource::Only { registry, user: user.to_owned(), password: password.to_owned() });
+        return Ok(CredentialSource::Only {
+            registry,
+            user: user.to_owned(),
+            password: password.to_owned(),
+        });
     }
     // On another thread, so that a signal can end the wait for input.
     let read = tokio::task::spawn_blocking(password_from_stdin).await;
@@ -383,7 +427,9 @@ impl ListPlace {
     /// If it is a file, a folder or a registry.
     pub(crate) fn check(&self) -> Result<(), CliError> {
         let wrong = match self {
-            ListPlace::Repository { registry, repository } => not_on_docker_hub(registry, repository, None),
+            ListPlace::Repository { registry, repository } => {
+                not_on_docker_hub(registry, repository, None)
+            }
             ListPlace::Image(image) => misread(image),
         };
         wrong.map_or(Ok(()), Err)
@@ -405,7 +451,8 @@ impl FromStr for ListPlace {
         Ok(match typed.parse()? {
             // The default tag of a name without one does not appear in the text.
             ImageName::Registry(image)
-                if image.digest.is_none() && !typed.rsplit('/').next().is_some_and(|last| last.contains(':')) =>
+                if image.digest.is_none()
+                    && !typed.rsplit('/').next().is_some_and(|last| last.contains(':')) =>
             {
                 ListPlace::Repository { registry: image.registry, repository: image.repository }
             }

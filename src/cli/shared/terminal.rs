@@ -109,7 +109,11 @@ impl Style {
     }
 
     fn wrap(self, code: &str, text: &str) -> String {
-        if self.colour && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.colour && !text.is_empty() {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
     }
 }
 
@@ -165,11 +169,13 @@ pub(crate) fn quoted(bytes: &[u8]) -> String {
     }
     pieces
         .iter()
-        .map(
-            |(is_plain, text)| {
-                if is_plain { format!("'{}'", text.replace('\'', "'\\''")) } else { format!("$'{text}'") }
-            },
-        )
+        .map(|(is_plain, text)| {
+            if is_plain {
+                format!("'{}'", text.replace('\'', "'\\''"))
+            } else {
+                format!("$'{text}'")
+            }
+        })
         .collect()
 }
 
@@ -186,8 +192,10 @@ fn octal(bytes: &[u8]) -> String {
 /// Whether the text contains characters that are special to a shell.
 fn needs_quotes(text: &str) -> bool {
     text.starts_with(['~', '#'])
-        || text
-            .contains([' ', '!', '"', '$', '&', '\'', '(', ')', '*', ';', '<', '=', '>', '?', '[', '\\', '^', '`', '|'])
+        || text.contains([
+            ' ', '!', '"', '$', '&', '\'', '(', ')', '*', ';', '<', '=', '>', '?', '[', '\\', '^',
+            '`', '|',
+        ])
 }
 
 /// How often bars are drawn in a second, at most.

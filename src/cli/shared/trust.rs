@@ -75,9 +75,16 @@ impl TrustArgs {
     ///
     /// # Errors
     /// If the policy, a key or a certificate cannot be read or used.
-    pub(crate) fn rules(&self, name: &ImageName, purpose: UseOfFiles) -> Result<TrustRules, CliError> {
-        let policy = PolicyArgs::for_reader(&self.policy, &self.signature_key, &self.signature_cert).policy()?;
-        let is_strict = !policy.is_empty() || (purpose == UseOfFiles::Run && name.digest().is_some());
+    pub(crate) fn rules(
+        &self,
+        name: &ImageName,
+        purpose: UseOfFiles,
+    ) -> Result<TrustRules, CliError> {
+        let policy =
+            PolicyArgs::for_reader(&self.policy, &self.signature_key, &self.signature_cert)
+                .policy()?;
+        let is_strict =
+            !policy.is_empty() || (purpose == UseOfFiles::Run && name.digest().is_some());
         let accepted = match self.trust {
             Some(TrustArg::Repository) => AcceptedTrust::Repository,
             Some(TrustArg::Image) => AcceptedTrust::Vouched,
@@ -205,7 +212,11 @@ fn given<'a, D: Deserializer<'a>, T: Deserialize<'a>>(value: D) -> Result<Option
 
 impl PolicyArgs {
     /// The rules that readers take: a file, and who must have signed.
-    fn for_reader(policy: &Option<PathBuf>, keys: &[PathBuf], certificates: &[PathBuf]) -> PolicyArgs {
+    fn for_reader(
+        policy: &Option<PathBuf>,
+        keys: &[PathBuf],
+        certificates: &[PathBuf],
+    ) -> PolicyArgs {
         PolicyArgs {
             policy: policy.clone(),
             min_coverage: None,
@@ -261,12 +272,15 @@ impl PolicyFile {
 
     fn fill(&self, policy: &mut Policy) -> Result<(), PolicyError> {
         let value = |field| move |why| PolicyError::Value { field, why };
-        let share = |field, text: &Option<String>| text.as_deref().map(parse::share).transpose().map_err(value(field));
+        let share = |field, text: &Option<String>| {
+            text.as_deref().map(parse::share).transpose().map_err(value(field))
+        };
         policy.least_coverage = share("min_coverage", &self.min_coverage)?;
         policy.max_ztoc_ratio = share("max_ztoc_ratio", &self.max_ztoc_ratio)?;
         if let Some(size) = &self.min_layer_size {
             let size = size.parse::<ByteSize>();
-            policy.min_layer_size = size.map_err(|error| value("min_layer_size")(error.to_string()))?.0;
+            policy.min_layer_size =
+                size.map_err(|error| value("min_layer_size")(error.to_string()))?.0;
         }
         policy.fine = self.fine_index.map_or(policy.fine, FineRule::from);
         for tool in self.allow_tools.iter().flatten() {
@@ -292,7 +306,9 @@ fn trust(keys: &[PathBuf], certificates: &[PathBuf]) -> Result<Trust, CliError> 
         move |source: TrustError| CliError::Trust { path, source }
     };
     for path in keys {
-        trust.keys.extend(PublicKey::read(&path.display().to_string(), &read(path)?).map_err(unusable(path))?);
+        trust.keys.extend(
+            PublicKey::read(&path.display().to_string(), &read(path)?).map_err(unusable(path))?,
+        );
     }
     for path in certificates {
         let read = Certificate::read(&path.display().to_string(), &read(path)?);
@@ -304,7 +320,8 @@ fn trust(keys: &[PathBuf], certificates: &[PathBuf]) -> Result<Trust, CliError> 
 /// A file, up to one byte past the limit: its parser refuses longer ones.
 fn read(path: &Path) -> Result<Vec<u8>, CliError> {
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes));
+    let read =
+        File::open(path).and_then(|file| file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes));
     read.map_err(|source| CliError::Read { path: path.to_owned(), source })?;
     Ok(bytes)
 }

@@ -75,7 +75,10 @@ impl VerbosityArgs {
     /// When the variable does not hold a filter.
     pub(crate) fn start_log(self, readers: LogReader) -> Result<(), CliError> {
         let variable = std::env::var_os(VARIABLE).map(|value| value.to_string_lossy().into_owned());
-        let variable = variable.filter(|value| !value.trim().is_empty()).map(|value| filter(&value)).transpose()?;
+        let variable = variable
+            .filter(|value| !value.trim().is_empty())
+            .map(|value| filter(&value))
+            .transpose()?;
         let own = |level: Level| Targets::new().with_target("ociseek", level);
         let filter = match (self.verbose, variable, readers) {
             (0, Some(filter), _) => filter,
@@ -108,10 +111,14 @@ fn filter(value: &str) -> Result<Targets, LogFilterError> {
     let wrong = |part: &str| LogFilterError(part.chars().take(60).collect());
     let mut filter = Targets::new();
     for part in value.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let (target, word) =
-            part.split_once('=').map_or((None, part), |(target, word)| (Some(target.trim()), word.trim()));
+        let (target, word) = part
+            .split_once('=')
+            .map_or((None, part), |(target, word)| (Some(target.trim()), word.trim()));
         // Parsing also accepts numbers and the empty text.
-        let level = word.parse::<LevelFilter>().ok().filter(|level| level.to_string().eq_ignore_ascii_case(word));
+        let level = word
+            .parse::<LevelFilter>()
+            .ok()
+            .filter(|level| level.to_string().eq_ignore_ascii_case(word));
         filter = match (target, level) {
             (Some(""), _) | (_, None) => return Err(wrong(part)),
             (None, Some(level)) => filter.with_default(level),
@@ -135,11 +142,14 @@ fn text(line: &Line<'_>) -> String {
         _ => style.dim(level),
     };
     let seconds = STARTED.get().map_or(0.0, |started| started.elapsed().as_secs_f64());
-    let mut text = format!("{seconds:>9.3} {level} {} {}", safe(line.target), style.bold(line.event));
+    let mut text =
+        format!("{seconds:>9.3} {level} {} {}", safe(line.target), style.bold(line.event));
     for (name, value) in &line.fields {
         let value = match value {
             Value::String(value) if name == "message" => safe(value),
-            Value::String(value) if value.is_empty() || value.contains([' ', '"', '=']) => safe(&format!("{value:?}")),
+            Value::String(value) if value.is_empty() || value.contains([' ', '"', '=']) => {
+                safe(&format!("{value:?}"))
+            }
             Value::String(value) => safe(value),
             value => safe(&value.to_string()),
         };
@@ -167,9 +177,22 @@ mod tests {
             (" warn , ociseek::registry=TRACE,", "ociseek::cache", Level::INFO, false),
             ("ociseek=info,ociseek::registry=off", "ociseek::registry", Level::ERROR, false),
         ] {
-            assert_eq!(filter(value).unwrap().would_enable(target, &level), passes, "{value} {target} {level}");
+            assert_eq!(
+                filter(value).unwrap().would_enable(target, &level),
+                passes,
+                "{value} {target} {level}"
+            );
         }
-        for bad in ["debgu", "ociseek", "ociseek=", "=debug", "ociseek=debug=trace", "5", "ociseek=5", "info,verbose"] {
+        for bad in [
+            "debgu",
+            "ociseek",
+            "ociseek=",
+            "=debug",
+            "ociseek=debug=trace",
+            "5",
+            "ociseek=5",
+            "info,verbose",
+        ] {
             assert!(filter(bad).is_err(), "{bad}");
         }
     }

@@ -18,7 +18,8 @@ use crate::cli::shared::error::CliError;
 /// Larger files are not configurations.
 const MAX_BYTES: u64 = 1 << 20;
 /// Options that are not for the file: those that name it, and those for a single image.
-const NOT_IN_FILE: [&str; 7] = ["config", "print-config", "index", "stats", "password-stdin", "help", "version"];
+const NOT_IN_FILE: [&str; 7] =
+    ["config", "print-config", "index", "stats", "password-stdin", "help", "version"];
 
 /// Why a configuration file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -52,12 +53,14 @@ pub(super) fn read(
     if text.len() as u64 > MAX_BYTES {
         return Err(ConfigFileFault::TooLarge);
     }
-    let table: Table = text.parse().map_err(|error: toml::de::Error| ConfigFileFault::Toml(first_line(&error)))?;
+    let table: Table =
+        text.parse().map_err(|error: toml::de::Error| ConfigFileFault::Toml(first_line(&error)))?;
     let mut arguments: Vec<OsString> = typed.into_iter().collect();
     let found = Cli::command().try_get_matches_from(&arguments).map_err(wrong_option)?;
     for (key, value) in &table {
         let given = arguments_of(key, value)?;
-        let is_overridden = found.subcommand_matches("snapshotter").is_some_and(|found| is_given(found, key));
+        let is_overridden =
+            found.subcommand_matches("snapshotter").is_some_and(|found| is_given(found, key));
         if !is_overridden {
             arguments.extend(given.into_iter().map(OsString::from));
         }
@@ -82,7 +85,8 @@ fn wrong_option(error: clap::Error) -> ConfigFileFault {
 /// As [`read`].
 pub(super) fn or_defaults(path: Option<&Path>) -> Result<SnapshotterArgs, CliError> {
     let none = ["ociseek", "snapshotter"].map(OsString::from);
-    let wrong = |source| ConfigFileError { path: path.map(Path::to_owned).unwrap_or_default(), source };
+    let wrong =
+        |source| ConfigFileError { path: path.map(Path::to_owned).unwrap_or_default(), source };
     let (args, _) = match path {
         Some(path) => read(path, none).map_err(wrong)?,
         None => parsed(none.into()).map_err(wrong)?,
@@ -129,7 +133,8 @@ fn takes(arg: &Arg) -> Takes {
     if !arg.get_action().takes_values() {
         return Takes::Nothing;
     }
-    let is_list = matches!(arg.get_action(), ArgAction::Append) || arg.get_value_delimiter().is_some();
+    let is_list =
+        matches!(arg.get_action(), ArgAction::Append) || arg.get_value_delimiter().is_some();
     match arg.get_num_args().unwrap_or(ValueRange::SINGLE).min_values() {
         0 => Takes::PerhapsValue,
         _ if is_list => Takes::Values,
@@ -147,12 +152,18 @@ fn arguments_of(key: &str, value: &Value) -> Result<Vec<String>, ConfigFileFault
         _ => Err(wrong(expected)),
     };
     match (takes, value) {
-        (Takes::Nothing | Takes::PerhapsValue, Value::Boolean(true)) => Ok(vec![format!("--{key}")]),
+        (Takes::Nothing | Takes::PerhapsValue, Value::Boolean(true)) => {
+            Ok(vec![format!("--{key}")])
+        }
         (Takes::Nothing | Takes::PerhapsValue, Value::Boolean(false)) => Ok(Vec::new()),
         (Takes::Nothing, _) => Err(wrong("true or false")),
-        (Takes::Values, Value::Array(values)) => values.iter().map(|value| one(value, "an array of strings")).collect(),
+        (Takes::Values, Value::Array(values)) => {
+            values.iter().map(|value| one(value, "an array of strings")).collect()
+        }
         (Takes::Values, value) => Ok(vec![one(value, "a string or an array of strings")?]),
-        (Takes::Value | Takes::PerhapsValue, value) => Ok(vec![one(value, "a string or a number")?]),
+        (Takes::Value | Takes::PerhapsValue, value) => {
+            Ok(vec![one(value, "a string or a number")?])
+        }
     }
 }
 
@@ -166,8 +177,13 @@ pub(super) fn printed() -> String {
     for arg in command.into_iter().flat_map(options).filter(|arg| !arg.is_hide_set()) {
         let key = arg.get_long().unwrap_or_default();
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-        let name = || arg.get_value_names().and_then(|names| names.first()).map_or("VALUE", |name| name.as_str());
-        let default = arg.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
+        let name = || {
+            arg.get_value_names()
+                .and_then(|names| names.first())
+                .map_or("VALUE", |name| name.as_str())
+        };
+        let default =
+            arg.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
         let value = match takes(arg) {
             Takes::Nothing | Takes::PerhapsValue => "false".to_owned(),
             Takes::Value => format!("{:?}", default.unwrap_or_else(|| name().to_owned())),
@@ -212,7 +228,10 @@ mod tests {
         assert_eq!((args.root, args.socket), (PathBuf::from("/typed"), PathBuf::from("/s")));
         assert_eq!(args.lazy.deadline.as_secs(), 5);
         let has = |wanted: &str| arguments.iter().any(|argument| argument == wanted);
-        assert!(has("--signature-key=/a") && has("--signature-key=/b") && !has("--root=/r"), "{arguments:?}");
+        assert!(
+            has("--signature-key=/a") && has("--signature-key=/b") && !has("--root=/r"),
+            "{arguments:?}"
+        );
     }
 
     #[test]
@@ -238,7 +257,9 @@ mod tests {
         let text = printed();
         assert!(text.parse::<Table>().unwrap().is_empty());
         for line in text.lines().filter_map(|line| line.strip_prefix("# ")) {
-            let Some((key, _)) = line.split_once(" = ").filter(|(key, _)| with_option(key, |_| ()).is_some()) else {
+            let Some((key, _)) =
+                line.split_once(" = ").filter(|(key, _)| with_option(key, |_| ()).is_some())
+            else {
                 continue;
             };
             let table: Table = line.parse().unwrap();

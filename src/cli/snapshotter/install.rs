@@ -117,8 +117,13 @@ fn put(host: &Path, path: &str, content: &[u8], mode: u32) -> Result<bool, CliEr
 }
 
 fn systemctl(arguments: &[&str]) -> Result<(), CliError> {
-    let failed = |why: String| CliError::Start(io::Error::other(format!("systemctl {}: {why}", arguments.join(" "))));
-    let output = Command::new("systemctl").args(arguments).output().map_err(|error| failed(error.to_string()))?;
+    let failed = |why: String| {
+        CliError::Start(io::Error::other(format!("systemctl {}: {why}", arguments.join(" "))))
+    };
+    let output = Command::new("systemctl")
+        .args(arguments)
+        .output()
+        .map_err(|error| failed(error.to_string()))?;
     if output.status.success() {
         Ok(())
     } else {
@@ -150,7 +155,10 @@ mod tests {
         fs::write(&given, "nonsense = 1\n").unwrap();
         assert!(configuration(host.path(), Some(&given)).is_err());
         fs::write(&given, "memory = \"1GiB\"\n").unwrap();
-        assert_eq!(configuration(host.path(), Some(&given)).unwrap().unwrap(), "memory = \"1GiB\"\n");
+        assert_eq!(
+            configuration(host.path(), Some(&given)).unwrap().unwrap(),
+            "memory = \"1GiB\"\n"
+        );
         assert!(UNIT.contains(&format!("ExecStart={PACKAGED} snapshotter --config {CONFIG}\n")));
     }
 }

@@ -35,19 +35,29 @@ impl Counters for SnapshotterCounter {
             SnapshotterCounter::Requests => {
                 ("ociseek_snapshotter_requests_total", "method", "Requests of containerd answered")
             }
-            SnapshotterCounter::Failures => {
-                ("ociseek_snapshotter_failures_total", "method", "Requests of containerd that failed")
+            SnapshotterCounter::Failures => (
+                "ociseek_snapshotter_failures_total",
+                "method",
+                "Requests of containerd that failed",
+            ),
+            SnapshotterCounter::Unpacked => (
+                "ociseek_snapshotter_unpacked_total",
+                "reason",
+                "Pulls that were left to containerd",
+            ),
+            SnapshotterCounter::Mounts => {
+                ("ociseek_snapshotter_mounts_total", "result", "Attempts to mount an image")
             }
-            SnapshotterCounter::Unpacked => {
-                ("ociseek_snapshotter_unpacked_total", "reason", "Pulls that were left to containerd")
-            }
-            SnapshotterCounter::Mounts => ("ociseek_snapshotter_mounts_total", "result", "Attempts to mount an image"),
-            SnapshotterCounter::Replacements => {
-                ("ociseek_snapshotter_replacements_total", "result", "Attempts to replace a server that had ended")
-            }
-            SnapshotterCounter::FetchedBytes => {
-                ("ociseek_snapshotter_fetched_bytes_total", "", "Bytes fetched from registries for mounts")
-            }
+            SnapshotterCounter::Replacements => (
+                "ociseek_snapshotter_replacements_total",
+                "result",
+                "Attempts to replace a server that had ended",
+            ),
+            SnapshotterCounter::FetchedBytes => (
+                "ociseek_snapshotter_fetched_bytes_total",
+                "",
+                "Bytes fetched from registries for mounts",
+            ),
         }
     }
 }
@@ -97,10 +107,13 @@ pub(super) async fn served(
     if let Some(address) = listener.as_ref().and_then(|listener| listener.local_addr().ok()) {
         info!(%address, "serving metrics");
     }
-    let service = MonitoredSnapshotter { metrics: Arc::clone(metrics), snapshotter: Arc::clone(snapshotter) };
+    let service =
+        MonitoredSnapshotter { metrics: Arc::clone(metrics), snapshotter: Arc::clone(snapshotter) };
     Ok(async move {
         match listener {
-            Some(listener) => monitor(listener, Arc::new(service), Duration::from_secs(PATIENCE.into())).await,
+            Some(listener) => {
+                monitor(listener, Arc::new(service), Duration::from_secs(PATIENCE.into())).await
+            }
             None => std::future::pending().await,
         }
     })

@@ -43,7 +43,9 @@ use ociseek_ops::mount_server::StartRecord;
 use ociseek_rootfs::cache::PIECE;
 use ociseek_rootfs::fuse::MountInfo;
 use ociseek_rootfs::layers::Caches;
-use ociseek_snapshotter::{CallObserver, ImageLayers, LazyImages, Listener, MountOrder, Snapshotter, serve};
+use ociseek_snapshotter::{
+    CallObserver, ImageLayers, LazyImages, Listener, MountOrder, Snapshotter, serve,
+};
 use ociseek_store::StoreError;
 use ociseek_store::lock::Hold;
 use ociseek_store::recall::Recall;
@@ -189,8 +191,13 @@ pub(crate) async fn run(
         Some(path) => config::read(&path, typed).map_err(ConfigFileError::at(&path))?,
         None => (args, typed.collect()),
     };
-    if args.lazy.stats.is_some() || args.lazy.view.index.is_some() || args.lazy.registry.password_stdin {
-        return Err(CliError::Usage("--stats-file, --index and --password-stdin are for one image"));
+    if args.lazy.stats.is_some()
+        || args.lazy.view.index.is_some()
+        || args.lazy.registry.password_stdin
+    {
+        return Err(CliError::Usage(
+            "--stats-file, --index and --password-stdin are for one image",
+        ));
     }
     let progress: Arc<dyn Progress> = Arc::new(Display::new(verbosity));
     let caches = caches::reading(&args.lazy.cache, &progress).await?;
@@ -203,13 +210,24 @@ pub(crate) async fn run(
     let record_starts = args.record_starts;
     let metered = Arc::clone(&metrics);
     let ahead = FetchingAhead::new(caches.clone(), LOOKUP);
-    let images =
-        MountedByProcess { lazy, caches, ahead, progress, mount, known, metrics: metered, root, record_starts };
+    let images = MountedByProcess {
+        lazy,
+        caches,
+        ahead,
+        progress,
+        mount,
+        known,
+        metrics: metered,
+        root,
+        record_starts,
+    };
     let snapshotter = Snapshotter::open(&args.root, Arc::new(images), args.memory.0).await;
-    let snapshotter = Arc::new(snapshotter.map_err(|source| CliError::Snapshots { path: args.root, source })?);
+    let snapshotter =
+        Arc::new(snapshotter.map_err(|source| CliError::Snapshots { path: args.root, source })?);
     let monitored = metrics::served(args.metrics_listen, &metrics, &snapshotter).await?;
     let listener = Listener::bind(&args.socket);
-    let listener = listener.map_err(|source| CliError::Write { path: args.socket.clone(), source })?;
+    let listener =
+        listener.map_err(|source| CliError::Write { path: args.socket.clone(), source })?;
     info!(socket = %args.socket.display(), "listening");
     let observer: CallObserver = Arc::new(move |call| metrics::count(&counted, call));
     tokio::select! {
@@ -219,7 +237,8 @@ pub(crate) async fn run(
 }
 
 /// The options with a value that `mount` does not have.
-const OWN_OPTIONS: [&str; 6] = ["--socket", "--root", "--config", "--metrics-listen", "--memory", "--record-starts"];
+const OWN_OPTIONS: [&str; 6] =
+    ["--socket", "--root", "--config", "--metrics-listen", "--memory", "--record-starts"];
 
 /// This command's options that are also those of `mount`.
 fn mount_options(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
@@ -272,17 +291,20 @@ impl MountedByProcess {
 
     async fn coverage(&self, name: &str, answers: &Recall) -> Result<IndexCoverage, CliError> {
         let parsed = ImageName::from_str(name);
-        let image = parsed.map_err(|source| CliError::ImageName { typed: name.to_owned(), source })?;
+        let image =
+            parsed.map_err(|source| CliError::ImageName { typed: name.to_owned(), source })?;
         let images = Images::new(self.lazy.registry()?, [&image], &self.progress).await?;
         let (source, root) = images.open(&image).await?;
         let source = source.recalling(answers);
-        Ok(coverage(&source, &root, &self.lazy.open_options(&image)?, &self.caches, &self.progress).await?)
+        Ok(coverage(&source, &root, &self.lazy.open_options(&image)?, &self.caches, &self.progress)
+            .await?)
     }
 
     /// Starts `ociseek mount`, and waits until the image is mounted.
     async fn mounted(&self, order: MountOrder<'_>) -> Result<OwnedFd, String> {
         let failed = |error: io::Error| format!("cannot start ociseek mount: {error}");
-        let MountOrder { layer, point, log, fetched, answers, share, device, answers_xattrs } = order;
+        let MountOrder { layer, point, log, fetched, answers, share, device, answers_xattrs } =
+            order;
         if let Some(known) = self.known(&layer.image) {
             if !answers.exists() {
                 // Without the file, the process asks the registry.
@@ -308,18 +330,29 @@ impl MountedByProcess {
         if let (Some(time), false) = (self.record_starts, device.is_mounted || answers_xattrs)
             && let Some(file) = StartRecord::file_of(&self.root, &layer.image)
         {
-            command.arg("--start-record").arg(file).arg(format!("--start-time={}s", time.as_secs()));
+            command
+                .arg("--start-record")
+                .arg(file)
+                .arg(format!("--start-time={}s", time.as_secs()));
         }
         command.arg("--log").arg(log).arg("--lowest-layers").arg(layer.layers.to_string());
-        command.arg(&layer.image).arg(point).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .arg(&layer.image)
+            .arg(point)
+            .stdin(stdin)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().map_err(failed)?;
         let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        let (Some(pid), Some(stdout), Some(mut stderr)) = (pid, child.stdout.take(), child.stderr.take()) else {
+        let (Some(pid), Some(stdout), Some(mut stderr)) =
+            (pid, child.stdout.take(), child.stderr.take())
+        else {
             return Err("ociseek mount has no output".to_owned());
         };
         let server = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
         let mut talk = Vec::new();
-        let (output, read) = tokio::join!(read_output(BufReader::new(stdout)), stderr.read_to_end(&mut talk));
+        let (output, read) =
+            tokio::join!(read_output(BufReader::new(stdout)), stderr.read_to_end(&mut talk));
         if output.and_then(|output| read.map(|_| output.is_ready)).map_err(failed)? {
             return Ok(server);
         }
@@ -349,7 +382,8 @@ impl LazyImages for MountedByProcess {
                     return None;
                 }
                 Err(_) => {
-                    let error = format!("the registry did not answer within {} s", LOOKUP.as_secs());
+                    let error =
+                        format!("the registry did not answer within {} s", LOOKUP.as_secs());
                     warn!(image, error, "is unpacked");
                     self.metrics.count(SnapshotterCounter::Unpacked, "failed");
                     return None;
@@ -371,8 +405,10 @@ impl LazyImages for MountedByProcess {
                 known.clear();
             }
             let fetching = self.ahead.start(found.documents);
-            known
-                .insert(image.to_owned(), KnownImage { at: Instant::now(), layers: layers.clone(), answers, fetching });
+            known.insert(
+                image.to_owned(),
+                KnownImage { at: Instant::now(), layers: layers.clone(), answers, fetching },
+            );
             Some(layers)
         })
     }
@@ -409,7 +445,8 @@ fn needs_login(error: &CliError) -> bool {
 
 /// Why `ociseek mount` failed, from what it wrote to standard error. Hints are for its own options.
 fn why(talk: &str) -> String {
-    let lines = talk.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("hint:"));
+    let lines =
+        talk.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("hint:"));
     let lines: Vec<&str> = lines.map(|line| line.strip_prefix("error: ").unwrap_or(line)).collect();
     if lines.is_empty() { "ociseek mount failed".to_owned() } else { lines.join("; ") }
 }
@@ -418,7 +455,8 @@ fn why(talk: &str) -> String {
 fn chains(diff_ids: &[Digest]) -> Vec<String> {
     let mut chains: Vec<String> = Vec::with_capacity(diff_ids.len());
     for diff_id in diff_ids {
-        let above = |below: &String| Digest::sha256(format!("{below} {diff_id}").as_bytes()).to_string();
+        let above =
+            |below: &String| Digest::sha256(format!("{below} {diff_id}").as_bytes()).to_string();
         chains.push(chains.last().map_or_else(|| diff_id.to_string(), above));
     }
     chains
@@ -438,7 +476,12 @@ mod tests {
     #[test]
     fn mount_gets_the_options_but_for_its_own() {
         let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
-        let given = words("-v snapshotter --socket /s --trust repository --root=/r --cache-dir /c --plain-http");
-        assert_eq!(mount_options(given.into_iter()), words("-v --trust repository --cache-dir /c --plain-http"));
+        let given = words(
+            "-v snapshotter --socket /s --trust repository --root=/r --cache-dir /c --plain-http",
+        );
+        assert_eq!(
+            mount_options(given.into_iter()),
+            words("-v --trust repository --cache-dir /c --plain-http")
+        );
     }
 }

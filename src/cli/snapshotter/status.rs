@@ -184,7 +184,10 @@ impl Status {
             silent => style.red(&format!(", {silent} without an answer")),
         };
         line("mounts", format!("{}{silent}", self.mounts));
-        let limit = self.memory_limit_bytes.map(|limit| format!(" (limit {})", human(limit))).unwrap_or_default();
+        let limit = self
+            .memory_limit_bytes
+            .map(|limit| format!(" (limit {})", human(limit)))
+            .unwrap_or_default();
         line("memory", human(self.memory_bytes) + &limit);
         line("fetched", human(self.fetched_bytes));
         text
@@ -244,7 +247,8 @@ impl Images {
                 "{mount:<8}  {users:>5}  {layers:>6}  {server:>8}  {memory:>10}  {fetched:>10}  {start:<8}  {image}\n"
             )
         };
-        let header = line(["MOUNT", "USERS", "LAYERS", "SERVER", "MEMORY", "FETCHED", "START", "IMAGE"]);
+        let header =
+            line(["MOUNT", "USERS", "LAYERS", "SERVER", "MEMORY", "FETCHED", "START", "IMAGE"]);
         let mut text = style.dim(header.trim_end()) + "\n";
         for image in &self.images {
             let users = image.users.to_string();
@@ -267,7 +271,10 @@ impl Images {
             }
         }
         if let Some(start) = self.images.iter().find_map(|image| image.start.as_ref()) {
-            text += &format!("\nto use a recorded start: ociseek index --kind fine --profile {} IMAGE\n", safe(start));
+            text += &format!(
+                "\nto use a recorded start: ociseek index --kind fine --profile {} IMAGE\n",
+                safe(start)
+            );
         }
         if self.images.is_empty() {
             return format!("{} in {}\n", counted(0, "image", "images"), safe(&self.root));
@@ -315,7 +322,8 @@ mod tests {
         let image = KeptImage { name: "one@x".into(), layers: 3, users: 5, mounts };
         let state = KeptState { snapshots: 4, images: vec![image], memory_limit: None };
         let text = Images::of(Path::new("/lazy"), &state).text(Style::plain());
-        let rows: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        let rows: Vec<Vec<&str>> =
+            text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows[0], ["mounted", "5", "3", "7", "2.0", "KiB", "0", "B", "one@x"]);
         assert_eq!(rows[1], ["mounted", "7", "2.0", "KiB", "0", "B", "one@x"]);
     }

@@ -6,8 +6,8 @@ use crate::cli::shared::difference::Status;
 use crate::cli::shared::json::{DigestText, Manifest as ManifestRef};
 use ociseek_ops::verify::policy::Ruling;
 use ociseek_ops::verify::{
-    ComparedCounts, Depth, Problem, VerifiedDocument, VerifiedFine, VerifiedImage, VerifiedIndex, VerifiedLayer,
-    VerifiedManifest,
+    ComparedCounts, Depth, Problem, VerifiedDocument, VerifiedFine, VerifiedImage, VerifiedIndex,
+    VerifiedLayer, VerifiedManifest,
 };
 
 #[derive(Serialize)]
@@ -201,7 +201,9 @@ impl Manifest {
             differences: findings(&verified.differences),
             indexes: verified.indexes.iter().map(Index::of).collect(),
             fine: verified.fine.iter().map(Fine::of).collect(),
-            content: verified.content.map(|content| Content { layers: content.layers, bytes: content.bytes }),
+            content: verified
+                .content
+                .map(|content| Content { layers: content.layers, bytes: content.bytes }),
         }
     }
 }
@@ -223,7 +225,11 @@ impl Rule {
     fn of(ruling: &Ruling) -> Rule {
         Rule {
             rule: ruling.rule.to_string(),
-            status: if ruling.violations.is_empty() { RuleStatus::Kept } else { RuleStatus::Broken },
+            status: if ruling.violations.is_empty() {
+                RuleStatus::Kept
+            } else {
+                RuleStatus::Broken
+            },
             wanted: ruling.wanted.clone(),
             found: ruling.found.clone(),
             violations: findings(&ruling.violations),

@@ -28,7 +28,8 @@ use ociseek_ops::discover::DiscoverError;
 use ociseek_ops::resolve::{PlatformChoice, ResolveError};
 use ociseek_ops::verify::policy::Ruling;
 use ociseek_ops::verify::{
-    ComparedCounts, Depth, MAX_SAMPLE, Problem, VerifiedImage, VerifiedManifest, VerifyError, VerifyOptions, verify,
+    ComparedCounts, Depth, MAX_SAMPLE, Problem, VerifiedImage, VerifiedManifest, VerifyError,
+    VerifyOptions, verify,
 };
 
 pub(super) mod json;
@@ -136,7 +137,9 @@ pub(super) async fn run(args: VerifyArgs, verbosity: VerbosityArgs) -> Result<()
             let wanted = PlatformChoice::each_or_all(&options.platforms);
             options.index = Some(index.digest(&source, &root, wanted, &progress).await?);
         }
-        verify(&source, &root, &options, &progress).await.map_err(|error| failure(&args.image, error))
+        verify(&source, &root, &options, &progress)
+            .await
+            .map_err(|error| failure(&args.image, error))
     }
     .await;
     display.end();
@@ -158,10 +161,18 @@ fn failure(image: &ImageName, error: VerifyError) -> CliError {
     if let VerifyError::Discover(cause) = &error
         && let DiscoverError::Resolve(ResolveError::Lost { is_enabled, .. }) = **cause
     {
-        return CliError::Incomplete { image: Box::new(image.clone()), is_enabled, source: Box::new(error) };
+        return CliError::Incomplete {
+            image: Box::new(image.clone()),
+            is_enabled,
+            source: Box::new(error),
+        };
     }
     if let VerifyError::NoIndex(_, why) = &error {
-        return CliError::NoIndex { image: Box::new(image.clone()), why: why.clone(), source: Box::new(error) };
+        return CliError::NoIndex {
+            image: Box::new(image.clone()),
+            why: why.clone(),
+            source: Box::new(error),
+        };
     }
     error.into()
 }
@@ -170,8 +181,12 @@ fn failure(image: &ImageName, error: VerifyError) -> CliError {
 fn text(name: &ImageName, verified: &VerifiedImage, depth: Depth, style: Style) -> String {
     let mut text = String::new();
     for manifest in &verified.manifests {
-        let platform = manifest.platform.as_ref().map_or_else(|| "unknown platform".to_owned(), ToString::to_string);
-        let image = format!("{} {}", style.bold(&safe(&name.to_string())), style.bold(&safe(&platform)));
+        let platform = manifest
+            .platform
+            .as_ref()
+            .map_or_else(|| "unknown platform".to_owned(), ToString::to_string);
+        let image =
+            format!("{} {}", style.bold(&safe(&name.to_string())), style.bold(&safe(&platform)));
         let repair = RepairHint { name, platform: manifest.platform.as_ref(), style };
         if !manifest.differences.is_empty() {
             let _ = writeln!(text, "{image}: manifest {}", manifest.manifest.digest);
@@ -195,12 +210,20 @@ fn text(name: &ImageName, verified: &VerifiedImage, depth: Depth, style: Style) 
     text
 }
 
-fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: Depth, hint: &RepairHint<'_>) {
+fn indexes(
+    text: &mut String,
+    image: &str,
+    manifest: &VerifiedManifest,
+    depth: Depth,
+    hint: &RepairHint<'_>,
+) {
     let style = hint.style;
     for index in &manifest.indexes {
-        let wrong = index.differences.len() + index.layers.iter().map(|layer| layer.differences.len()).sum::<usize>();
+        let wrong = index.differences.len()
+            + index.layers.iter().map(|layer| layer.differences.len()).sum::<usize>();
         let broken = index.rulings.iter().map(|ruling| ruling.violations.len()).sum::<usize>();
-        let compared: Vec<ComparedCounts> = index.layers.iter().map(|layer| layer.compared).collect();
+        let compared: Vec<ComparedCounts> =
+            index.layers.iter().map(|layer| layer.compared).collect();
         let head = format!("{image}: index {}: {}", index.digest, verdict(wrong, broken, style));
         covered(text, &head, &compared, manifest.layers, depth, style);
         findings(text, &index.differences, style);
@@ -214,13 +237,22 @@ fn indexes(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: D
     }
 }
 
-fn fine(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: Depth, hint: &RepairHint<'_>) {
+fn fine(
+    text: &mut String,
+    image: &str,
+    manifest: &VerifiedManifest,
+    depth: Depth,
+    hint: &RepairHint<'_>,
+) {
     let style = hint.style;
     for index in &manifest.fine {
-        let wrong = index.differences.len() + index.layers.iter().map(|layer| layer.differences.len()).sum::<usize>();
+        let wrong = index.differences.len()
+            + index.layers.iter().map(|layer| layer.differences.len()).sum::<usize>();
         let broken = index.rulings.iter().map(|ruling| ruling.violations.len()).sum::<usize>();
-        let compared: Vec<ComparedCounts> = index.layers.iter().map(|layer| layer.compared).collect();
-        let head = format!("{image}: fine index {}: {}", index.digest, verdict(wrong, broken, style));
+        let compared: Vec<ComparedCounts> =
+            index.layers.iter().map(|layer| layer.compared).collect();
+        let head =
+            format!("{image}: fine index {}: {}", index.digest, verdict(wrong, broken, style));
         covered(text, &head, &compared, manifest.layers, depth, style);
         findings(text, &index.differences, style);
         for layer in index.layers.iter().filter(|layer| !layer.differences.is_empty()) {
@@ -239,13 +271,21 @@ fn fine(text: &mut String, image: &str, manifest: &VerifiedManifest, depth: Dept
 fn verdict(wrong: usize, broken: usize, style: Style) -> String {
     let counts = [(wrong, "difference", "differences"), (broken, "violation", "violations")];
     let counts = counts.iter().filter(|(count, ..)| *count > 0);
-    let counts: Vec<String> = counts.map(|(count, one, many)| counted(*count as u64, one, many)).collect();
+    let counts: Vec<String> =
+        counts.map(|(count, one, many)| counted(*count as u64, one, many)).collect();
     if counts.is_empty() { style.green("ok") } else { style.red(&counts.join(", ")) }
 }
 
 /// The line for an index that begins with `head`: how many of the image's `layers` it covers, and
 /// what was compared.
-fn covered(text: &mut String, head: &str, compared: &[ComparedCounts], layers: usize, depth: Depth, style: Style) {
+fn covered(
+    text: &mut String,
+    head: &str,
+    compared: &[ComparedCounts],
+    layers: usize,
+    depth: Depth,
+    style: Style,
+) {
     let all = compared.iter().fold(ComparedCounts::default(), |a, b| ComparedCounts {
         spans: a.spans + b.spans,
         of_spans: a.of_spans + b.of_spans,
@@ -257,7 +297,11 @@ fn covered(text: &mut String, head: &str, compared: &[ComparedCounts], layers: u
     let spans = counted(all.of_spans, "span", "spans");
     let what = match depth {
         Depth::Full => {
-            format!("{layers}, {spans}, {}, {}", counted(all.entries, "file", "files"), human(all.bytes))
+            format!(
+                "{layers}, {spans}, {}, {}",
+                counted(all.entries, "file", "files"),
+                human(all.bytes)
+            )
         }
         Depth::Quick { seed, .. } => format!("{layers}, {} of {spans} (--seed {seed})", all.spans),
     };
@@ -277,7 +321,8 @@ fn covered(text: &mut String, head: &str, compared: &[ComparedCounts], layers: u
 fn rule(text: &mut String, ruling: &Ruling, style: Style) {
     let Ruling { rule, wanted, found, violations } = ruling;
     let verdict = if violations.is_empty() { style.green("ok") } else { style.red("violated") };
-    let _ = writeln!(text, "  policy {rule}: {verdict}: {}; required {}", safe(found), safe(wanted));
+    let _ =
+        writeln!(text, "  policy {rule}: {verdict}: {}; required {}", safe(found), safe(wanted));
     findings(text, violations, style);
 }
 
@@ -297,7 +342,12 @@ enum Repair {
 
 impl RepairHint<'_> {
     /// Adds the hint if parts of an index are missing or damaged.
-    fn add<'a>(&self, text: &mut String, mut found: impl Iterator<Item = &'a Problem>, what: Repair) {
+    fn add<'a>(
+        &self,
+        text: &mut String,
+        mut found: impl Iterator<Item = &'a Problem>,
+        what: Repair,
+    ) {
         if found.any(|found| is_lost(found.code)) {
             let _ = writeln!(text, "  {} {}", self.style.green("hint:"), self.text(what));
         }
@@ -305,15 +355,21 @@ impl RepairHint<'_> {
 
     fn text(&self, what: Repair) -> String {
         if matches!(self.name, ImageName::Archive { .. } | ImageName::Saved { .. }) {
-            return "archives are read-only: index the image where it came from, and save it again".to_owned();
+            return "archives are read-only: index the image where it came from, and save it again"
+                .to_owned();
         }
         let image = quoted(self.name.to_string().as_bytes());
         let platform = self.platform.filter(|platform| !platform.is_unknown());
-        let platform =
-            platform.map_or_else(String::new, |p| format!("--platform {} ", quoted(p.to_string().as_bytes())));
+        let platform = platform.map_or_else(String::new, |p| {
+            format!("--platform {} ", quoted(p.to_string().as_bytes()))
+        });
         let command = match what {
-            Repair::Soci(Version::V1) => format!("ociseek index --existing replace {platform}{image}"),
-            Repair::Fine => format!("ociseek index --kind fine --existing replace {platform}{image}"),
+            Repair::Soci(Version::V1) => {
+                format!("ociseek index --existing replace {platform}{image}")
+            }
+            Repair::Fine => {
+                format!("ociseek index --kind fine --existing replace {platform}{image}")
+            }
             Repair::Soci(Version::V2) => convert_again(self.name),
         };
         format!("to repair it, run this with the options that it was made with: {command}")
@@ -338,33 +394,38 @@ fn is_lost(code: Code) -> bool {
 /// The hint for a violated rule. Other findings need no hint: the image must be indexed again.
 fn advice(code: Code) -> Option<&'static str> {
     match code {
-        Code::NoIndex => Some("ociseek doctor says what to run; or select the platforms to check with --platform"),
-        Code::Coverage => {
-            Some("cover more with ociseek index --existing replace --min-layer-size SIZE, or lower the requirement")
-        }
-        Code::ZtocRatio => {
-            Some("make smaller ztocs with ociseek index --existing replace --span-size 16MiB, or raise the limit")
-        }
+        Code::NoIndex => Some(
+            "ociseek doctor says what to run; or select the platforms to check with --platform",
+        ),
+        Code::Coverage => Some(
+            "cover more with ociseek index --existing replace --min-layer-size SIZE, or lower the requirement",
+        ),
+        Code::ZtocRatio => Some(
+            "make smaller ztocs with ociseek index --existing replace --span-size 16MiB, or raise the limit",
+        ),
         Code::Tool | Code::ZtocTool => Some(
             "rebuild them with ociseek index --existing replace --no-reuse --no-cache, or allow the tool with \
              --allow-tool",
         ),
         Code::FineIndex => Some("remove it, or allow fine indexes: --fine-index same, or unsigned"),
-        Code::SignatureMissing => {
-            Some("sign the digest: cosign sign --key cosign.key REPOSITORY@DIGEST (or notation sign)")
-        }
-        Code::SignatureUntrusted => {
-            Some("sign the digest with a trusted key, or trust the signer's: --signature-key, --signature-cert")
-        }
+        Code::SignatureMissing => Some(
+            "sign the digest: cosign sign --key cosign.key REPOSITORY@DIGEST (or notation sign)",
+        ),
+        Code::SignatureUntrusted => Some(
+            "sign the digest with a trusted key, or trust the signer's: --signature-key, --signature-cert",
+        ),
         _ => None,
     }
 }
 
 fn findings(text: &mut String, findings: &[Problem], style: Style) {
-    for (code, found) in difference::shown(findings.iter().map(|one| (one.code.word(), one.text.clone()))) {
+    for (code, found) in
+        difference::shown(findings.iter().map(|one| (one.code.word(), one.text.clone())))
+    {
         let _ = writeln!(text, "    {} {}", style.yellow(&format!("{code}:")), safe(&found));
     }
-    let advised: BTreeSet<&str> = findings.iter().filter_map(|finding| advice(finding.code)).collect();
+    let advised: BTreeSet<&str> =
+        findings.iter().filter_map(|finding| advice(finding.code)).collect();
     for advice in advised {
         let _ = writeln!(text, "    {} {advice}", style.green("hint:"));
     }

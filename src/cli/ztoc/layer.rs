@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{ZtocCreateArgs, ZtocExtractArgs, ZtocVerifyArgs, is_std, open, read_ztoc, read_ztoc_bytes, unreadable};
+use super::{
+    ZtocCreateArgs, ZtocExtractArgs, ZtocVerifyArgs, is_std, open, read_ztoc, read_ztoc_bytes,
+    unreadable,
+};
 use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::difference::{self, DifferenceJson, Status};
 use crate::cli::shared::error::CliError;
@@ -30,9 +33,15 @@ use ociseek_store::Buffers;
 use ociseek_store::durable::persist;
 
 /// Builds the ztoc of a layer blob, and writes it only after it is complete.
-pub(crate) fn create(args: &ZtocCreateArgs, verbosity: VerbosityArgs, stdout: &mut Stdout) -> Result<(), CliError> {
+pub(crate) fn create(
+    args: &ZtocCreateArgs,
+    verbosity: VerbosityArgs,
+    stdout: &mut Stdout,
+) -> Result<(), CliError> {
     let started = std::time::Instant::now();
-    let keeps = !args.force && !is_std(&args.output) && args.output.metadata().is_ok_and(|there| there.is_file());
+    let keeps = !args.force
+        && !is_std(&args.output)
+        && args.output.metadata().is_ok_and(|there| there.is_file());
     if keeps {
         return Err(CliError::Exists(args.output.clone()));
     }
@@ -41,7 +50,9 @@ pub(crate) fn create(args: &ZtocCreateArgs, verbosity: VerbosityArgs, stdout: &m
     let seconds = started.elapsed().as_secs_f64();
     let ztoc = match layer.outcome {
         Outcome::Ztoc(ztoc) => ztoc,
-        Outcome::Unservable(source) => return Err(CliError::Unservable { path: args.layer.clone(), source }),
+        Outcome::Unservable(source) => {
+            return Err(CliError::Unservable { path: args.layer.clone(), source });
+        }
     };
     let summary = summary(&ztoc, layer.size, seconds);
     if is_std(&args.output) {
@@ -67,12 +78,15 @@ fn index(
 ) -> Result<IndexedLayer, CliError> {
     let mut input = open(path)?;
     let buffers = Buffers::default();
-    let chunks = || buffers.read_chunk(&mut input).map(|chunk| (!chunk.is_empty()).then_some(vec![chunk]));
+    let chunks =
+        || buffers.read_chunk(&mut input).map(|chunk| (!chunk.is_empty()).then_some(vec![chunk]));
     let budget = Budget::new(max_memory);
     let indexed = index_chunks(options, None, Threads::for_one_of(1, guide), &budget, chunks);
     indexed.map_err(|error| match error {
         ChunksError::Next(source) => unreadable(path, source),
-        ChunksError::Layer(LayerError::Memory(source)) => CliError::LayerMemory { path: path.to_owned(), source },
+        ChunksError::Layer(LayerError::Memory(source)) => {
+            CliError::LayerMemory { path: path.to_owned(), source }
+        }
         ChunksError::Layer(source) => CliError::Layer { path: path.to_owned(), source },
     })
 }
@@ -115,7 +129,10 @@ fn write_whole(path: &Path, bytes: &[u8], force: bool) -> io::Result<()> {
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
     // The error would name the temporary file, which means nothing to the user.
-    let mut file = builder.prefix(".ociseek-").tempfile_in(dir).map_err(|error| io::Error::from(error.kind()))?;
+    let mut file = builder
+        .prefix(".ociseek-")
+        .tempfile_in(dir)
+        .map_err(|error| io::Error::from(error.kind()))?;
     file.write_all(bytes)?;
     persist(file, &path, force)
 }
@@ -137,7 +154,8 @@ pub(crate) fn extract(
     for warning in &extracted.warnings {
         complain(&format!("{} {}", Style::stderr().yellow("warning:"), safe(warning)));
     }
-    let mut summary = format!("{}, {}", counted(extracted.files, "file", "files"), human(extracted.bytes));
+    let mut summary =
+        format!("{}, {}", counted(extracted.files, "file", "files"), human(extracted.bytes));
     if extracted.hard_links > 0 {
         summary += &format!(", {}", counted(extracted.hard_links, "hard link", "hard links"));
     }
@@ -171,7 +189,9 @@ pub(super) fn spans(ztoc: &Ztoc) -> impl Iterator<Item = Span> {
             Checkpoints::Gzip { list, .. } => {
                 list.get(number as usize + 1).map_or(last, |next| (next.input, next.output))
             }
-            Checkpoints::Uncompressed { .. } => ztoc.checkpoints.start(SpanId(number + 1)).unwrap_or(last),
+            Checkpoints::Uncompressed { .. } => {
+                ztoc.checkpoints.start(SpanId(number + 1)).unwrap_or(last)
+            }
         };
         let checkpoint = match &ztoc.checkpoints {
             Checkpoints::Gzip { list, .. } => list.get(number as usize),
@@ -200,7 +220,9 @@ pub(crate) fn verify(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), C
     let buffers = Buffers::default();
     let proof = LayerProof::new(ztoc.clone(), Algorithm::Sha256, Algorithm::Sha256);
     let mut proof = proof
-        .read(|| buffers.read_chunk(&mut layer).map(|chunk| (!chunk.is_empty()).then_some(vec![chunk])))
+        .read(|| {
+            buffers.read_chunk(&mut layer).map(|chunk| (!chunk.is_empty()).then_some(vec![chunk]))
+        })
         .map_err(|source| unreadable(&args.layer, source))?;
     proof.differences.extend(malformed);
     let text = match args.format.get() {
@@ -212,12 +234,14 @@ pub(crate) fn verify(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), C
 }
 
 fn text(ztoc: Option<&Ztoc>, proof: &Proof) -> String {
-    let found = difference::shown(proof.differences.iter().map(|one| (one.code().word(), one.to_string())));
+    let found =
+        difference::shown(proof.differences.iter().map(|one| (one.code().word(), one.to_string())));
     let differences: String = found.iter().map(|(_, text)| format!("{}\n", safe(text))).collect();
     if let Some(ztoc) = ztoc.filter(|_| proof.holds()) {
         let spans = ztoc.checkpoints.spans();
         let entries = ztoc.files.len() as u64;
-        let what = [counted(spans, "span", "spans"), counted(entries, "entry", "entries")].join(", ");
+        let what =
+            [counted(spans, "span", "spans"), counted(entries, "entry", "entries")].join(", ");
         return format!("the ztoc is correct: {what}, {} compared\n", human(proof.compared));
     }
     let count = proof.differences.len() as u64 + proof.more;
@@ -230,7 +254,8 @@ fn text(ztoc: Option<&Ztoc>, proof: &Proof) -> String {
             proof.size
         );
     }
-    let more = if proof.more > 0 { format!("... and {} more\n", proof.more) } else { String::new() };
+    let more =
+        if proof.more > 0 { format!("... and {} more\n", proof.more) } else { String::new() };
     format!("{differences}{more}{}\n", counted(count, "difference", "differences"))
 }
 

@@ -101,7 +101,9 @@ files are kept; no file is ever left half-written.";
 /// Write the files of a layer into a directory, read through its ztoc
 #[derive(Debug, Args)]
 #[command(long_about = EXTRACT_LONG_ABOUT)]
-#[command(after_help = "Example:\n  ociseek ztoc extract --layer layer.tar.gz --ztoc layer.ztoc --output files")]
+#[command(
+    after_help = "Example:\n  ociseek ztoc extract --layer layer.tar.gz --ztoc layer.ztoc --output files"
+)]
 pub(crate) struct ZtocExtractArgs {
     /// The layer's blob
     #[arg(long, value_name = "FILE")]
@@ -168,7 +170,10 @@ pub(crate) fn read_ztoc(path: &Path) -> Result<(Vec<u8>, Ztoc), CliError> {
 pub(crate) fn read_ztoc_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
     let limit = MAX_ENCODED as u64;
     let mut bytes = Vec::new();
-    open(path)?.take(limit + 1).read_to_end(&mut bytes).map_err(|source| unreadable(path, source))?;
+    open(path)?
+        .take(limit + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|source| unreadable(path, source))?;
     if bytes.len() as u64 > limit {
         return Err(CliError::ZtocTooLarge { path: path.to_owned(), limit });
     }
@@ -188,7 +193,11 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
 }
 
 pub(crate) fn unreadable(path: &Path, source: io::Error) -> CliError {
-    if is_std(path) { CliError::Stdin(source) } else { CliError::Read { path: path.to_owned(), source } }
+    if is_std(path) {
+        CliError::Stdin(source)
+    } else {
+        CliError::Read { path: path.to_owned(), source }
+    }
 }
 
 /// Prints `ztoc`, which was decoded from `bytes`.
@@ -200,8 +209,12 @@ pub(crate) fn write_text(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::
     writeln!(out, "version            {}", shown(&ztoc.version))?;
     writeln!(out, "made by            {}", shown(&ztoc.build_tool_identifier))?;
     writeln!(out, "compression        {}", compression(&ztoc.checkpoints))?;
-    let sizes = [("compressed size", ztoc.compressed_size.0), ("uncompressed size", ztoc.uncompressed_size.0)];
-    for (name, size) in sizes.into_iter().chain([("span size", ztoc.checkpoints.span_size().get())]) {
+    let sizes = [
+        ("compressed size", ztoc.compressed_size.0),
+        ("uncompressed size", ztoc.uncompressed_size.0),
+    ];
+    for (name, size) in sizes.into_iter().chain([("span size", ztoc.checkpoints.span_size().get())])
+    {
         writeln!(out, "{name:18} {size} bytes ({})", human(size))?;
     }
 
@@ -231,16 +244,25 @@ pub(crate) fn write_text(bytes: &[u8], ztoc: &Ztoc, stdout: &mut Stdout) -> io::
 /// A line like that of `ls -l`, and one for each PAX record.
 fn entry(out: &mut impl Write, file: &FileMetadata) -> io::Result<()> {
     let mtime = file.mtime.and_then(|time| time.to_rfc3339()).unwrap_or_else(|| "-".to_owned());
-    let owner = |name: &[u8], id: u32| if name.is_empty() { id.to_string() } else { format!("{}({id})", shown(name)) };
+    let owner = |name: &[u8], id: u32| {
+        if name.is_empty() { id.to_string() } else { format!("{}({id})", shown(name)) }
+    };
     let size = match file.kind {
-        FileKind::CharDevice | FileKind::BlockDevice => format!("{},{}", file.devmajor, file.devminor),
+        FileKind::CharDevice | FileKind::BlockDevice => {
+            format!("{},{}", file.devmajor, file.devminor)
+        }
         _ => file.size.to_string(),
     };
     let uid = owner(&file.uname, file.uid);
     let gid = owner(&file.gname, file.gid);
     let kind = file.kind.name();
     let mode = file.mode;
-    write!(out, "{kind:8} {mode:06o} {uid} {gid} {size:>12} @{:<12} {mtime} {}", file.offset.0, shown(&file.name))?;
+    write!(
+        out,
+        "{kind:8} {mode:06o} {uid} {gid} {size:>12} @{:<12} {mtime} {}",
+        file.offset.0,
+        shown(&file.name)
+    )?;
     if !file.linkname.is_empty() {
         write!(out, " -> {}", shown(&file.linkname))?;
     }

@@ -3,7 +3,9 @@
 use std::process::Stdio;
 
 use super::referrers;
-use crate::support::sandbox::{GZIP, Layout, Sandbox, gzip, index, small_image, tar, two_platforms};
+use crate::support::sandbox::{
+    GZIP, Layout, Sandbox, gzip, index, small_image, tar, two_platforms,
+};
 use serde_json::Value;
 
 #[test]
@@ -15,7 +17,10 @@ fn a_second_run_reads_and_writes_nothing() {
     let second = sandbox.json(0, &index(&["--format=json", "oci:img"]));
     assert_eq!(second["images"][0]["manifests"][0]["status"], "already-there");
     assert_eq!(second["bytes_read"], 0);
-    assert_eq!(second["images"][0]["manifests"][0]["index"], first["images"][0]["manifests"][0]["index"]);
+    assert_eq!(
+        second["images"][0]["manifests"][0]["index"],
+        first["images"][0]["manifests"][0]["index"]
+    );
     assert!(before == sandbox.files("img"), "the second run changed the layout");
 }
 
@@ -26,7 +31,8 @@ fn the_image_is_never_changed() {
     let before = sandbox.files("img");
     sandbox.json(0, &index(&["--format=json", "oci:img"]));
     let after = sandbox.files("img");
-    let changed: Vec<_> = before.iter().filter(|file| !after.contains(file)).map(|(path, _)| path).collect();
+    let changed: Vec<_> =
+        before.iter().filter(|file| !after.contains(file)).map(|(path, _)| path).collect();
     assert_eq!(changed, [&sandbox.path("img/index.json")]);
 }
 
@@ -35,8 +41,11 @@ fn existing_indexes_are_skipped_kept_or_replaced() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let run = |args: &[&str]| {
-        let args: Vec<&str> =
-            ["index", "--format=json", "--no-cache", "--min-layer-size=1KiB"].iter().chain(args).copied().collect();
+        let args: Vec<&str> = ["index", "--format=json", "--no-cache", "--min-layer-size=1KiB"]
+            .iter()
+            .chain(args)
+            .copied()
+            .collect();
         let report = sandbox.json(0, &[&args[..], &["oci:img"]].concat());
         report["images"][0]["manifests"][0].clone()
     };
@@ -78,7 +87,8 @@ fn an_index_with_other_options_does_not_change_the_result() {
         layout.tag(image, "v1");
     }
     let run = |span_size: &str, image: &str| {
-        let report = sandbox.json(0, &["index", "--format=json", "--no-cache", "--span-size", span_size, image]);
+        let report = sandbox
+            .json(0, &["index", "--format=json", "--no-cache", "--span-size", span_size, image]);
         report["images"][0]["manifests"][0]["index"]["digest"].clone()
     };
     let first = run("4MiB", "oci:img");
@@ -98,31 +108,57 @@ fn a_dry_run_writes_nothing() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let before = sandbox.files("");
-    let args = ["index", "--format=json", "--min-layer-size=0", "--dry-run", "--cache-dir=cache", "oci:img"];
+    let args = [
+        "index",
+        "--format=json",
+        "--min-layer-size=0",
+        "--dry-run",
+        "--cache-dir=cache",
+        "oci:img",
+    ];
     let dry = sandbox.json(0, &args);
     assert_eq!(dry["images"][0]["manifests"][0]["status"], "dry-run");
     sandbox.json(0, &[&args[..], &["--output=oci:out"]].concat());
-    let cached: Vec<_> = sandbox.files("cache").into_iter().filter(|(_, content)| !content.is_empty()).collect();
+    let cached: Vec<_> =
+        sandbox.files("cache").into_iter().filter(|(_, content)| !content.is_empty()).collect();
     assert!(cached.is_empty(), "{cached:?}");
     assert!(!sandbox.path("out").exists());
-    let after: Vec<_> = sandbox.files("").into_iter().filter(|(p, _)| !p.starts_with(sandbox.path("cache"))).collect();
+    let after: Vec<_> = sandbox
+        .files("")
+        .into_iter()
+        .filter(|(p, _)| !p.starts_with(sandbox.path("cache")))
+        .collect();
     assert!(before == after);
     // The actual result must equal the predicted one.
-    let real = sandbox.json(0, &args.iter().copied().filter(|a| *a != "--dry-run").collect::<Vec<_>>());
-    assert_eq!(real["images"][0]["manifests"][0]["index"], dry["images"][0]["manifests"][0]["index"]);
+    let real =
+        sandbox.json(0, &args.iter().copied().filter(|a| *a != "--dry-run").collect::<Vec<_>>());
+    assert_eq!(
+        real["images"][0]["manifests"][0]["index"],
+        dry["images"][0]["manifests"][0]["index"]
+    );
 }
 
 #[test]
 fn cached_layers_are_not_read_again() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
-    let args = ["index", "--format=json", "--min-layer-size=0", "--cache-dir=cache", "oci:img", "--existing=replace"];
+    let args = [
+        "index",
+        "--format=json",
+        "--min-layer-size=0",
+        "--cache-dir=cache",
+        "oci:img",
+        "--existing=replace",
+    ];
     let first = sandbox.json(0, &[&args[..], &["--output=oci:a"]].concat());
     let second = sandbox.json(0, &[&args[..], &["--output=oci:b"]].concat());
     assert_ne!(first["bytes_read"], 0);
     assert_eq!(second["bytes_read"], 0);
     assert_eq!(second["images"][0]["manifests"][0]["layers"][0]["origin"], "cache");
-    assert_eq!(second["images"][0]["manifests"][0]["index"], first["images"][0]["manifests"][0]["index"]);
+    assert_eq!(
+        second["images"][0]["manifests"][0]["index"],
+        first["images"][0]["manifests"][0]["index"]
+    );
     // Without a usable cache directory, the work is done without a cache.
     std::fs::write(sandbox.path("file"), "").unwrap();
     let text = sandbox.run(&["index", "-q", "--cache-dir=file/x", "--min-layer-size=0", "oci:img"]);
@@ -144,9 +180,13 @@ fn concurrent_runs_leave_one_index() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let args = ["index", "-q", "--min-layer-size=0", "--cache-dir=cache", "oci:img"];
-    let children: Vec<_> =
-        (0..8).map(|_| sandbox.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()).collect();
-    let outputs: Vec<_> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    let children: Vec<_> = (0..8)
+        .map(|_| {
+            sandbox.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    let outputs: Vec<_> =
+        children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
     for output in &outputs {
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.stdout, outputs[0].stdout);

@@ -3,7 +3,9 @@
 use std::process::Stdio;
 
 use super::referrers;
-use crate::support::sandbox::{GZIP, Layout, Sandbox, gzip, index, masked, small_image, tar, two_platforms};
+use crate::support::sandbox::{
+    GZIP, Layout, Sandbox, gzip, index, masked, small_image, tar, two_platforms,
+};
 use insta::assert_snapshot;
 
 #[test]
@@ -63,10 +65,17 @@ fn one_failing_image_does_not_stop_the_others() {
 fn a_closed_pipe_does_not_stop_indexing() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
-    let mut child =
-        sandbox.command(&index(&["oci:img"])).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = sandbox
+        .command(&index(&["oci:img"]))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), masked(std::str::from_utf8(&output.stderr).unwrap())), (Some(0), String::new()));
+    assert_eq!(
+        (output.status.code(), masked(std::str::from_utf8(&output.stderr).unwrap())),
+        (Some(0), String::new())
+    );
     assert_eq!(referrers(&sandbox, "img").len(), 1);
 }

@@ -1,7 +1,9 @@
 //! Images of many shapes: archives, nested indexes, attestations, artifacts.
 
 use super::referrers;
-use crate::support::sandbox::{self, GZIP, Layout, Sandbox, gzip, index, small_image, tar, two_platforms};
+use crate::support::sandbox::{
+    self, GZIP, Layout, Sandbox, gzip, index, small_image, tar, two_platforms,
+};
 use insta::assert_snapshot;
 use serde_json::Value;
 
@@ -12,10 +14,12 @@ fn an_archive_is_indexed_into_a_layout_with_the_same_result() {
     let mut archive = tar::Builder::new(std::fs::File::create(sandbox.path("img.tar")).unwrap());
     archive.append_dir_all(".", sandbox.path("img")).unwrap();
     archive.finish().unwrap();
-    let from_archive = sandbox.json(0, &index(&["--format=json", "--output=oci:out", "oci-archive:img.tar:v1"]));
+    let from_archive =
+        sandbox.json(0, &index(&["--format=json", "--output=oci:out", "oci-archive:img.tar:v1"]));
     let from_layout = sandbox.json(0, &index(&["--format=json", "oci:img"]));
     for platform in 0..2 {
-        let digest = |report: &Value| report["images"][0]["manifests"][platform]["index"]["digest"].clone();
+        let digest =
+            |report: &Value| report["images"][0]["manifests"][platform]["index"]["digest"].clone();
         assert_eq!(digest(&from_archive), digest(&from_layout));
     }
     assert_eq!(referrers(&sandbox, "out").len(), 2);
@@ -69,7 +73,10 @@ fn nested_indexes_are_followed_up_to_a_limit() {
     let deep = sandbox.json(0, &index(&["--format=json", "--dry-run", "oci:img:deep"]));
     assert_eq!(deep["images"][0]["manifests"][0]["manifest"]["digest"], image["digest"]);
     let deeper = sandbox.run(&index(&["oci:img:deeper"]));
-    assert!(deeper.contains("is nested more than 4 deep") && deeper.ends_with("--- status 1 ---"), "{deeper}");
+    assert!(
+        deeper.contains("is nested more than 4 deep") && deeper.ends_with("--- status 1 ---"),
+        "{deeper}"
+    );
 }
 
 #[test]
@@ -82,7 +89,8 @@ fn attestations_and_repeated_platforms_are_skipped() {
     let second = sandbox::for_platform(layout.image("amd64", &[other]), "amd64");
     let mut attestation = layout.image("amd64", &[layer]);
     attestation["platform"] = serde_json::json!({"os": "unknown", "architecture": "unknown"});
-    attestation["annotations"] = serde_json::json!({"vnd.docker.reference.type": "attestation-manifest"});
+    attestation["annotations"] =
+        serde_json::json!({"vnd.docker.reference.type": "attestation-manifest"});
     let list = layout.image_index(&[attestation, first.clone(), second.clone(), first.clone()]);
     layout.tag(list, "v1");
     let output = sandbox.command(&index(&["--format=json", "oci:img"])).output().unwrap();
@@ -91,7 +99,10 @@ fn attestations_and_repeated_platforms_are_skipped() {
     assert_eq!(manifests.len(), 1);
     assert_eq!(manifests[0]["manifest"]["digest"], first["digest"]);
     let warning = String::from_utf8(output.stderr).unwrap();
-    assert!(warning.starts_with("warning: ") && warning.contains(second["digest"].as_str().unwrap()), "{warning}");
+    assert!(
+        warning.starts_with("warning: ") && warning.contains(second["digest"].as_str().unwrap()),
+        "{warning}"
+    );
 }
 
 #[test]

@@ -11,7 +11,11 @@ use serde_json::Value;
 
 fn referrers(sandbox: &Sandbox, layout: &str) -> Vec<Value> {
     let index: Value =
-        serde_json::from_slice(&std::fs::read(sandbox.path(layout).join("index.json")).unwrap()).unwrap();
+        serde_json::from_slice(&std::fs::read(sandbox.path(layout).join("index.json")).unwrap())
+            .unwrap();
     let manifests = index["manifests"].as_array().unwrap().iter();
-    manifests.filter(|m| m["artifactType"] == "application/vnd.amazon.soci.index.v1+json").cloned().collect()
+    manifests
+        .filter(|m| m["artifactType"] == "application/vnd.amazon.soci.index.v1+json")
+        .cloned()
+        .collect()
 }

@@ -7,8 +7,10 @@ use insta::assert_snapshot;
 fn any_number_of_jobs_gives_the_same_index() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
-    let digests: Vec<String> =
-        ["1", "2", "64"].iter().map(|n| sandbox.run(&index(&["-q", "--dry-run", "--jobs", n, "oci:img"]))).collect();
+    let digests: Vec<String> = ["1", "2", "64"]
+        .iter()
+        .map(|n| sandbox.run(&index(&["-q", "--dry-run", "--jobs", n, "oci:img"])))
+        .collect();
     assert!(digests.windows(2).all(|two| two[0] == two[1]), "{digests:?}");
 }
 

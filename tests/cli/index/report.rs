@@ -48,12 +48,25 @@ fn a_ztoc_that_is_a_large_part_of_its_layer_is_noted() {
     let sandbox = Sandbox::new();
     image(&sandbox, "img", &[tar(1, 1, 3_000_000)], &json!({}));
     let noted = |span_size: &str| {
-        let text = sandbox.run(&["index", "--min-layer-size=0", span_size, "--existing=replace", "oci:img"]);
+        let text = sandbox.run(&[
+            "index",
+            "--min-layer-size=0",
+            span_size,
+            "--existing=replace",
+            "oci:img",
+        ]);
         assert!(text.ends_with("--- status 0 ---"), "{text}");
-        text.contains("note: 1 ztoc is larger than a fifth of the layer") && text.contains("a larger --span-size")
+        text.contains("note: 1 ztoc is larger than a fifth of the layer")
+            && text.contains("a larger --span-size")
     };
     assert!(noted("--span-size=64KiB") && !noted("--span-size=1MiB"));
-    let text = sandbox.run(&["convert", "--min-layer-size=0", "--span-size=64KiB", "oci:img", "oci:img:v2"]);
+    let text = sandbox.run(&[
+        "convert",
+        "--min-layer-size=0",
+        "--span-size=64KiB",
+        "oci:img",
+        "oci:img:v2",
+    ]);
     assert!(text.contains("note: 1 ztoc is larger"), "{text}");
 }
 
@@ -225,7 +238,8 @@ fn a_layer_that_two_platforms_share_is_read_once() {
     --- stderr ---
     --- status 0 ---
     "#);
-    let one = sandbox.json(0, &index(&["--format=json", "--dry-run", "--platform=linux/arm64", "oci:img"]));
+    let one = sandbox
+        .json(0, &index(&["--format=json", "--dry-run", "--platform=linux/arm64", "oci:img"]));
     assert_eq!(one["images"][0]["manifests"].as_array().unwrap().len(), 1);
     assert_eq!(one["images"][0]["manifests"][0]["platform"], "linux/arm64");
     assert_snapshot!(sandbox.run(&index(&["--platform=linux/s390x", "oci:img"])), @r#"
@@ -259,7 +273,9 @@ fn an_image_without_servable_layers_gets_no_index() {
 fn output_to_a_pipe_has_no_colour() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
-    for run in [index(&["oci:img"]), index(&["oci:missing"]), vec!["index", "--help"], vec!["index"]] {
+    for run in
+        [index(&["oci:img"]), index(&["oci:missing"]), vec!["index", "--help"], vec!["index"]]
+    {
         assert!(!sandbox.run(&run).contains('\x1b'));
     }
 }

@@ -23,7 +23,9 @@ pub enum Unit {
 impl Job {
     pub fn new(repository: &str, tag: Option<&str>, digest: Option<&str>) -> Job {
         let [tag, digest] = [tag, digest].map(|part| part.map(str::to_owned));
-        Job { image: Reference { registry: "r".into(), repository: repository.into(), tag, digest } }
+        Job {
+            image: Reference { registry: "r".into(), repository: repository.into(), tag, digest },
+        }
     }
 
     pub fn key(&self, unit: Unit) -> String {

@@ -66,7 +66,8 @@ impl Journal {
 
     /// Waits until every job that was accepted is done.
     pub async fn settled(&self) {
-        let is_settled = |entries: &Entries| entries.values().all(|entry| entry.accepted == entry.done);
+        let is_settled =
+            |entries: &Entries| entries.values().all(|entry| entry.accepted == entry.done);
         self.0.subscribe().wait_for(is_settled).await.expect("the sender is here");
     }
 }

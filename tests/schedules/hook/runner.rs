@@ -53,7 +53,10 @@ impl Runner {
 
     pub async fn run(&self, job: &Job, tries: u32, most: u32) -> JobOutcome {
         let image = job.image_key();
-        assert!(self.running.lock().unwrap().insert(image.clone()), "{image} is processed twice at the same time");
+        assert!(
+            self.running.lock().unwrap().insert(image.clone()),
+            "{image} is processed twice at the same time"
+        );
         let _running = Run(self, image);
         self.begun.send_modify(|begun| *begun += 1);
         yield_now().await;

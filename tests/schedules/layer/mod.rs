@@ -115,11 +115,19 @@ mod scan {
             (LayerPlanner::Noting(Vec::new()), scan, hashes)
         }
 
-        pub(super) fn to_read(options: LayerOptions, known: (Digest, u64), memory: Charge) -> (LayerScan, LayerHashes) {
+        pub(super) fn to_read(
+            options: LayerOptions,
+            known: (Digest, u64),
+            memory: Charge,
+        ) -> (LayerScan, LayerHashes) {
             LayerScan::new(options, Some(known), memory)
         }
 
-        fn new(options: LayerOptions, _: Option<(Digest, u64)>, memory: Charge) -> (LayerScan, LayerHashes) {
+        fn new(
+            options: LayerOptions,
+            _: Option<(Digest, u64)>,
+            memory: Charge,
+        ) -> (LayerScan, LayerHashes) {
             (LayerScan { options, scanned: Vec::new(), _memory: memory }, LayerHashes(Vec::new()))
         }
 

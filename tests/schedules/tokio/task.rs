@@ -1,6 +1,8 @@
 //! Tasks.
 
-pub use shuttle_tokio::task::{AbortHandle, JoinError, JoinHandle, spawn, spawn_blocking, yield_now};
+pub use shuttle_tokio::task::{
+    AbortHandle, JoinError, JoinHandle, spawn, spawn_blocking, yield_now,
+};
 
 /// A set of tasks, which are aborted when it is dropped.
 pub struct JoinSet<T>(shuttle_tokio::task::JoinSet<T>);

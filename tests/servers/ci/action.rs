@@ -27,12 +27,17 @@ impl Action {
             assert!(input["description"].as_str().is_some(), "{name}");
             let given = inputs.iter().find(|(given, _)| *given == name).map(|(_, value)| *value);
             let kind = || (name == "kind").then_some("v1");
-            let value =
-                given.or(input["default"].as_str()).or_else(kind).unwrap_or_else(|| panic!("{name} is required"));
+            let value = given
+                .or(input["default"].as_str())
+                .or_else(kind)
+                .unwrap_or_else(|| panic!("{name} is required"));
             context.insert(format!("inputs.{name}"), value.to_owned());
         }
         for (given, _) in inputs {
-            assert!(context.contains_key(&format!("inputs.{given}")), "the action has no input {given}");
+            assert!(
+                context.contains_key(&format!("inputs.{given}")),
+                "the action has no input {given}"
+            );
         }
         context.insert("github.action_repository".into(), "acme/ociseek".into());
         context.insert("github.token".into(), "a-token".into());
@@ -46,7 +51,10 @@ impl Action {
         for (number, step) in steps.iter().enumerate() {
             let file = self.sandbox.path(&format!("step-{number}.sh"));
             let script = step["run"].as_str().unwrap();
-            assert!(!script.contains("${{"), "an expression in a script is code for whoever names an image");
+            assert!(
+                !script.contains("${{"),
+                "an expression in a script is code for whoever names an image"
+            );
             std::fs::write(&file, script).unwrap();
             assert_eq!(step["shell"].as_str(), Some("bash"));
             let outputs = self.sandbox.path(&format!("outputs-{number}"));
@@ -55,7 +63,9 @@ impl Action {
             let mut command = Command::new("bash");
             command.args(["--noprofile", "--norc", "-e", "-o", "pipefail"]).arg(&file);
             command.current_dir(self.sandbox.dir.path()).env_clear();
-            command.env("PATH", std::env::var("PATH").unwrap()).env("HOME", self.sandbox.dir.path());
+            command
+                .env("PATH", std::env::var("PATH").unwrap())
+                .env("HOME", self.sandbox.dir.path());
             command.env("RUNNER_TEMP", self.sandbox.dir.path()).env("GITHUB_OUTPUT", &outputs);
             command.env("GITHUB_STEP_SUMMARY", self.sandbox.path("summary.md"));
             command.env("GITHUB_ACTION_PATH", root());
@@ -79,8 +89,12 @@ impl Action {
     }
 
     fn evaluated(&self, text: &str) -> String {
-        let expression = text.strip_prefix("${{ ").and_then(|text| text.strip_suffix(" }}")).unwrap();
-        self.context.get(expression).unwrap_or_else(|| panic!("nothing gives {expression}: {:?}", self.context)).clone()
+        let expression =
+            text.strip_prefix("${{ ").and_then(|text| text.strip_suffix(" }}")).unwrap();
+        self.context
+            .get(expression)
+            .unwrap_or_else(|| panic!("nothing gives {expression}: {:?}", self.context))
+            .clone()
     }
 
     fn output(&self, name: &str) -> String {
@@ -93,16 +107,24 @@ fn pushed(server: &Server) -> Option<String> {
     let skopeo = tool("skopeo")?;
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("img"));
-    let (from, to) = (format!("oci:{}:v1", sandbox.path("img").display()), format!("docker://{}/a/b:v1", server.host));
+    let (from, to) = (
+        format!("oci:{}:v1", sandbox.path("img").display()),
+        format!("docker://{}/a/b:v1", server.host),
+    );
     let digest = sandbox.path("digest");
     let file = digest.to_str().unwrap();
-    run(&skopeo, &["copy", "--quiet", "--all", "--dest-tls-verify=false", "--digestfile", file, &from, &to]);
+    run(
+        &skopeo,
+        &["copy", "--quiet", "--all", "--dest-tls-verify=false", "--digestfile", file, &from, &to],
+    );
     Some(format!("{}/a/b@{}", server.host, std::fs::read_to_string(digest).unwrap().trim()))
 }
 
 #[test]
 fn the_action_indexes_the_pushed_image() {
-    for server in [Server::olareg(|_, _| Vec::new()), Server::distribution("127.0.0.1:0", |_| String::new())] {
+    for server in
+        [Server::olareg(|_, _| Vec::new()), Server::distribution("127.0.0.1:0", |_| String::new())]
+    {
         let Some(server) = server else { return };
         let Some(image) = pushed(&server) else { return };
         let given = [
@@ -116,28 +138,46 @@ fn the_action_indexes_the_pushed_image() {
         let mut action = Action::new(&given);
         let (done, text) = action.run();
         assert!(done, "{text}");
-        assert_eq!((action.output("status"), action.output("coverage")), ("ok".into(), "100".into()));
+        assert_eq!(
+            (action.output("status"), action.output("coverage")),
+            ("ok".into(), "100".into())
+        );
         assert!(image.ends_with(&action.output("image-digest")));
         let digests = action.output("index-digests");
         let (first, second) = digests.split_once(',').unwrap();
         assert_eq!(first, action.output("index-digest"));
         // They are there, and a reader finds them.
         let found = Sandbox::new().json(0, &["inspect", "--format=json", &image]);
-        let listed = [0, 1].map(|n| found["manifests"][n]["indexes"][0]["digest"].as_str().unwrap().to_owned());
+        let listed = [0, 1]
+            .map(|n| found["manifests"][n]["indexes"][0]["digest"].as_str().unwrap().to_owned());
         assert_eq!(listed, [first, second]);
         let summary = std::fs::read_to_string(action.sandbox.path("summary.md")).unwrap();
-        assert!(summary.contains("| linux/amd64 | `sha256:") && summary.contains("attached | 100% of"), "{summary}");
+        assert!(
+            summary.contains("| linux/amd64 | `sha256:") && summary.contains("attached | 100% of"),
+            "{summary}"
+        );
         // The SOCI-enabled image is there too, under the tag that was asked for.
         let tag = format!("{}-soci", &action.output("image-digest")["sha256:".len()..][..12]);
         let enabled = format!("{}:{tag}", image.rsplit_once('@').unwrap().0);
-        let by_digest = format!("{}@{}", enabled.rsplit_once(':').unwrap().0, action.output("enabled-digest"));
-        let found = [&enabled, &by_digest].map(|name| Sandbox::new().json(0, &["inspect", "--format=json", name]));
+        let by_digest =
+            format!("{}@{}", enabled.rsplit_once(':').unwrap().0, action.output("enabled-digest"));
+        let found = [&enabled, &by_digest]
+            .map(|name| Sandbox::new().json(0, &["inspect", "--format=json", name]));
         assert_eq!(found[0]["manifests"], found[1]["manifests"]);
         assert_eq!(found[0]["manifests"].as_array().unwrap().len(), 2);
-        assert!(summary.contains(&format!("- SOCI-enabled image `{enabled}` `sha256:")), "{summary}");
+        assert!(
+            summary.contains(&format!("- SOCI-enabled image `{enabled}` `sha256:")),
+            "{summary}"
+        );
 
         // An index that lacks layers is not sufficient.
-        Sandbox::new().run(&["index", "--no-cache", "--existing=replace", "--min-layer-size=100KiB", &image]);
+        Sandbox::new().run(&[
+            "index",
+            "--no-cache",
+            "--existing=replace",
+            "--min-layer-size=100KiB",
+            &image,
+        ]);
         let gate = [("min-layer-size", "1KiB"), ("min-coverage", "90%"), ("existing", "keep")];
         let mut action = Action::new(&[&[("image", image.as_str()), given[1]], &gate[..]].concat());
         let (done, text) = action.run();
@@ -152,7 +192,12 @@ fn the_action_takes_several_images_and_ignores_options_in_their_names() {
     let Some(image) = pushed(&server) else { return };
     let binary = ("binary", program());
     let both = format!("\n  {image}\n  {}/a/b:v1\n", server.host);
-    let mut action = Action::new(&[("image", &both), binary, ("platform", "linux/arm64"), ("min-layer-size", "0")]);
+    let mut action = Action::new(&[
+        ("image", &both),
+        binary,
+        ("platform", "linux/arm64"),
+        ("min-layer-size", "0"),
+    ]);
     let (done, text) = action.run();
     assert!(done, "{text}");
     assert_eq!(action.output("index-digests").split(',').count(), 2);
@@ -162,9 +207,15 @@ fn the_action_takes_several_images_and_ignores_options_in_their_names() {
         assert!(!done && !action.sandbox.path("pwned").exists(), "{wrong}: {text}");
     }
     let (done, text) = Action::new(&[("image", &image), binary, ("kind", "")]).run();
-    assert!(!done && text.contains("::error::kind: say what to make, such as v2={tag}-soci"), "{text}");
+    assert!(
+        !done && text.contains("::error::kind: say what to make, such as v2={tag}-soci"),
+        "{text}"
+    );
     let (done, text) = Action::new(&[("image", &image), ("binary", "no/such/program")]).run();
-    assert!(!done && text.contains("::error::binary: cannot find the program no/such/program"), "{text}");
+    assert!(
+        !done && text.contains("::error::binary: cannot find the program no/such/program"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -178,7 +229,10 @@ fn no_other_word_than_false_turns_a_gate_off() {
     {
         let mut action = Action::new(&[("image", "oci:none"), binary, (input, word)]);
         let (done, text) = action.run();
-        assert!(!done && text.contains(&format!("::error::{input}: expected true or false")), "{word:?}: {text}");
+        assert!(
+            !done && text.contains(&format!("::error::{input}: expected true or false")),
+            "{word:?}: {text}"
+        );
     }
 }
 
@@ -187,7 +241,8 @@ fn fake_gh(action: &mut Action, status: i32) {
     std::fs::create_dir(action.sandbox.path("bin")).unwrap();
     let script = format!("echo \"$GH_TOKEN $*\" >> \"$HOME/gh\"\nexit {status}");
     action.sandbox.script("bin/gh", &script);
-    let path = format!("{}:{}", action.sandbox.path("bin").display(), std::env::var("PATH").unwrap());
+    let path =
+        format!("{}:{}", action.sandbox.path("bin").display(), std::env::var("PATH").unwrap());
     action.variables.push(("PATH", path));
 }
 
@@ -198,7 +253,9 @@ fn the_action_downloads_the_release_of_its_commit_and_verifies_it() {
     }
     let file = format!("ociseek-{}-unknown-linux-musl.tar.gz", std::env::consts::ARCH);
     let archive = release_archive(&Sandbox::new());
-    let sum = |bytes: &[u8]| format!("{}  {file}\n", ociseek::digest::Digest::sha256(bytes).hex()).into_bytes();
+    let sum = |bytes: &[u8]| {
+        format!("{}  {file}\n", ociseek::digest::Digest::sha256(bytes).hex()).into_bytes()
+    };
     let at = |place: &str, name: &str| format!("/acme/ociseek/releases/{place}/{name}");
     let checksum = format!("{file}.sha256");
     let own = format!("download/v{}", env!("CARGO_PKG_VERSION"));
@@ -231,22 +288,34 @@ fn the_action_downloads_the_release_of_its_commit_and_verifies_it() {
         assert!(done, "{version}: {text}");
         let want = "--repo acme/ociseek --deny-self-hosted-runners --signer-workflow \
                     acme/ociseek/.github/workflows/release.yml";
-        assert!(calls.starts_with("a-token attestation verify /") && calls.trim_end().ends_with(want), "{calls}");
+        assert!(
+            calls.starts_with("a-token attestation verify /") && calls.trim_end().ends_with(want),
+            "{calls}"
+        );
     }
     for (version, why) in [
         ("v6.6.6", "does not match its checksum"),
         ("v9.9.9", "::error::cannot download"),
-        ("v1/../../../../../evil/repo/releases/download/v1", "::error::version: expected a release"),
+        (
+            "v1/../../../../../evil/repo/releases/download/v1",
+            "::error::version: expected a release",
+        ),
         ("v1.2.3/..", "::error::version: expected a release"),
         ("v1.2.3?x", "::error::version: expected a release"),
         ("main", "::error::version: expected a release"),
         ("v1.2.3\nv1", "::error::version: expected a release"),
     ] {
         let (done, text, calls) = run(version, "true", 0);
-        assert!(!done && text.contains(why) && !text.contains("index sha256") && calls.is_empty(), "{version}: {text}");
+        assert!(
+            !done && text.contains(why) && !text.contains("index sha256") && calls.is_empty(),
+            "{version}: {text}"
+        );
     }
     let (done, text, _) = run("", "true", 1);
-    assert!(!done && text.contains("::error::the provenance of") && !text.contains("index sha256"), "{text}");
+    assert!(
+        !done && text.contains("::error::the provenance of") && !text.contains("index sha256"),
+        "{text}"
+    );
     let (done, text, calls) = run("", "false", 1);
     assert!(done && calls.is_empty(), "{text}{calls}");
     // The action's own version is what the release workflow compares with the tag.

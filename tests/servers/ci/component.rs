@@ -22,7 +22,8 @@ fn gitlab(sandbox: &Sandbox, inputs: &[(&str, &str)], variables: &[(&str, &str)]
             Yaml::Boolean(value) => Some(value.to_string()),
             value => value.as_str().map(str::to_owned),
         };
-        let given = inputs.iter().find(|(given, _)| *given == name).map(|(_, value)| (*value).to_owned());
+        let given =
+            inputs.iter().find(|(given, _)| *given == name).map(|(_, value)| (*value).to_owned());
         let kind = || (name == "kind").then(|| "v1".to_owned());
         let value = given.or(default).or_else(kind).unwrap_or_else(|| panic!("{name} is required"));
         let place = format!("$[[ inputs.{name} ]]");
@@ -32,11 +33,14 @@ fn gitlab(sandbox: &Sandbox, inputs: &[(&str, &str)], variables: &[(&str, &str)]
     assert!(!job.contains("$[["), "{job}");
     let job = &YamlLoader::load_from_str(&job).unwrap()[0]["ociseek"];
     assert_eq!(job["stage"].as_str(), Some("deploy"));
-    let script: Vec<&str> = job["script"].as_vec().unwrap().iter().map(|line| line.as_str().unwrap()).collect();
+    let script: Vec<&str> =
+        job["script"].as_vec().unwrap().iter().map(|line| line.as_str().unwrap()).collect();
     let programs = Path::new(program()).parent().unwrap().display().to_string();
     let mut command = Command::new("sh");
     command.args(["-c", &script.join("\n")]).current_dir(sandbox.dir.path()).env_clear();
-    command.env("HOME", sandbox.dir.path()).env("PATH", format!("{programs}:{}", std::env::var("PATH").unwrap()));
+    command
+        .env("HOME", sandbox.dir.path())
+        .env("PATH", format!("{programs}:{}", std::env::var("PATH").unwrap()));
     for (name, value) in job["variables"].as_hash().unwrap() {
         command.env(name.as_str().unwrap(), value.as_str().unwrap());
     }
@@ -62,7 +66,15 @@ fn the_component_uses_the_login_of_the_job() {
     let to = format!("docker://{image}");
     run(
         &skopeo,
-        &["copy", "--quiet", "--all", "--dest-tls-verify=false", "--dest-creds=gitlab-ci-token:s3cret", &from, &to],
+        &[
+            "copy",
+            "--quiet",
+            "--all",
+            "--dest-tls-verify=false",
+            "--dest-creds=gitlab-ci-token:s3cret",
+            &from,
+            &to,
+        ],
     );
     let login = [
         ("CI_REGISTRY", server.host.as_str()),
@@ -79,7 +91,10 @@ fn the_component_uses_the_login_of_the_job() {
     let text = gitlab(&sandbox, &inputs, &login);
     assert!(text.ends_with("--- status 0 ---"), "{text}");
     let dotenv = std::fs::read_to_string(sandbox.path("ociseek.env")).unwrap();
-    assert!(dotenv.contains("ociseek_status=ok\n") && dotenv.contains("ociseek_index_digest=sha256:"), "{dotenv}");
+    assert!(
+        dotenv.contains("ociseek_status=ok\n") && dotenv.contains("ociseek_index_digest=sha256:"),
+        "{dotenv}"
+    );
     assert!(dotenv.contains("ociseek_enabled_digest=sha256:"), "{dotenv}");
     // Beside an image of another registry, the login is not passed on: the program would not know
     // which of them may get it.
@@ -90,7 +105,8 @@ fn the_component_uses_the_login_of_the_job() {
     // Without the login it fails with a hint to log in, and keeps no digest of an earlier run.
     let text = gitlab(&sandbox, &inputs, &[]);
     assert!(
-        text.contains(&format!("run docker login {}", server.host)) && text.ends_with("--- status 1 ---"),
+        text.contains(&format!("run docker login {}", server.host))
+            && text.ends_with("--- status 1 ---"),
         "{text}"
     );
     let dotenv = std::fs::read_to_string(sandbox.path("ociseek.env")).unwrap();
@@ -118,10 +134,15 @@ fn the_component_verifies_the_checksum_of_its_download() {
     let archive = release_archive(&sandbox);
     let sum = ociseek::digest::Digest::sha256(&archive).hex();
     let url = releases(BTreeMap::from([("/o.tar.gz".to_owned(), archive)])) + "/o.tar.gz";
-    let inputs = |sum| [("image", "oci:img"), ("min-layer-size", "0"), ("download", url.as_str()), ("sha256", sum)];
+    let inputs = |sum| {
+        [("image", "oci:img"), ("min-layer-size", "0"), ("download", url.as_str()), ("sha256", sum)]
+    };
     let text = gitlab(&sandbox, &inputs(&sum), &[]);
     assert!(text.contains("ociseek.tar.gz: OK") && text.ends_with("--- status 0 ---"), "{text}");
     std::fs::remove_file(sandbox.path("ociseek.outputs")).unwrap();
     let text = gitlab(&sandbox, &inputs("0000"), &[]);
-    assert!(!text.ends_with("--- status 0 ---") && !sandbox.path("ociseek.outputs").exists(), "{text}");
+    assert!(
+        !text.ends_with("--- status 0 ---") && !sandbox.path("ociseek.outputs").exists(),
+        "{text}"
+    );
 }

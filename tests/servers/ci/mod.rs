@@ -30,8 +30,12 @@ fn yaml(file: &str) -> Vec<Yaml> {
 fn releases(files: BTreeMap<String, Vec<u8>>) -> String {
     let address = answering(move |request, stream| {
         let path = request.split(' ').nth(1).unwrap_or_default();
-        let (status, body) = files.get(path).map_or(("404 Not Found", &b""[..]), |body| ("200 OK", body));
-        let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+        let (status, body) =
+            files.get(path).map_or(("404 Not Found", &b""[..]), |body| ("200 OK", body));
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            body.len()
+        );
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
     });
     format!("http://{address}")
@@ -42,6 +46,9 @@ fn release_archive(sandbox: &Sandbox) -> Vec<u8> {
     let at = |name: &str| sandbox.path(name).to_str().unwrap().to_owned();
     // Most of a test build are symbols for debuggers.
     run(Path::new("strip"), &["-o", &at("ociseek"), program()]);
-    run(Path::new("tar"), &["-C", &at(""), "--use-compress-program=gzip -1", "-cf", &at("t"), "ociseek"]);
+    run(
+        Path::new("tar"),
+        &["-C", &at(""), "--use-compress-program=gzip -1", "-cf", &at("t"), "ociseek"],
+    );
     std::fs::read(sandbox.path("t")).unwrap()
 }

@@ -60,7 +60,13 @@ fn tests_begun(answer: Option<&str>) -> (String, bool, String) {
         Some(_) => {
             // A terminal from util-linux's `script`.
             let mut command = Command::new("script");
-            command.args(["--quiet", "--return", "--command", script.to_str().unwrap(), "/dev/null"]);
+            command.args([
+                "--quiet",
+                "--return",
+                "--command",
+                script.to_str().unwrap(),
+                "/dev/null",
+            ]);
             command
         }
     };
@@ -75,11 +81,18 @@ fn tests_begun(answer: Option<&str>) -> (String, bool, String) {
 
 #[test]
 fn the_tests_say_what_they_install_and_ask_first() {
-    let plan =
-        "The tests want what this machine lacks. This will be set up:\n  pip install moto_server cargo-lambda (into ";
+    let plan = "The tests want what this machine lacks. This will be set up:\n  pip install moto_server cargo-lambda (into ";
     let (said, passed, calls) = tests_begun(Some("n\n"));
-    assert!(said.contains(plan) && said.contains("\n  go build olareg ") && said.contains("Go on? [y/N]"), "{said}");
-    assert!(said.ends_with("names what it leaves out.\n") && !passed && calls.is_empty(), "{said}{calls}");
+    assert!(
+        said.contains(plan)
+            && said.contains("\n  go build olareg ")
+            && said.contains("Go on? [y/N]"),
+        "{said}"
+    );
+    assert!(
+        said.ends_with("names what it leaves out.\n") && !passed && calls.is_empty(),
+        "{said}{calls}"
+    );
     let (said, passed, calls) = tests_begun(Some("y\n"));
     assert!(passed && said.contains("tools: ready"), "{said}{calls}");
     for ran in [
@@ -93,7 +106,11 @@ fn the_tests_say_what_they_install_and_ask_first() {
     // Without a terminal, it prints the same.
     let (said, passed, calls) = tests_begun(None);
     assert!(passed && said.starts_with(plan) && !said.contains("Go on?"), "{said}");
-    assert!(calls.contains("go install ") && calls.contains("cargo test --no-fail-fast --test system\n"), "{calls}");
+    assert!(
+        calls.contains("go install ")
+            && calls.contains("cargo test --no-fail-fast --test system\n"),
+        "{calls}"
+    );
 }
 
 #[test]
@@ -102,13 +119,25 @@ fn the_help_of_the_tests_installs_nothing() {
         let sandbox = Sandbox::new();
         let path = recording(&sandbox, &["apt-get", "go", "python3", "cargo", "debootstrap"]);
         let mut command = Command::new(root().join(".ci/test"));
-        let output =
-            command.arg(option).env_clear().env("PATH", path).env("HOME", sandbox.dir.path()).output().unwrap();
+        let output = command
+            .arg(option)
+            .env_clear()
+            .env("PATH", path)
+            .env("HOME", sandbox.dir.path())
+            .output()
+            .unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(output.status.code(), Some(if option == "--wrong" { 2 } else { 0 }), "{option}: {said}");
+        assert_eq!(
+            output.status.code(),
+            Some(if option == "--wrong" { 2 } else { 0 }),
+            "{option}: {said}"
+        );
         assert_eq!(said.contains("--setup"), option == "--help", "{option}: {said}");
         assert_eq!(said.contains("\n  go build olareg "), option != "--wrong", "{option}: {said}");
-        assert!(!sandbox.path("calls").exists() && !sandbox.path(".cache").exists(), "{option} installs");
+        assert!(
+            !sandbox.path("calls").exists() && !sandbox.path(".cache").exists(),
+            "{option} installs"
+        );
     }
 }
 
@@ -116,11 +145,13 @@ fn the_help_of_the_tests_installs_nothing() {
 fn the_size_of_the_program_is_limited() {
     let sandbox = Sandbox::new();
     let text = std::fs::read_to_string(root().join(".ci/size")).unwrap();
-    let limit: u64 = text.lines().find_map(|line| line.strip_prefix("limit=")).unwrap().parse().unwrap();
+    let limit: u64 =
+        text.lines().find_map(|line| line.strip_prefix("limit=")).unwrap().parse().unwrap();
     for (size, passes) in [(limit, true), (limit + 1, false)] {
         let file = std::fs::File::create(sandbox.path("program")).unwrap();
         file.set_len(size).unwrap();
-        let output = Command::new(root().join(".ci/size")).arg(sandbox.path("program")).output().unwrap();
+        let output =
+            Command::new(root().join(".ci/size")).arg(sandbox.path("program")).output().unwrap();
         assert_eq!(output.status.success(), passes);
         assert!(String::from_utf8_lossy(&output.stdout).contains(&size.to_string()));
     }

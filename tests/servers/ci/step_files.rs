@@ -48,7 +48,10 @@ fn step_files_are_appended_to_and_report_failures() {
       - linux/amd64: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 was left out: zstd: SOCI consumers support only gzip and uncompressed layers
     "#);
     let text = sandbox.run(&index(&["--step-outputs=no/such/dir", "oci:img"]));
-    assert!(text.contains("error: no/such/dir: cannot write") && text.ends_with("--- status 1 ---"), "{text}");
+    assert!(
+        text.contains("error: no/such/dir: cannot write") && text.ends_with("--- status 1 ---"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -61,5 +64,8 @@ fn a_name_cannot_add_an_output_or_markup() {
     let read = |name: &str| std::fs::read_to_string(sandbox.path(name)).unwrap();
     assert_eq!(read("out").lines().count(), 6, "{}", read("out"));
     let summary = read("sum");
-    assert!(!summary.contains("a|b") && summary.lines().all(|line| !line.starts_with("<img")), "{summary}");
+    assert!(
+        !summary.contains("a|b") && summary.lines().all(|line| !line.starts_with("<img")),
+        "{summary}"
+    );
 }

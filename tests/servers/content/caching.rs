@@ -26,14 +26,19 @@ async fn a_hundred_readers_of_a_span_send_one_request() {
         let reads = (0..100usize).map(|i| {
             let content = content.clone();
             let expected = plain[600 + i..600 + 2 * i].to_vec();
-            tokio::spawn(async move { assert!(read(&content, 600 + i, i).await.unwrap() == expected) })
+            tokio::spawn(
+                async move { assert!(read(&content, 600 + i, i).await.unwrap() == expected) },
+            )
         });
         for read in reads.collect::<Vec<_>>() {
             read.await.unwrap();
         }
         assert_eq!(faulty.saw("GET", "/blobs/").len(), 1);
         let stats = content.stats();
-        assert_eq!((stats.requests, stats.spans_decoded, stats.retries, stats.errors), (1, 1, 0, 0));
+        assert_eq!(
+            (stats.requests, stats.spans_decoded, stats.retries, stats.errors),
+            (1, 1, 0, 0)
+        );
         let span = content.layers().next().unwrap().spans().blob_range(ociseek::offset::SpanId(0));
         assert_eq!(stats.bytes_fetched, span.end.0 - span.start.0);
         assert_eq!(stats.image_bytes, layer.size);
@@ -44,7 +49,10 @@ async fn a_hundred_readers_of_a_span_send_one_request() {
 async fn neighbouring_spans_are_fetched_in_one_request() {
     let (faulty, source, layer, plain, ztoc) = served(&[3_000_000]).await;
     let content = Desk::new(None).one(&source, &layer, Some(ztoc)).await;
-    assert!(SpanId::each(content.spans(LayerId(0), Uncompressed(1000)..Uncompressed(1_500_000))).len() > 10);
+    assert!(
+        SpanId::each(content.spans(LayerId(0), Uncompressed(1000)..Uncompressed(1_500_000))).len()
+            > 10
+    );
     assert!(read(&content, 1000, 1_499_000).await.unwrap() == plain[1000..1_500_000]);
     assert_eq!(faulty.saw("GET", "/blobs/").len(), 1);
     // Cached spans divide the missing ones.
@@ -116,7 +124,10 @@ async fn a_read_takes_from_disk_only_the_pieces_that_memory_lacks() {
 
     let second = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc)).await;
     let read_well = async |at: usize, size: usize| {
-        assert!(read(&second, at, size).await.unwrap() == plain[at..at + size], "{size} bytes at {at}");
+        assert!(
+            read(&second, at, size).await.unwrap() == plain[at..at + size],
+            "{size} bytes at {at}"
+        );
     };
     read_well(0, 2 * PIECE).await;
     assert_eq!(second.memory(), 0, "whole pieces are with the reader");
@@ -180,12 +191,16 @@ async fn a_forged_window_does_not_poison_the_cache_of_others() {
     let (_faulty, source, layer, plain, ztoc) = served(&[1_000_000]).await;
     let mut forged = ociseek::ztoc::decode(&ztoc).unwrap();
     if let ociseek::ztoc::Checkpoints::Gzip { list, .. } = &mut forged.checkpoints {
-        list.iter_mut().for_each(|checkpoint| checkpoint.window.iter_mut().for_each(|byte| *byte = b'!'));
+        list.iter_mut()
+            .for_each(|checkpoint| checkpoint.window.iter_mut().for_each(|byte| *byte = b'!'));
     }
     let forged = Bytes::from(ociseek::ztoc::encode(&forged));
     let victim = Desk::new(Some(dir.path())).one(&source, &layer, Some(forged)).await;
     let error = read(&victim, 0, 900_000).await.unwrap_err();
-    assert!(causes(&error).contains("window"), "the span before it shows what the window is: {error:?}");
+    assert!(
+        causes(&error).contains("window"),
+        "the span before it shows what the window is: {error:?}"
+    );
     let honest = Desk::new(Some(dir.path())).one(&source, &layer, Some(ztoc)).await;
     check(&honest, 0, &plain, 60).await;
 }
@@ -227,10 +242,17 @@ async fn only_the_spans_of_a_prefetch_list_are_prefetched() {
         Descriptor::of("application/vnd.amazon.soci.prefetch.v1+json", content.as_bytes())
     };
     // A list may exceed the last span. An invalid list, or one for a missing layer, is ignored.
-    let [near, far] = ["2,\"end_span\":3", "90000,\"end_span\":4294967295"].map(|r| format!("{{\"start_span\":{r}}}"));
+    let [near, far] = ["2,\"end_span\":3", "90000,\"end_span\":4294967295"]
+        .map(|r| format!("{{\"start_span\":{r}}}"));
     let listed = list(&format!("{{\"version\":\"1.0\",\"prefetch_spans\":[{near},{far}]}}"));
     let odd = list("{\"version\":\"1.0\",\"prefetch_spans\":[]}");
-    content.prefetch_artifacts(vec![(LayerId(0), odd), (LayerId(0), listed.clone()), (LayerId(7), listed)]).await;
+    content
+        .prefetch_artifacts(vec![
+            (LayerId(0), odd),
+            (LayerId(0), listed.clone()),
+            (LayerId(7), listed),
+        ])
+        .await;
     let blob = layer.digest.to_string();
     assert_eq!(faulty.saw("GET", &blob).len(), 1, "neighbours come in one request");
     let warnings = desk.warnings();
@@ -249,9 +271,12 @@ async fn a_dropped_read_does_not_affect_the_others() {
     let slow = Duration::from_millis(300);
     let blob = gzip(&plain);
     let ztoc = ztoc(&blob, 65_536);
-    let faulty = Faulty::honest(RegistrySettings { slow_blobs: slow, ..RegistrySettings::default() }).await;
+    let faulty =
+        Faulty::honest(RegistrySettings { slow_blobs: slow, ..RegistrySettings::default() }).await;
     faulty.add_blob(blob.clone());
-    let content = Desk::new(None).one(&registry(&faulty.host()), &Descriptor::of(GZIP, &blob), Some(ztoc)).await;
+    let content = Desk::new(None)
+        .one(&registry(&faulty.host()), &Descriptor::of(GZIP, &blob), Some(ztoc))
+        .await;
     let impatient = tokio::time::timeout(Duration::from_millis(50), read(&content, 0, 1000)).await;
     assert!(impatient.is_err());
     assert!(read(&content, 5, 1000).await.unwrap() == plain[5..1005]);
@@ -297,9 +322,17 @@ async fn an_uncached_zstd_layer_is_decoded_only_as_far_as_needed() {
             assert!(read(&content, 2000, 1000).await.unwrap() == plain[2000..3000]);
             let fetched = content.stats().bytes_fetched - before.bytes_fetched;
             assert!(fetched < layer.size, "{most}: {fetched} of {}", layer.size);
-            assert!(content.stats().spans_decoded - before.spans_decoded <= 2, "{most}: {:?}", content.stats());
+            assert!(
+                content.stats().spans_decoded - before.spans_decoded <= 2,
+                "{most}: {:?}",
+                content.stats()
+            );
         }
-        let told = desk.warnings().iter().filter(|warning| warning.contains("more than the cache keeps")).count();
+        let told = desk
+            .warnings()
+            .iter()
+            .filter(|warning| warning.contains("more than the cache keeps"))
+            .count();
         assert_eq!(told, 1, "{:?}", desk.warnings());
         check(&content, 0, &plain, 5).await;
     }

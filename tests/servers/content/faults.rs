@@ -27,7 +27,8 @@ fn wrong(seen: &ReceivedRequest, truth: &Faulty, blob: &Bytes) -> Response<Body>
     spoiled.iter_mut().for_each(|byte| *byte ^= 1);
     let digest = Digest::sha256(blob).to_string();
     let (head, _) = truth.get_blob(seen, &digest).into_parts();
-    let range = seen.header("range").and_then(|r| r.strip_prefix("bytes=")?.split_once('-')).unwrap();
+    let range =
+        seen.header("range").and_then(|r| r.strip_prefix("bytes=")?.split_once('-')).unwrap();
     let from = range.0.parse::<usize>().unwrap();
     let last = range.1.parse::<usize>().unwrap();
     Response::from_parts(head, Body::from(spoiled[from..=last].to_vec()))
@@ -38,9 +39,10 @@ async fn wrong_bytes_are_fetched_again_past_caches() {
     let Served { plain, blob, layer, ztoc } = served();
     let spoilt = blob.clone();
     let once = first(1);
-    let faulty =
-        Faulty::start(RegistrySettings::default(), move |seen, truth| once().then(|| wrong(seen, truth, &spoilt)))
-            .await;
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
+        once().then(|| wrong(seen, truth, &spoilt))
+    })
+    .await;
     faulty.add_blob(blob);
     let desk = Desk::new(None);
     let content = desk.one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
@@ -58,9 +60,10 @@ async fn persistent_wrong_bytes_are_an_error_until_they_are_right() {
     let Served { plain, blob, layer, ztoc } = served();
     let spoilt = blob.clone();
     let lies = first(4);
-    let faulty =
-        Faulty::start(RegistrySettings::default(), move |seen, truth| lies().then(|| wrong(seen, truth, &spoilt)))
-            .await;
+    let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
+        lies().then(|| wrong(seen, truth, &spoilt))
+    })
+    .await;
     faulty.add_blob(blob);
     let dir = tempfile::tempdir().unwrap();
     let desk = Desk::new(Some(dir.path()));
@@ -71,7 +74,10 @@ async fn persistent_wrong_bytes_are_an_error_until_they_are_right() {
         assert_eq!(entries(dir.path()), Vec::<PathBuf>::new(), "nothing wrong is kept");
     }
     assert_eq!(desk.warnings().len(), 1, "told once: {:?}", desk.warnings());
-    assert!(desk.warnings()[0].contains(&layer.digest.to_string()) && desk.warnings()[0].contains("span 0"));
+    assert!(
+        desk.warnings()[0].contains(&layer.digest.to_string())
+            && desk.warnings()[0].contains("span 0")
+    );
     assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
     assert_eq!(content.stats().errors, 2);
 }
@@ -80,7 +86,9 @@ async fn persistent_wrong_bytes_are_an_error_until_they_are_right() {
 async fn invalid_responses_cause_errors_or_right_bytes() {
     type Lie = fn(&ReceivedRequest, &Faulty, &Bytes) -> Response<Body>;
     let lies: [(&str, bool, Lie); 8] = [
-        ("the whole instead of the part", true, |_, _, blob| Response::new(Body::from(blob.clone()))),
+        ("the whole instead of the part", true, |_, _, blob| {
+            Response::new(Body::from(blob.clone()))
+        }),
         ("a web page", false, |_, _, _| web_page()),
         ("nothing", false, |_, _, _| status(206)),
         ("another part", false, |_, _, blob| {
@@ -108,7 +116,11 @@ async fn invalid_responses_cause_errors_or_right_bytes() {
         // Temporary errors are retried until the deadline.
         let may_pass = what == "out of order";
         let deadline = if may_pass { Duration::from_millis(1200) } else { options().deadline };
-        let content = desk.content(&registry(&faulty.host()), vec![open], ContentOptions { deadline, ..options() });
+        let content = desk.content(
+            &registry(&faulty.host()),
+            vec![open],
+            ContentOptions { deadline, ..options() },
+        );
         match read(&content, 100_000, 1000).await {
             Ok(found) => assert!(works && found == plain[100_000..101_000], "{what}"),
             Err(error) => {
@@ -127,7 +139,10 @@ async fn invalid_responses_cause_errors_or_right_bytes() {
             // A span that has just missed the deadline is not waited for again.
             tokio::time::sleep(deadline / 4).await;
         }
-        assert!(read(&content, 100_000, 1000).await.unwrap() == plain[100_000..101_000], "{what} and then the truth");
+        assert!(
+            read(&content, 100_000, 1000).await.unwrap() == plain[100_000..101_000],
+            "{what} and then the truth"
+        );
     }
 }
 
@@ -157,7 +172,10 @@ async fn a_silent_registry_fails_the_read_at_its_deadline() {
     // The kernel repeats the request at once for the page that a program waits for.
     let asked = faulty.requests().len();
     let error = read(&content, 1000, 10).await.unwrap_err();
-    assert!(matches!(error, ReadError::Deadline { .. }) && faulty.requests().len() == asked, "{error:?}");
+    assert!(
+        matches!(error, ReadError::Deadline { .. }) && faulty.requests().len() == asked,
+        "{error:?}"
+    );
     tokio::time::sleep(hasty.deadline / 4).await;
     assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
 }
@@ -193,7 +211,11 @@ async fn a_trickling_connection_is_replaced() {
         // The second request gets an endless response, a byte at a time.
         (count.fetch_add(1, Ordering::SeqCst) == 1).then(|| {
             let (head, _) = truth.get_blob(seen, &Digest::sha256(&whole).to_string()).into_parts();
-            let from = seen.header("range").and_then(|range| range.strip_prefix("bytes=")?.split_once('-')).unwrap().0;
+            let from = seen
+                .header("range")
+                .and_then(|range| range.strip_prefix("bytes=")?.split_once('-'))
+                .unwrap()
+                .0;
             let rest = whole.slice(from.parse::<usize>().unwrap()..);
             let trickle = futures_util::stream::unfold(rest, |mut rest| async move {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -219,7 +241,9 @@ async fn a_trickling_connection_is_replaced() {
 #[tokio::test]
 async fn tokens_that_expire_between_reads_are_renewed() {
     let Served { plain, blob, layer, ztoc } = served();
-    let faulty = Faulty::honest(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() }).await;
+    let faulty =
+        Faulty::honest(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() })
+            .await;
     faulty.add_blob(blob);
     let content = Desk::new(None).one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
     for at in [0, 200_000, 400_000] {
@@ -236,12 +260,20 @@ async fn reads_beyond_the_content_are_errors() {
     let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(blob);
     let content = Desk::new(None).one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
-    for (at, size) in [(plain.len(), 1), (plain.len() - 1, 2), (0, plain.len() + 1), (usize::MAX - 1, 2), (1 << 61, 9)]
-    {
+    for (at, size) in [
+        (plain.len(), 1),
+        (plain.len() - 1, 2),
+        (0, plain.len() + 1),
+        (usize::MAX - 1, 2),
+        (1 << 61, 9),
+    ] {
         assert!(read(&content, at, size).await.is_err(), "{size} at {at}");
     }
     assert_eq!(read(&content, plain.len(), 0).await.unwrap(), "");
-    assert!(matches!(content.read(LayerId(1), Uncompressed(0), 1).await, Err(ReadError::NoLayer(LayerId(1)))));
+    assert!(matches!(
+        content.read(LayerId(1), Uncompressed(0), 1).await,
+        Err(ReadError::NoLayer(LayerId(1)))
+    ));
     assert!(content.spans(LayerId(1), Uncompressed(0)..Uncompressed(1)).is_empty());
     assert_eq!(faulty.requests().len(), 0);
 }

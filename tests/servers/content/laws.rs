@@ -4,7 +4,9 @@ use super::*;
 
 fn demo() -> Vec<Bytes> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/demo/blobs/sha256");
-    let blobs = std::fs::read_dir(dir).unwrap().map(|entry| Bytes::from(std::fs::read(entry.unwrap().path()).unwrap()));
+    let blobs = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| Bytes::from(std::fs::read(entry.unwrap().path()).unwrap()));
     let layers: Vec<Bytes> = blobs.filter(|blob| blob.starts_with(b"\x1f\x8b")).collect();
     assert_eq!(layers.len(), 3);
     layers

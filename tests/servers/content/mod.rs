@@ -33,7 +33,8 @@ fn text(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         bytes.extend_from_slice(format!("{:x} ", state >> 44).as_bytes());
     }
     bytes.truncate(length);
@@ -82,11 +83,20 @@ fn ztoc(blob: &[u8], span_size: u64) -> Bytes {
 }
 
 fn limits() -> Limits {
-    Limits { first_wait: Duration::from_millis(2), longest_wait: Duration::from_secs(2), tries: 3, ..Limits::default() }
+    Limits {
+        first_wait: Duration::from_millis(2),
+        longest_wait: Duration::from_secs(2),
+        tries: 3,
+        ..Limits::default()
+    }
 }
 
 fn registry(host: &str) -> Source {
-    let config = ClientConfig { credentials: CredentialSource::Anonymous, limits: limits(), ..ClientConfig::default() };
+    let config = ClientConfig {
+        credentials: CredentialSource::Anonymous,
+        limits: limits(),
+        ..ClientConfig::default()
+    };
     Source::Registry(Client::new(config).unwrap().repository(host, "a/b").unwrap())
 }
 
@@ -105,17 +115,29 @@ impl Desk {
     fn with_limit(dir: Option<&Path>, most: u64) -> Desk {
         let recorder = Arc::new(Recorder::default());
         let progress = Arc::clone(&recorder) as Arc<dyn Progress>;
-        let ztocs = ZtocCache::open(dir.map(|dir| dir.join("ztocs")).as_deref(), Arc::clone(&progress));
+        let ztocs =
+            ZtocCache::open(dir.map(|dir| dir.join("ztocs")).as_deref(), Arc::clone(&progress));
         let spans = SpanCache::open(dir, most, Arc::clone(&progress));
         Desk { caches: Caches { ztocs, spans }, recorder, progress }
     }
 
-    async fn open(&self, source: &Source, layer: &Descriptor, ztoc: Option<Bytes>) -> Result<OpenLayer, OpenError> {
+    async fn open(
+        &self,
+        source: &Source,
+        layer: &Descriptor,
+        ztoc: Option<Bytes>,
+    ) -> Result<OpenLayer, OpenError> {
         open_layer(source, layer, ztoc, &self.caches, &self.progress).await
     }
 
     fn content(&self, source: &Source, layers: Vec<OpenLayer>, options: ContentOptions) -> Content {
-        Content::new(source.clone(), layers, self.caches.spans.clone(), options, Arc::clone(&self.progress))
+        Content::new(
+            source.clone(),
+            layers,
+            self.caches.spans.clone(),
+            options,
+            Arc::clone(&self.progress),
+        )
     }
 
     /// The content of a single layer.

@@ -34,8 +34,15 @@ async fn a_layer_without_a_ztoc_is_read_once_for_all_mounts() {
             assert_eq!(open.bytes_read, if mount == 0 { blob.len() as u64 } else { 0 });
             let content = desk.content(&source, vec![open], options());
             check(&content, 0, &plain, 40).await;
-            assert_eq!(faulty.requests().len(), 1, "{media_type}: what was read to index it is kept");
-            assert_eq!(content.stats().bytes_fetched, if mount == 0 { blob.len() as u64 } else { 0 });
+            assert_eq!(
+                faulty.requests().len(),
+                1,
+                "{media_type}: what was read to index it is kept"
+            );
+            assert_eq!(
+                content.stats().bytes_fetched,
+                if mount == 0 { blob.len() as u64 } else { 0 }
+            );
         }
         // The spans were deleted, but not the index.
         std::fs::remove_dir_all(dir.path().join("spans")).unwrap();
@@ -102,13 +109,21 @@ async fn layers_that_no_ztoc_can_describe_are_read() {
                 ("GNU.sparse.realsize", b"1000000"),
             ],
         ),
-        tarball::file("GNUSparseFile.0/sparse", &[b"1\n0\n3\n".to_vec(), vec![0; 506], b"abc".to_vec()].concat()),
+        tarball::file(
+            "GNUSparseFile.0/sparse",
+            &[b"1\n0\n3\n".to_vec(), vec![0; 506], b"abc".to_vec()].concat(),
+        ),
     ]
     .concat();
     // An old sparse file with an additional block in its map.
-    let mut old =
-        tarball::Block { name: b"old".to_vec(), flag: b'S', size: 3, magic: *b"ustar  \0", ..Default::default() }
-            .bytes();
+    let mut old = tarball::Block {
+        name: b"old".to_vec(),
+        flag: b'S',
+        size: 3,
+        magic: *b"ustar  \0",
+        ..Default::default()
+    }
+    .bytes();
     old[482] = 1;
     old[483..495].copy_from_slice(b"00000001750\0");
     old[148..156].copy_from_slice(b"        ");
@@ -124,7 +139,13 @@ async fn layers_that_no_ztoc_can_describe_are_read() {
         sparse,
         old,
         tarball::entry(b'V', "volume", ""),
-        tarball::Block { name: b"far".to_vec(), mtime: 1 << 40, uid: 1 << 33, ..Default::default() }.bytes(),
+        tarball::Block {
+            name: b"far".to_vec(),
+            mtime: 1 << 40,
+            uid: 1 << 33,
+            ..Default::default()
+        }
+        .bytes(),
         tarball::file("b", b"last"),
         tarball::end(),
         vec![0; 5000],
@@ -144,20 +165,26 @@ async fn layers_that_no_ztoc_can_describe_are_read() {
             // PaxHeaders/x.
             let (global, listed) = files.files.split_first().unwrap();
             assert_eq!(*global.name, *b"PaxHeaders/.wh.x");
-            let names: Vec<_> = listed.iter().map(|f| String::from_utf8_lossy(&f.name).into_owned()).collect();
+            let names: Vec<_> =
+                listed.iter().map(|f| String::from_utf8_lossy(&f.name).into_owned()).collect();
             assert_eq!(names, ["a", "sparse", "old", "far", "b"]);
             assert!(listed.iter().all(|f| f.kind == FileKind::Regular));
             assert_eq!((listed[1].size, listed[2].size), (1_000_000, 1000));
             assert_eq!(listed[3].mtime.unwrap().seconds, 1 << 40, "mount {mount}");
             let content = desk.content(&source, vec![open], options());
             for (file, expected) in [(&listed[0], "first"), (&listed[4], "last")] {
-                let found = content.read(LayerId(0), file.offset, file.size as usize).await.unwrap();
+                let found =
+                    content.read(LayerId(0), file.offset, file.size as usize).await.unwrap();
                 assert_eq!(found, expected);
             }
             let tree = Tree::of_layer(&files).unwrap();
             for (name, size, start) in [("sparse", 1_000_000, 0), ("old", 1000, 40)] {
                 let file = &tree.node(tree.resolve(name.as_bytes(), true).unwrap()).kind;
-                assert_eq!((file.size(), matches!(file, NodeKind::Sparse(_))), (size, true), "{name}");
+                assert_eq!(
+                    (file.size(), matches!(file, NodeKind::Sparse(_))),
+                    (size, true),
+                    "{name}"
+                );
                 let found = content.read_file(file, 0..size).await.unwrap();
                 let mut expected = vec![0; size as usize];
                 expected[start..start + 3].copy_from_slice(b"abc");
@@ -176,8 +203,9 @@ async fn layers_that_no_ztoc_can_describe_are_read() {
 /// The file of the only entry in the cache of ztocs below `dir`, but for the mark that it was
 /// proven.
 fn entry(dir: &Path) -> std::path::PathBuf {
-    let is_mark =
-        |file: &std::path::PathBuf| std::fs::read(file).unwrap().windows(13).any(|text| text == b"ociseek proof");
+    let is_mark = |file: &std::path::PathBuf| {
+        std::fs::read(file).unwrap().windows(13).any(|text| text == b"ociseek proof")
+    };
     let files = std::fs::read_dir(dir.join("ztocs")).unwrap().map(|file| file.unwrap().path());
     let mut entries: Vec<_> = files.filter(|file| !is_mark(file)).collect();
     assert_eq!(entries.len(), 1, "{entries:?}");
@@ -195,14 +223,18 @@ async fn cached_layer_maps_of_other_versions_are_ignored() {
     let bytes_read = async || desk.open(&source, &layer, None).await.unwrap().bytes_read;
     // Earlier versions stored a ztoc with JSON in place of the tool's name.
     let mut old = ociseek::ztoc::decode(&ztoc(&blob, 2 << 20)).unwrap();
-    let extra: &[u8] = br#"{"is_whole":false,"notes":{"warnings":[],"more_warnings":0,"times":[]}}"#;
+    let extra: &[u8] =
+        br#"{"is_whole":false,"notes":{"warnings":[],"more_warnings":0,"times":[]}}"#;
     old.build_tool_identifier = extra.into();
     let bytes = ociseek::ztoc::encode(&old);
     let digest = Digest::sha256(&bytes);
     let form = BlobForm::Gzip { members: Some(1) };
     let built = BuiltZtoc { bytes, digest, spans: 1, entries: 2, uncompressed_size: 0, form };
-    let key =
-        CacheKey { layer: &layer.digest, span_size: SpanSize::mib::<2>(), build_tool_identifier: "ociseek reader 1" };
+    let key = CacheKey {
+        layer: &layer.digest,
+        span_size: SpanSize::mib::<2>(),
+        build_tool_identifier: "ociseek reader 1",
+    };
     desk.caches.ztocs.put(key, layer.size, &Outcome::Ztoc(built));
     std::fs::remove_file({
         let old = entry(dir.path());
@@ -228,7 +260,8 @@ async fn cached_layer_maps_of_other_versions_are_ignored() {
     for (what, change) in [
         (
             "a later version's",
-            (|version, rest| [format!("{version}9").as_bytes(), rest].concat()) as fn(&str, &[u8]) -> _,
+            (|version, rest| [format!("{version}9").as_bytes(), rest].concat())
+                as fn(&str, &[u8]) -> _,
         ),
         ("nothing", |_, _| Vec::new()),
         ("a ztoc", |_, rest| rest[1..].to_vec()),
@@ -270,7 +303,10 @@ async fn a_mismatched_ztoc_is_reported_and_not_used() {
         let open = desk.open(&source, &layer, Some(bytes)).await.unwrap();
         assert_eq!(open.how, LayerAccess::Local, "{what}");
         let warnings = desk.warnings();
-        assert!(warnings.len() == 1 && warnings[0].contains(&layer.digest.to_string()), "{what}: {warnings:?}");
+        assert!(
+            warnings.len() == 1 && warnings[0].contains(&layer.digest.to_string()),
+            "{what}: {warnings:?}"
+        );
         let content = desk.content(&source, vec![open], options());
         check(&content, 0, &plain, 10).await;
     }
@@ -285,7 +321,10 @@ async fn spans_too_large_for_memory_are_refused_when_the_layer_is_opened() {
     let (_faulty, source) = serve(&blob).await;
     let desk = Desk::new(None);
     let opened = desk.open(&source, &layer, Some(ociseek::ztoc::encode(&huge).into())).await;
-    assert!(matches!(opened, Err(OpenError::Read { .. })), "the layer is not that large either: {opened:?}");
+    assert!(
+        matches!(opened, Err(OpenError::Read { .. })),
+        "the layer is not that large either: {opened:?}"
+    );
     assert!(desk.warnings()[0].contains("its span 0 has"), "{:?}", desk.warnings());
 }
 
@@ -302,7 +341,12 @@ async fn unreadable_layers_are_errors() {
         ("bzip2", GZIP, Bytes::from_static(b"BZh91AY&SY"), "bzip2"),
         ("text", PLAIN, Bytes::from(vec![b'x'; 2000]), "checksum"),
         ("a web page", GZIP, Bytes::from(vec![b'<'; 2000]), "HTML"),
-        ("an encrypted layer", "application/vnd.oci.image.layer.v1.tar+gzip+encrypted", whole.clone(), "encrypted"),
+        (
+            "an encrypted layer",
+            "application/vnd.oci.image.layer.v1.tar+gzip+encrypted",
+            whole.clone(),
+            "encrypted",
+        ),
         ("an attestation", "application/vnd.in-toto+json", whole.clone(), "in-toto"),
     ] {
         let (_faulty, source) = serve(&blob).await;
@@ -327,14 +371,19 @@ async fn unreadable_layers_are_errors() {
     let dir = tempfile::tempdir().unwrap();
     let layer = Descriptor { size: length, ..Descriptor::of(GZIP, &whole) };
     for _ in 0..2 {
-        let error = Desk::new(Some(dir.path())).open(&registry(&faulty.host()), &layer, None).await.unwrap_err();
+        let error = Desk::new(Some(dir.path()))
+            .open(&registry(&faulty.host()), &layer, None)
+            .await
+            .unwrap_err();
         assert!(matches!(error, OpenError::Broken { .. }), "{error:?}");
     }
 }
 
 #[tokio::test]
 async fn empty_layers_and_empty_tars_are_opened() {
-    for blob in [Bytes::new(), gzip(b""), gzip(&tarball::end()), zstd(b""), Bytes::from(tarball::end())] {
+    for blob in
+        [Bytes::new(), gzip(b""), gzip(&tarball::end()), zstd(b""), Bytes::from(tarball::end())]
+    {
         let dir = tempfile::tempdir().unwrap();
         let (_faulty, source) = serve(&blob).await;
         for _ in 0..2 {
@@ -363,7 +412,14 @@ async fn a_repeated_layer_is_read_once() {
     let no_ztoc = async |_| Ok(None);
     let caches = &desk.caches;
     let progress = &desk.progress;
-    let opened = ociseek::rootfs::layers::open_layers(&source, layers, no_document, no_ztoc, caches, progress);
+    let opened = ociseek::rootfs::layers::open_layers(
+        &source,
+        layers,
+        no_document,
+        no_ztoc,
+        caches,
+        progress,
+    );
     let opened = opened.await.unwrap();
     let sizes: Vec<_> = opened.iter().map(|open| open.descriptor.size).collect();
     assert_eq!(sizes, [a.len() as u64, b.len() as u64, a.len() as u64]);
@@ -371,6 +427,12 @@ async fn a_repeated_layer_is_read_once() {
     let content = desk.content(&source, opened, options());
     check(&content, 2, &tar(&[1000]), 5).await;
     assert_eq!(content.stats().image_bytes, (a.len() + b.len()) as u64);
-    let silent = Content::new(source, Vec::new(), desk.caches.spans.clone(), options(), Arc::new(SilentProgress));
+    let silent = Content::new(
+        source,
+        Vec::new(),
+        desk.caches.spans.clone(),
+        options(),
+        Arc::new(SilentProgress),
+    );
     assert_eq!(silent.layers().len(), 0);
 }

@@ -46,7 +46,8 @@ async fn until_requested(faulty: &Faulty, requests: usize) {
 /// The sum of the requested ranges.
 fn requested(faulty: &Faulty) -> u64 {
     let size = |seen: ReceivedRequest| {
-        let (from, last) = seen.header("range").unwrap().strip_prefix("bytes=").unwrap().split_once('-').unwrap();
+        let (from, last) =
+            seen.header("range").unwrap().strip_prefix("bytes=").unwrap().split_once('-').unwrap();
         last.parse::<u64>().unwrap() + 1 - from.parse::<u64>().unwrap()
     };
     faulty.saw("GET", "/blobs/").into_iter().map(size).sum()
@@ -57,9 +58,11 @@ async fn concurrent_processes_fetch_each_span_once() {
     let (blob, layer, plain, ztoc) = layer();
     // One reads in large pieces and in order, the other in small ones and from the end.
     for (size, step) in [(3_000_000, 1), (65_536, 1), (100_000, 7)] {
-        let faulty =
-            Faulty::honest(RegistrySettings { slow_blobs: Duration::from_millis(50), ..RegistrySettings::default() })
-                .await;
+        let faulty = Faulty::honest(RegistrySettings {
+            slow_blobs: Duration::from_millis(50),
+            ..RegistrySettings::default()
+        })
+        .await;
         faulty.add_blob(blob.clone());
         let source = registry(&faulty.host());
         let dir = tempfile::tempdir().unwrap();
@@ -88,7 +91,9 @@ async fn concurrent_processes_fetch_each_span_once() {
                         let end = plain.len().min(at + size);
                         async move { (at..end, read(&content, at, end - at).await.unwrap()) }
                     };
-                    for (range, found) in futures_util::future::join_all(group.iter().copied().map(read)).await {
+                    for (range, found) in
+                        futures_util::future::join_all(group.iter().copied().map(read)).await
+                    {
                         assert!(found == plain[range.clone()], "{range:?}");
                     }
                 }
@@ -121,7 +126,8 @@ async fn child_of_claims() {
 /// A process that has claimed the span at byte 1000 of the layer.
 async fn claimant(faulty: &Faulty, dir: &Path) -> ChildProcess {
     let mut child = this_test(module_path!(), "child_of_claims");
-    let child = ChildProcess::spawn(child.env(HOST, faulty.host()).env(DIR, dir).stdout(Stdio::null()));
+    let child =
+        ChildProcess::spawn(child.env(HOST, faulty.host()).env(DIR, dir).stdout(Stdio::null()));
     until_requested(faulty, 1).await;
     child
 }
@@ -161,7 +167,8 @@ async fn a_stopped_process_does_not_block_others_for_long() {
     let dir = tempfile::tempdir().unwrap();
     let child = claimant(&faulty, dir.path()).await;
     child.signal(Signal::STOP);
-    let content = Desk::new(Some(dir.path())).one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
+    let content =
+        Desk::new(Some(dir.path())).one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
     // Within the deadline.
     assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
     assert_eq!((faulty.saw("GET", "/blobs/").len(), content.stats().errors), (2, 0));

@@ -9,8 +9,14 @@ use super::stores::image;
 use crate::support::sandbox::program;
 use crate::support::servers::{Server, run, tool};
 
-const SMALL: [&str; 6] =
-    ["--min-layer-size=0", "--span-size=16KiB", "--no-cache", "--no-reuse", "--format=json", "--progress=none"];
+const SMALL: [&str; 6] = [
+    "--min-layer-size=0",
+    "--span-size=16KiB",
+    "--no-cache",
+    "--no-reuse",
+    "--format=json",
+    "--progress=none",
+];
 
 /// The standard output and standard error of `ociseek index`, with this exit status.
 fn index(code: i32, args: &[&str]) -> (Value, String) {
@@ -39,16 +45,28 @@ fn both_versions_are_written_to_a_layout_from_one_reading() {
     let alone = made(&["--dry-run", &named]);
     let dry = made(&["--dry-run", "--v2={tag}-soci", &named]);
     let enabled = &dry["enabled"];
-    assert_eq!((&enabled["status"], &dry["bytes_read"]), (&"dry-run".into(), &alone["bytes_read"]), "{dry}");
+    assert_eq!(
+        (&enabled["status"], &dry["bytes_read"]),
+        (&"dry-run".into(), &alone["bytes_read"]),
+        "{dry}"
+    );
     assert_eq!(enabled["name"], format!("oci:{}:v1-soci", layout.display()));
     assert_eq!(index_json(), before);
 
     // The tag of an image that is named by digest is in index.json.
     let outputs = dir.path().join("outputs");
-    let both = made(&["--v2={tag}-soci", &format!("--step-outputs={}", outputs.display()), &by_digest]);
-    assert_eq!((&both["enabled"]["status"], &both["bytes_read"]), (&"written".into(), &alone["bytes_read"]), "{both}");
+    let both =
+        made(&["--v2={tag}-soci", &format!("--step-outputs={}", outputs.display()), &by_digest]);
+    assert_eq!(
+        (&both["enabled"]["status"], &both["bytes_read"]),
+        (&"written".into(), &alone["bytes_read"]),
+        "{both}"
+    );
     assert_eq!(both["manifests"][1]["status"], "attached");
-    assert_eq!((&both["enabled"]["digest"], &both["digest"]), (&enabled["digest"], &root.as_str().into()));
+    assert_eq!(
+        (&both["enabled"]["digest"], &both["digest"]),
+        (&enabled["digest"], &root.as_str().into())
+    );
     let digest = enabled["digest"].as_str().unwrap();
     assert_whole(&layout, digest);
     let outputs = std::fs::read_to_string(outputs).unwrap();
@@ -61,9 +79,20 @@ fn both_versions_are_written_to_a_layout_from_one_reading() {
     );
 
     let short = &root["sha256:".len()..][..12];
-    let only = made(&["--v2-only={digest}", "--output", &format!("oci:{}", dir.path().join("out").display()), &named]);
-    assert_eq!((&only["enabled"]["digest"], &only["manifests"]), (&enabled["digest"], &Value::Array(Vec::new())));
-    assert_eq!(only["enabled"]["name"], format!("oci:{}:{short}", dir.path().join("out").display()));
+    let only = made(&[
+        "--v2-only={digest}",
+        "--output",
+        &format!("oci:{}", dir.path().join("out").display()),
+        &named,
+    ]);
+    assert_eq!(
+        (&only["enabled"]["digest"], &only["manifests"]),
+        (&enabled["digest"], &Value::Array(Vec::new()))
+    );
+    assert_eq!(
+        only["enabled"]["name"],
+        format!("oci:{}:{short}", dir.path().join("out").display())
+    );
     assert_eq!(
         (&only["digest"], &only["enabled"]["manifests"][0]["coverage"]["percent"]),
         (&root.as_str().into(), &100.0.into())
@@ -103,7 +132,8 @@ fn an_index_is_attached_even_if_the_soci_enabled_image_cannot_be_written() {
     assert_eq!(report["images"][0]["status"], "failed");
     let (report, said) = index(1, &["--v2={tag}", &named]);
     assert!(
-        said.contains("v1 is the image's own tag") && said.contains("hint: use another tag in --kind v2=TAG"),
+        said.contains("v1 is the image's own tag")
+            && said.contains("hint: use another tag in --kind v2=TAG"),
         "{said}"
     );
     assert_eq!(report["images"][0]["manifests"], Value::Array(Vec::new()));
@@ -119,7 +149,8 @@ fn an_index_is_attached_even_if_the_soci_enabled_image_cannot_be_written() {
         .collect::<Vec<_>>();
     assert!(!config.is_empty());
     config.iter().for_each(|path| std::fs::remove_file(path).unwrap());
-    let (report, said) = index(1, &["--v2={tag}-soci", "--output", &format!("oci:{}", out.display()), &named]);
+    let (report, said) =
+        index(1, &["--v2={tag}-soci", "--output", &format!("oci:{}", out.display()), &named]);
     let image = &report["images"][0];
     assert_eq!(
         (&image["status"], &image["manifests"][0]["status"]),
@@ -161,14 +192,25 @@ fn both_versions_are_written_to_a_registry() {
     let host = format!("reg={},tls=disabled", server.host);
     run(
         &regctl,
-        &["--host", &host, "image", "copy", &format!("ocidir://{}:v1", dir.path().join("l").display()), &source],
+        &[
+            "--host",
+            &host,
+            "image",
+            "copy",
+            &format!("ocidir://{}:v1", dir.path().join("l").display()),
+            &source,
+        ],
     );
     let both = made(&["--v2=soci-{tag}", &source]);
-    assert_eq!((&both["enabled"]["status"], &both["manifests"][0]["status"]), (&"written".into(), &"attached".into()));
+    assert_eq!(
+        (&both["enabled"]["status"], &both["manifests"][0]["status"]),
+        (&"written".into(), &"attached".into())
+    );
     let enabled = both["enabled"]["name"].as_str().unwrap();
     assert_eq!(enabled, format!("{}/team/app:soci-v1", server.host));
     for image in [enabled, &source] {
-        let output = Command::new(program()).args(["verify", "--platform=linux/amd64", image]).output();
+        let output =
+            Command::new(program()).args(["verify", "--platform=linux/amd64", image]).output();
         let output = output.unwrap();
         assert!(output.status.success(), "{image}: {}", String::from_utf8_lossy(&output.stderr));
     }

@@ -45,7 +45,9 @@ impl Maker {
     /// A layer. Each `seed` gives another one.
     pub fn layer_as(&self, media_type: &str, seed: u64) -> String {
         let tar = tar(seed);
-        let plain = media_type == PLAIN || media_type == DOCKER_TAR || media_type.ends_with("nondistributable.v1.tar");
+        let plain = media_type == PLAIN
+            || media_type == DOCKER_TAR
+            || media_type.ends_with("nondistributable.v1.tar");
         self.blob(media_type, &if plain { tar } else { layers::gzip(&tar, 6) })
     }
 
@@ -70,7 +72,13 @@ impl Maker {
     }
 
     /// A manifest with additional fields `more` after its layers.
-    pub fn manifest_as(&self, media_type: &str, config: &str, layers: &[String], more: &str) -> String {
+    pub fn manifest_as(
+        &self,
+        media_type: &str,
+        config: &str,
+        layers: &[String],
+        more: &str,
+    ) -> String {
         let layers = layers.join(",");
         let head = format!(r#""schemaVersion":2,"mediaType":"{media_type}","config":{config}"#);
         self.raw(media_type, &format!(r#"{{{head},"layers":[{layers}]{more}}}"#))
@@ -83,7 +91,10 @@ impl Maker {
     /// The image for a platform with one layer, as an entry of an index.
     pub fn image(&self, architecture: &str, seed: u64) -> String {
         let platform = linux(architecture);
-        let rootfs = format!(r#""rootfs":{{"type":"layers","diff_ids":["{}"]}}"#, Digest::sha256(&tar(seed)));
+        let rootfs = format!(
+            r#""rootfs":{{"type":"layers","diff_ids":["{}"]}}"#,
+            Digest::sha256(&tar(seed))
+        );
         let config = self.blob(OCI_CONFIG, format!("{{{platform},{rootfs}}}").as_bytes());
         on(&self.manifest(&config, &[self.layer(seed)]), &platform)
     }
@@ -91,7 +102,9 @@ impl Maker {
     /// An image index.
     pub fn index_as(&self, media_type: &str, entries: &[String], more: &str) -> String {
         let entries = entries.join(",");
-        let text = format!(r#"{{"schemaVersion":2,"mediaType":"{media_type}","manifests":[{entries}]{more}}}"#);
+        let text = format!(
+            r#"{{"schemaVersion":2,"mediaType":"{media_type}","manifests":[{entries}]{more}}}"#
+        );
         self.raw(media_type, &text)
     }
 
@@ -103,7 +116,8 @@ impl Maker {
     pub fn root(&self, descriptor: String) {
         self.entries.borrow_mut().push(descriptor);
         let entries = self.entries.borrow().join(",");
-        let text = format!(r#"{{"schemaVersion":2,"mediaType":"{OCI_INDEX}","manifests":[{entries}]}}"#);
+        let text =
+            format!(r#"{{"schemaVersion":2,"mediaType":"{OCI_INDEX}","manifests":[{entries}]}}"#);
         std::fs::write(self.dir.join("index.json"), text).unwrap();
     }
 
@@ -153,8 +167,10 @@ pub fn attestation(maker: &Maker, of: &str) -> String {
     let config = maker.config(r#""architecture":"unknown","os":"unknown""#);
     let statement = maker.blob(IN_TOTO, format!("about {}", digest(of)).as_bytes());
     let manifest = maker.manifest(&config, &[statement]);
-    let annotations =
-        format!(r#""vnd.docker.reference.digest":"{}","vnd.docker.reference.type":"attestation-manifest""#, digest(of));
+    let annotations = format!(
+        r#""vnd.docker.reference.digest":"{}","vnd.docker.reference.type":"attestation-manifest""#,
+        digest(of)
+    );
     let platform = r#""platform":{"architecture":"unknown","os":"unknown"}"#;
     with(&manifest, &format!(r#""annotations":{{{annotations}}},{platform}"#))
 }

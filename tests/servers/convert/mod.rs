@@ -30,9 +30,16 @@ fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
-fn ours(source: &str, destination: &str, smallest: u64, platform: Option<&str>) -> Result<String, String> {
+fn ours(
+    source: &str,
+    destination: &str,
+    smallest: u64,
+    platform: Option<&str>,
+) -> Result<String, String> {
     let mut command = Command::new(program());
-    command.args(["convert", "--quiet", "--no-cache", "--jobs=2", source, destination]).args(OPTIONS);
+    command
+        .args(["convert", "--quiet", "--no-cache", "--jobs=2", source, destination])
+        .args(OPTIONS);
     command.arg(format!("--min-layer-size={smallest}"));
     run(command.args(platform.map(|platform| format!("--platform={platform}"))))
 }
@@ -45,8 +52,17 @@ fn theirs(
     platform: Option<&str>,
 ) -> Result<String, String> {
     let mut command = Command::new(oracle);
-    command.env("TMPDIR", in_memory()).arg("convert").args(OPTIONS).arg(format!("--min-layer-size={smallest}"));
-    command.arg(platform.map_or_else(|| "--all-platforms".to_owned(), |platform| format!("--platform={platform}")));
+    command
+        .env("TMPDIR", in_memory())
+        .arg("convert")
+        .args(OPTIONS)
+        .arg(format!("--min-layer-size={smallest}"));
+    command.arg(
+        platform.map_or_else(
+            || "--all-platforms".to_owned(),
+            |platform| format!("--platform={platform}"),
+        ),
+    );
     run(command.arg(source).arg(destination))
 }
 
@@ -61,8 +77,11 @@ fn assert_whole(layout: &Path, root: &str) {
         let parsed: Digest = digest.parse().unwrap();
         assert_eq!(Digest::of(parsed.algorithm(), &bytes), parsed);
         let Ok(document) = serde_json::from_slice::<Value>(&bytes) else { continue };
-        let lists = ["manifests", "layers"].iter().filter_map(|key| document[key].as_array()).flatten();
-        let named = lists.chain(document.get("config")).filter(|descriptor| descriptor.get("urls").is_none());
+        let lists =
+            ["manifests", "layers"].iter().filter_map(|key| document[key].as_array()).flatten();
+        let named = lists
+            .chain(document.get("config"))
+            .filter(|descriptor| descriptor.get("urls").is_none());
         todo.extend(named.filter_map(|descriptor| Some(descriptor["digest"].as_str()?.to_owned())));
     }
 }
@@ -70,7 +89,9 @@ fn assert_whole(layout: &Path, root: &str) {
 /// The image index that a converter wrote, or its error.
 fn show(dir: &Path, digest: &Result<String, String>) -> String {
     match digest {
-        Ok(digest) => std::fs::read_to_string(dir.join("blobs/sha256").join(&digest[7..])).unwrap_or_default(),
+        Ok(digest) => {
+            std::fs::read_to_string(dir.join("blobs/sha256").join(&digest[7..])).unwrap_or_default()
+        }
         Err(error) => error.clone(),
     }
 }
@@ -81,7 +102,12 @@ fn compare(oracle: &Path, case: &Case) -> Result<(), String> {
     (case.make)(&Maker::new(&source));
     let out = dir.path().join("ours");
     let reference = dir.path().join("theirs");
-    let made = ours(&format!("oci:{}", source.display()), &format!("oci:{}:v2", out.display()), 0, case.platform);
+    let made = ours(
+        &format!("oci:{}", source.display()),
+        &format!("oci:{}:v2", out.display()),
+        0,
+        case.platform,
+    );
     let soci = theirs(oracle, &source, &reference, 0, case.platform);
     match (case.expect, &made, &soci) {
         (Expect::Same, Ok(made), Ok(soci)) if made == soci => {}
@@ -91,11 +117,20 @@ fn compare(oracle: &Path, case: &Case) -> Result<(), String> {
         | (Expect::Neither, Err(_), Err(_)) => {
             if made.is_err() {
                 let index = std::fs::read_to_string(out.join("index.json")).unwrap_or_default();
-                assert!(!index.contains("sha256:"), "{}: it failed and left a name: {index}", case.name);
+                assert!(
+                    !index.contains("sha256:"),
+                    "{}: it failed and left a name: {index}",
+                    case.name
+                );
             }
         }
         _ => {
-            return Err(format!("{}\n  ours: {}\n  soci: {}", case.name, show(&out, &made), show(&reference, &soci)));
+            return Err(format!(
+                "{}\n  ours: {}\n  soci: {}",
+                case.name,
+                show(&out, &made),
+                show(&reference, &soci)
+            ));
         }
     }
     if let Ok(made) = made {
@@ -118,7 +153,12 @@ fn odd_images_are_converted_as_by_soci() {
         let halves = [0, 1].map(|half| {
             let oracle = &oracle;
             scope.spawn(move || {
-                CASES.iter().skip(half).step_by(2).filter_map(|case| compare(oracle, case).err()).collect::<Vec<_>>()
+                CASES
+                    .iter()
+                    .skip(half)
+                    .step_by(2)
+                    .filter_map(|case| compare(oracle, case).err())
+                    .collect::<Vec<_>>()
             })
         });
         halves.into_iter().flat_map(|half| half.join().unwrap()).collect()
@@ -134,7 +174,12 @@ fn compare_odd(oracle: &Path, number: u64) -> (Odd, Result<(), String>) {
     let odd = odd::make(&Maker::new(&source), number);
     let smallest = odd.min_layer_size;
     let platform = odd.platform.as_deref();
-    let made = ours(&format!("oci:{}", source.display()), &format!("oci:{}:v2", out.display()), smallest, platform);
+    let made = ours(
+        &format!("oci:{}", source.display()),
+        &format!("oci:{}:v2", out.display()),
+        smallest,
+        platform,
+    );
     let soci = theirs(oracle, &source, &reference, smallest, platform);
     let is_explained = match (&made, &soci) {
         (Ok(made), Ok(soci)) if made == soci => true,
@@ -147,7 +192,9 @@ fn compare_odd(oracle: &Path, number: u64) -> (Odd, Result<(), String>) {
         let ours = show(&out, &made);
         let theirs = show(&reference, &soci);
         let Odd { traits, reasons, .. } = &odd;
-        format!("{number}: {traits:?} {reasons:?} asked for {platform:?}\n  ours: {ours}\n  soci: {theirs}")
+        format!(
+            "{number}: {traits:?} {reasons:?} asked for {platform:?}\n  ours: {ours}\n  soci: {theirs}"
+        )
     };
     let mut result = if is_explained { Ok(()) } else { Err(text()) };
     match &made {
@@ -170,14 +217,20 @@ fn compare_odd(oracle: &Path, number: u64) -> (Odd, Result<(), String>) {
 #[test]
 fn random_images_are_converted_as_by_soci() {
     let Some(oracle) = soci::oracle_binary() else { return };
-    let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
+    let number = |name: &str, default: u64| {
+        std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+    };
     let seed = number("OCISEEK_ODD_SEED", 1);
     let count = number("OCISEEK_ODD_COUNT", 200);
     let results: Vec<_> = std::thread::scope(|scope| {
         let halves = [0, 1].map(|half| {
             let oracle = &oracle;
             scope.spawn(move || {
-                (seed..seed + count).skip(half).step_by(2).map(|number| compare_odd(oracle, number)).collect::<Vec<_>>()
+                (seed..seed + count)
+                    .skip(half)
+                    .step_by(2)
+                    .map(|number| compare_odd(oracle, number))
+                    .collect::<Vec<_>>()
             })
         });
         halves.into_iter().flat_map(|half| half.join().unwrap()).collect()

@@ -10,7 +10,9 @@ use ociseek::digest::Digest;
 use serde_json::Value;
 
 use super::maker::{Maker, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, attestation, linux, on};
-use crate::support::faulty::{Faulty, OpenResponses, ReceivedRequest, RegistrySettings, cut, problem, status};
+use crate::support::faulty::{
+    Faulty, OpenResponses, ReceivedRequest, RegistrySettings, cut, problem, status,
+};
 use crate::support::sandbox::program;
 use crate::support::servers::{Server, run, tool};
 
@@ -43,7 +45,10 @@ pub fn image(dir: &Path) -> String {
     let images = [maker.image("amd64", 1), maker.image("arm64", 2)];
     let attestations = images.clone().map(|image| attestation(&maker, &image));
     let index = maker.index(&[&images[..], &attestations[..]].concat());
-    maker.root(super::maker::with(&index, r#""annotations":{"org.opencontainers.image.ref.name":"v1"}"#));
+    maker.root(super::maker::with(
+        &index,
+        r#""annotations":{"org.opencontainers.image.ref.name":"v1"}"#,
+    ));
     super::maker::digest(&index).to_owned()
 }
 
@@ -67,7 +72,9 @@ fn load(registry: &Faulty, layout: &Path, root: &str) {
 fn assert_whole(registry: &Faulty, tag: &str) {
     let mut todo = vec![tag.to_owned()];
     while let Some(reference) = todo.pop() {
-        let bytes = registry.manifest(&reference).unwrap_or_else(|| panic!("manifest {reference} is not there"));
+        let bytes = registry
+            .manifest(&reference)
+            .unwrap_or_else(|| panic!("manifest {reference} is not there"));
         let document: Value = serde_json::from_slice(&bytes).unwrap();
         let digests = |key: &str| -> Vec<String> {
             let list = document[key].as_array().into_iter().flatten();
@@ -96,20 +103,24 @@ async fn a_run_that_is_killed_at_any_request_leaves_the_old_image_or_the_new_one
             let at = last;
             let killed = Arc::clone(&pid);
             let counted = Arc::clone(&requests);
-            let registry =
-                Faulty::start(RegistrySettings::default(), move |seen: &ReceivedRequest, faulty: &Faulty| {
+            let registry = Faulty::start(
+                RegistrySettings::default(),
+                move |seen: &ReceivedRequest, faulty: &Faulty| {
                     (counted.fetch_add(1, Ordering::SeqCst) == at).then(|| {
                         let answer = if applied { faulty.truth_now(seen) } else { status(500) };
                         while killed.load(Ordering::SeqCst) == 0 {
                             std::thread::yield_now();
                         }
-                        let pid = rustix::process::Pid::from_raw(killed.load(Ordering::SeqCst)).unwrap();
+                        let pid =
+                            rustix::process::Pid::from_raw(killed.load(Ordering::SeqCst)).unwrap();
                         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
                         answer
                     })
-                })
-                .await;
-            let old = registry.add_manifest("v2", OCI_INDEX, r#"{"schemaVersion":2,"manifests":[]}"#);
+                },
+            )
+            .await;
+            let old =
+                registry.add_manifest("v2", OCI_INDEX, r#"{"schemaVersion":2,"manifests":[]}"#);
             let target = format!("{}/app:v2", registry.host());
             let output = tokio::task::spawn_blocking({
                 let source = source.clone();
@@ -148,15 +159,20 @@ async fn layers_are_streamed_resumed_and_verified() {
     let dir = tempfile::tempdir().unwrap();
     let layout = dir.path().join("l");
     let root = image(&layout);
-    let here =
-        converted(&[&format!("oci:{}:v1", layout.display()), &format!("oci:{}:v2", dir.path().join("o").display())]);
+    let here = converted(&[
+        &format!("oci:{}:v1", layout.display()),
+        &format!("oci:{}:v2", dir.path().join("o").display()),
+    ]);
 
     // Each blob is truncated if it is requested from its start.
     let from = Faulty::start(RegistrySettings::default(), |seen, faulty| {
         let whole = seen.is("GET", "/blobs/sha256") && seen.header("range").is_none();
         let digest = seen.path.rsplit('/').next().unwrap_or_default().to_owned();
-        let content =
-            digest.parse().ok().and_then(|digest| faulty.blob(&digest)).filter(|b| whole && b.len() > 1000)?;
+        let content = digest
+            .parse()
+            .ok()
+            .and_then(|digest| faulty.blob(&digest))
+            .filter(|b| whole && b.len() > 1000)?;
         Some(cut(faulty.truth_now(seen), &content, content.len() / 2))
     })
     .await;
@@ -174,7 +190,9 @@ async fn layers_are_streamed_resumed_and_verified() {
     let wrong = layer.clone();
     let from = Faulty::start(RegistrySettings::default(), move |seen, faulty| {
         let length = faulty.blob(&wrong.parse().unwrap())?.len();
-        let answer = axum::response::Response::builder().body(axum::body::Body::from(vec![0; length])).unwrap();
+        let answer = axum::response::Response::builder()
+            .body(axum::body::Body::from(vec![0; length]))
+            .unwrap();
         seen.is("GET", &wrong).then_some(answer)
     })
     .await;
@@ -194,7 +212,8 @@ async fn the_ztocs_of_an_up_to_date_image_are_checked_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     let maker = Maker::new(dir.path());
     let platforms = ["amd64", "arm64", "386", "s390x", "riscv64", "ppc64le", "mips64le", "loong64"];
-    let images: Vec<String> = platforms.iter().zip(1..).map(|(platform, seed)| maker.image(platform, seed)).collect();
+    let images: Vec<String> =
+        platforms.iter().zip(1..).map(|(platform, seed)| maker.image(platform, seed)).collect();
     let first = Faulty::honest(RegistrySettings::default()).await;
     load(&first, dir.path(), super::maker::digest(&maker.index(&images)));
     let convert = |registry: &Faulty| {
@@ -228,7 +247,9 @@ async fn a_soci_index_that_cannot_be_read_now_is_not_replaced() {
     let [source, target] = names(&first);
     let report = tokio::task::spawn_blocking(move || converted(&[&source, &target])).await.unwrap();
     let index = report["manifests"][0]["index"]["digest"].as_str().unwrap().to_owned();
-    let second = first.copy(move |seen, _| seen.is("GET", &index).then(|| problem(403, "DENIED", "not now"))).await;
+    let second = first
+        .copy(move |seen, _| seen.is("GET", &index).then(|| problem(403, "DENIED", "not now")))
+        .await;
     let [source, target] = names(&second);
     let args = move || refused(1, &["--build-tool-identifier=another", &source, &target]);
     let said = tokio::task::spawn_blocking(args).await.unwrap();
@@ -249,9 +270,21 @@ fn in_a_registry(server: &Server, other: &Server) -> Option<()> {
     image(&layout);
     let host = |server: &Server| format!("reg={},tls=disabled", server.host);
     let source = format!("{}/team/app:v1", server.host);
-    run(&regctl, &["--host", &host(server), "image", "copy", &format!("ocidir://{}:v1", layout.display()), &source]);
-    let expected =
-        converted(&[&format!("oci:{}:v1", layout.display()), &format!("oci:{}:v2", dir.path().join("o").display())]);
+    run(
+        &regctl,
+        &[
+            "--host",
+            &host(server),
+            "image",
+            "copy",
+            &format!("ocidir://{}:v1", layout.display()),
+            &source,
+        ],
+    );
+    let expected = converted(&[
+        &format!("oci:{}:v1", layout.display()),
+        &format!("oci:{}:v2", dir.path().join("o").display()),
+    ]);
 
     let beside = format!("{}/team/app:v1-soci", server.host);
     let first = converted(&[&source, &beside]);
@@ -261,18 +294,39 @@ fn in_a_registry(server: &Server, other: &Server) -> Option<()> {
     );
     // What the destination says is not taken over, unless the user names it.
     let again = converted(&[&source, &beside]);
-    assert_eq!((&again["status"], &again["bytes_read"]), (&"already-there".into(), &first["bytes_read"]), "{again}");
+    assert_eq!(
+        (&again["status"], &again["bytes_read"]),
+        (&"already-there".into(), &first["bytes_read"]),
+        "{again}"
+    );
     let named = converted(&[&format!("--reuse-from={beside}"), &source, &beside]);
-    assert_eq!((&named["status"], &named["bytes_read"]), (&"already-there".into(), &0.into()), "{named}");
+    assert_eq!(
+        (&named["status"], &named["bytes_read"]),
+        (&"already-there".into(), &0.into()),
+        "{named}"
+    );
 
     let mounted = converted(&[&source, &format!("{}/mirror/app:v2", server.host)]);
     assert_eq!((&mounted["digest"], &mounted["bytes_copied"]), (&expected["digest"], &0.into()));
     let sent = converted(&[&beside, &format!("{}/far/app:v2", other.host)]);
-    assert_eq!((&sent["digest"], &sent["bytes_read"]), (&expected["digest"], &0.into()), "the ztocs were there");
+    assert_eq!(
+        (&sent["digest"], &sent["bytes_read"]),
+        (&expected["digest"], &0.into()),
+        "the ztocs were there"
+    );
     assert!(sent["bytes_copied"].as_u64() > Some(0));
 
-    for target in [beside.clone(), format!("{}/mirror/app:v2", server.host), format!("{}/far/app:v2", other.host)] {
-        for args in [&["verify", &target][..], &["ls", &target], &["cat", &target, "d1/file"], &["inspect", &target]] {
+    for target in [
+        beside.clone(),
+        format!("{}/mirror/app:v2", server.host),
+        format!("{}/far/app:v2", other.host),
+    ] {
+        for args in [
+            &["verify", &target][..],
+            &["ls", &target],
+            &["cat", &target, "d1/file"],
+            &["inspect", &target],
+        ] {
             let platform = if args[0] == "inspect" { &[][..] } else { &["--platform=linux/amd64"] };
             let output = Command::new(program()).args(args).args(platform).output().unwrap();
             let said = [output.stdout, output.stderr].concat();
@@ -284,7 +338,10 @@ fn in_a_registry(server: &Server, other: &Server) -> Option<()> {
     let said = refused(1, &[&source, &source]);
     assert!(said.contains("--replace-tag"), "{said}");
     let replaced = converted(&["--replace-tag", &source, &source]);
-    assert_eq!((&replaced["digest"], &replaced["replaced"]), (&expected["digest"], &first["source_digest"]));
+    assert_eq!(
+        (&replaced["digest"], &replaced["replaced"]),
+        (&expected["digest"], &first["source_digest"])
+    );
     let old = format!("{}/team/app@{}", server.host, first["source_digest"].as_str().unwrap());
     run(&regctl, &["--host", &host(server), "manifest", "get", &old, "--format", "raw-body"]);
     let now = run(&regctl, &["--host", &host(server), "manifest", "head", &source]);
@@ -347,7 +404,10 @@ fn a_second_conversion_with_other_options_replaces_the_first() {
     let through = converted(&[tool, &name("v2"), &name("v2"), "--replace-tag"]);
     assert_eq!(through["digest"], direct["digest"]);
     assert_eq!(through["replaced"], first["digest"]);
-    assert!(refused(1, &[&name("v2"), &name("v2")]).contains("--replace-tag"), "it would change the tag of its source");
+    assert!(
+        refused(1, &[&name("v2"), &name("v2")]).contains("--replace-tag"),
+        "it would change the tag of its source"
+    );
 }
 
 /// As in a layout that was exported for one platform.
@@ -359,14 +419,22 @@ fn a_missing_soci_index_of_another_platform_is_left_out() {
     image(&layout);
     let name = |tag: &str| format!("oci:{}:{tag}", layout.display());
     let both = converted(&[&name("v1"), &name("v2")]);
-    let [amd64, arm64] = [0, 1].map(|at: usize| both["manifests"][at]["index"]["digest"].as_str().unwrap());
-    let blob = |dir: &Path, digest: &str| dir.join("blobs/sha256").join(digest.strip_prefix("sha256:").unwrap());
+    let [amd64, arm64] =
+        [0, 1].map(|at: usize| both["manifests"][at]["index"]["digest"].as_str().unwrap());
+    let blob = |dir: &Path, digest: &str| {
+        dir.join("blobs/sha256").join(digest.strip_prefix("sha256:").unwrap())
+    };
     std::fs::remove_file(blob(&layout, arm64)).unwrap();
-    let one = converted(&["--platform=linux/amd64", &name("v2"), &format!("oci:{}:v2", out.display())]);
+    let one =
+        converted(&["--platform=linux/amd64", &name("v2"), &format!("oci:{}:v2", out.display())]);
     let index = std::fs::read(blob(&out, one["digest"].as_str().unwrap())).unwrap();
     let index: Value = serde_json::from_slice(&index).unwrap();
-    let listed: Vec<&str> =
-        index["manifests"].as_array().unwrap().iter().map(|entry| entry["digest"].as_str().unwrap()).collect();
+    let listed: Vec<&str> = index["manifests"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["digest"].as_str().unwrap())
+        .collect();
     assert!(listed.contains(&amd64) && !listed.contains(&arm64), "{listed:?}");
     assert!(listed.iter().all(|digest| blob(&out, digest).exists()), "{listed:?}");
 }
@@ -402,17 +470,25 @@ fn hostile_image_indexes_get_a_clear_error_and_no_name() {
     };
     let liar = |maker: &Maker| {
         let image = maker.image("amd64", 1);
-        let size = image.split_once(r#""size":"#).unwrap().1.split([',', '}']).next().unwrap().to_owned();
-        maker.index(&[image.replace(&format!(r#""size":{size}"#), r#""size":1"#), maker.image("arm64", 2)])
+        let size =
+            image.split_once(r#""size":"#).unwrap().1.split([',', '}']).next().unwrap().to_owned();
+        maker.index(&[
+            image.replace(&format!(r#""size":{size}"#), r#""size":1"#),
+            maker.image("arm64", 2),
+        ])
     };
     let path = |maker: &Maker| {
         let image = maker.image("amd64", 1);
         let digest = super::maker::digest(&image).to_owned();
-        maker.index(&[image.replace(&digest, "sha256:../../../etc/passwd"), maker.image("arm64", 2)])
+        maker
+            .index(&[image.replace(&digest, "sha256:../../../etc/passwd"), maker.image("arm64", 2)])
     };
     let itself = |maker: &Maker| {
         // Content cannot contain its own digest, so the index names a missing one.
-        maker.index(&[maker.image("amd64", 1), on(&maker.index(&[]), r#""architecture":"x","os":"y""#)])
+        maker.index(&[
+            maker.image("amd64", 1),
+            on(&maker.index(&[]), r#""architecture":"x","os":"y""#),
+        ])
     };
     for (name, (source, out), said) in [
         ("many", make("many", &many(1001)), "at most 1000 can be converted"),
@@ -429,7 +505,9 @@ fn hostile_image_indexes_get_a_clear_error_and_no_name() {
         assert!(!index.contains("sha256"), "{name}: {index}");
     }
     // Many entries for a platform, or an empty index next to an image, do no harm.
-    for (name, (source, out)) in [("twice", make("twice", &many(900))), ("empty", make("empty", &itself))] {
+    for (name, (source, out)) in
+        [("twice", make("twice", &many(900))), ("empty", make("empty", &itself))]
+    {
         let report = converted(&[&source, &format!("oci:{}:v2", out.display())]);
         assert_eq!(report["manifests"].as_array().map(Vec::len), Some(1), "{name}");
     }
@@ -447,13 +525,17 @@ fn an_entry_without_a_media_type_is_kept_and_named() {
     let index = maker.index(&[image, bare.clone()]);
     maker.root(index);
     let from = format!("oci:{}", dir.path().join("in").display());
-    let output = command(&[&from, &format!("oci:{}:v2", dir.path().join("out").display())]).output().unwrap();
+    let output = command(&[&from, &format!("oci:{}:v2", dir.path().join("out").display())])
+        .output()
+        .unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{stderr}");
     let mut bare: Value = serde_json::from_str(&bare).unwrap();
     bare["mediaType"] = "".into();
     let digest = bare["digest"].as_str().unwrap();
-    let warning = format!("warning: {digest} was not indexed: its entry has no mediaType, which runtimes need\n");
+    let warning = format!(
+        "warning: {digest} was not indexed: its entry has no mediaType, which runtimes need\n"
+    );
     assert_eq!(stderr.matches(&warning).count(), 1, "{stderr}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let made = report["digest"].as_str().unwrap().trim_start_matches("sha256:");

@@ -39,15 +39,22 @@ impl Registries {
         run_here(&fine, &for_large, &both_kinds(OLD, "HOST/a/b:v1")).await;
         run_here(&newer, &for_large, &both_kinds(NEWER, "HOST/a/b:v1")).await;
         let superseded = fine.copy(|_, _| None).await;
-        run_here(&superseded, &for_large, &["copy", &format!("{}/a/b:v1", newer.host()), "HOST/a/b:v1"]).await;
+        run_here(
+            &superseded,
+            &for_large,
+            &["copy", &format!("{}/a/b:v1", newer.host()), "HOST/a/b:v1"],
+        )
+        .await;
         Registries { nothing, image, indexed, large, fine, superseded, converted }
     }
 
     pub fn before(&self, job: &Job) -> &Faulty {
         match job.before {
-            Before::Layout | Before::IndexedLayout | Before::Archives | Before::LargeLayout | Before::FineLayout => {
-                &self.nothing
-            }
+            Before::Layout
+            | Before::IndexedLayout
+            | Before::Archives
+            | Before::LargeLayout
+            | Before::FineLayout => &self.nothing,
             Before::Image => &self.image,
             Before::Indexed => &self.indexed,
             Before::Large => &self.large,
@@ -75,7 +82,8 @@ impl Templates {
             std::fs::write(sandbox.path("layer"), gzip(&tar(1, 4, 20_000))).unwrap();
             if is_indexed {
                 let args = [&["index", "--no-cache", "oci:img:v1"], &SMALL[..]].concat();
-                let create = ["ztoc", "create", "layer", "--output=layer.ztoc", "--span-size=16KiB"];
+                let create =
+                    ["ztoc", "create", "layer", "--output=layer.ztoc", "--span-size=16KiB"];
                 for args in [&args[..], &create] {
                     assert!(sandbox.command(args).output().unwrap().status.success());
                 }
@@ -86,7 +94,14 @@ impl Templates {
             let sandbox = Sandbox::new();
             large_image(&sandbox);
             if is_indexed {
-                assert!(sandbox.command(&both_kinds(OLD, "oci:img:v1")).output().unwrap().status.success());
+                assert!(
+                    sandbox
+                        .command(&both_kinds(OLD, "oci:img:v1"))
+                        .output()
+                        .unwrap()
+                        .status
+                        .success()
+                );
             }
             // A job that is given the recorded start gets it by itself.
             std::fs::remove_file(sandbox.path(START)).unwrap();
@@ -104,7 +119,12 @@ impl Templates {
             std::fs::write(sandbox.path(START), recorded_start()).unwrap();
         }
         let template = match job.before {
-            Before::Image | Before::Indexed | Before::Large | Before::Fine | Before::Superseded | Before::Converted => {
+            Before::Image
+            | Before::Indexed
+            | Before::Large
+            | Before::Fine
+            | Before::Superseded
+            | Before::Converted => {
                 return sandbox;
             }
             Before::Layout => &self.layout,
@@ -149,7 +169,9 @@ fn layers() -> ([Vec<u8>; 3], [Blob; 3]) {
 fn archived(sandbox: &Sandbox) {
     let (tars, blobs) = layers();
     packed(sandbox, &tars, &blobs);
-    let write = |name, members: Vec<Vec<u8>>| std::fs::write(sandbox.path(name), [members.concat(), end()].concat());
+    let write = |name, members: Vec<Vec<u8>>| {
+        std::fs::write(sandbox.path(name), [members.concat(), end()].concat())
+    };
     let layout = sandbox.path("img");
     let members = sandbox.files("img").into_iter().map(|(path, content)| {
         let name = path.strip_prefix(&layout).unwrap().to_str().unwrap();
@@ -157,10 +179,12 @@ fn archived(sandbox: &Sandbox) {
     });
     write("img.tar", members.collect()).unwrap();
     let names = ["0.tar", "1.tar", "2.tar"];
-    let manifest = json!([{"Config": "config.json", "RepoTags": ["img:v1"], "Layers": names}]).to_string();
+    let manifest =
+        json!([{"Config": "config.json", "RepoTags": ["img:v1"], "Layers": names}]).to_string();
     let config = file("config.json", config(&tars).as_bytes());
     let layers = names.iter().zip(&blobs).map(|(name, (_, blob))| file(name, blob));
-    let members = [config].into_iter().chain(layers).chain([file("manifest.json", manifest.as_bytes())]);
+    let members =
+        [config].into_iter().chain(layers).chain([file("manifest.json", manifest.as_bytes())]);
     write("saved.tar", members.collect()).unwrap();
     std::fs::remove_dir_all(layout).unwrap();
 }
@@ -181,8 +205,14 @@ fn recorded_start() -> String {
 }
 
 /// The arguments that make the SOCI-enabled image `v2` with other spans than [`SMALL`].
-const CONVERT: [&str; 6] =
-    ["convert", "--no-cache", "--span-size=32KiB", "--min-layer-size=1KiB", "HOST/a/b:v1", "HOST/a/b:v2"];
+const CONVERT: [&str; 6] = [
+    "convert",
+    "--no-cache",
+    "--span-size=32KiB",
+    "--min-layer-size=1KiB",
+    "HOST/a/b:v1",
+    "HOST/a/b:v2",
+];
 const OLD: &str = "--build-tool-identifier=ociseek v0.0.1";
 const NEWER: &str = "--build-tool-identifier=ociseek v0.0.2";
 
@@ -201,16 +231,19 @@ fn config(tars: &[Vec<u8>]) -> String {
 /// An image of these layers in the layout `img`.
 fn packed(sandbox: &Sandbox, tars: &[Vec<u8>], blobs: &[(&str, Vec<u8>)]) {
     let mut layout = Layout::new(&sandbox.path("img"));
-    let layers: Vec<Value> = blobs.iter().map(|(media_type, blob)| layout.blob(media_type, blob)).collect();
+    let layers: Vec<Value> =
+        blobs.iter().map(|(media_type, blob)| layout.blob(media_type, blob)).collect();
     let config = layout.blob(OCI_CONFIG, config(tars).as_bytes());
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+    let manifest =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
     let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
     layout.tag(manifest, "v1");
 }
 
 /// The kinds of registries: with the referrers API and without, both with tokens.
 pub fn registry_settings() -> [(&'static str, RegistrySettings); 2] {
-    let settings = RegistrySettings { bearer: Some(None), conditions: true, ..RegistrySettings::default() };
+    let settings =
+        RegistrySettings { bearer: Some(None), conditions: true, ..RegistrySettings::default() };
     [("API", RegistrySettings { referrers: true, ..settings.clone() }), ("tag schema", settings)]
 }
 
@@ -218,6 +251,7 @@ pub fn registry_settings() -> [(&'static str, RegistrySettings); 2] {
 pub fn image_digest() -> Digest {
     let sandbox = Sandbox::new();
     image(&sandbox);
-    let index: Value = serde_json::from_slice(&std::fs::read(sandbox.path("img/index.json")).unwrap()).unwrap();
+    let index: Value =
+        serde_json::from_slice(&std::fs::read(sandbox.path("img/index.json")).unwrap()).unwrap();
     index["manifests"][0]["digest"].as_str().unwrap().parse().unwrap()
 }

@@ -54,14 +54,22 @@ impl Site {
     }
 
     /// Runs a job. With None, without the injector.
-    async fn run(&self, ground: &Ground, job: Job, fault: Option<(Fault, usize)>, posts: bool) -> Ended {
+    async fn run(
+        &self,
+        ground: &Ground,
+        job: Job,
+        fault: Option<(Fault, usize)>,
+        posts: bool,
+    ) -> Ended {
         let sandbox = Arc::clone(&self.sandbox);
         let host = self.registry.host();
         let image = ground.image;
-        let through = fault
-            .map_or_else(Vec::new, |(fault, at)| ground.injector.through(sandbox.dir.path(), fault, at, &self.report));
+        let through = fault.map_or_else(Vec::new, |(fault, at)| {
+            ground.injector.through(sandbox.dir.path(), fault, at, &self.report)
+        });
         let pid = Arc::new(AtomicI32::new(0));
-        let run = move || job.run(&Place { sandbox: &sandbox, host: &host, image, through }, posts, &pid);
+        let run =
+            move || job.run(&Place { sandbox: &sandbox, host: &host, image, through }, posts, &pid);
         tokio::task::spawn_blocking(run).await.unwrap()
     }
 
@@ -85,12 +93,19 @@ impl Site {
 }
 
 /// The result of a point. The error says what is wrong.
-async fn attempt(ground: &Ground, point: Point, sound: &BTreeMap<String, String>) -> Result<String, String> {
+async fn attempt(
+    ground: &Ground,
+    point: Point,
+    sound: &BTreeMap<String, String>,
+) -> Result<String, String> {
     let Point { job, fault, at } = point;
     let (class, mode) = fault;
     let site = Site::new(ground, &job).await;
     let first = site.run(ground, job, Some((fault, at)), true).await;
-    let (_, hit) = site.report.read().map_err(|e| format!("{e}, exit code {:?}: {}", first.code, first.stderr))?;
+    let (_, hit) = site
+        .report
+        .read()
+        .map_err(|e| format!("{e}, exit code {:?}: {}", first.code, first.stderr))?;
     let of = |what: String| format!("{hit}: {what}\n{}", first.stderr);
     first.judge().map_err(of)?;
     let loses_power = is_power_failure(fault);
@@ -108,7 +123,10 @@ async fn attempt(ground: &Ground, point: Point, sound: &BTreeMap<String, String>
     if must_succeed && first.code != Some(0) {
         return Err(of(format!("exit code {:?}", first.code)));
     }
-    let is_clean = first.code.is_none() || loses_power || hit.starts_with("unlink") || site.left_over().is_empty();
+    let is_clean = first.code.is_none()
+        || loses_power
+        || hit.starts_with("unlink")
+        || site.left_over().is_empty();
     if !is_clean {
         return Err(of(format!("left over: {:?}", site.left_over())));
     }
@@ -116,18 +134,26 @@ async fn attempt(ground: &Ground, point: Point, sound: &BTreeMap<String, String>
         return Ok(format!("{class} {mode}, after success: right"));
     }
     if first.code == Some(0) && !loses_power {
-        return Ok(if hit.is_empty() { MISSED.to_owned() } else { format!("{class} {mode}: right") });
+        return Ok(if hit.is_empty() {
+            MISSED.to_owned()
+        } else {
+            format!("{class} {mode}: right")
+        });
     }
     let posts = first.code.is_some() || !first.is_accepted;
     let second = site.run(ground, job, None, posts).await;
     let result = site.result(&job, &second);
     // Killed after its last access, it has done its work. A ztoc that is there is not replaced
     // without --force.
-    let is_refused = is_right && second.code == Some(1) && second.stderr.contains("error: ztoc already exists\n");
+    let is_refused = is_right
+        && second.code == Some(1)
+        && second.stderr.contains("error: ztoc already exists\n");
     if second.code != Some(0) && !is_refused || result != *sound {
         let code = second.code;
         let errors = second.stderr;
-        return Err(of(format!("the second run: {code:?}, {result:#?}\nnot {sound:#?}\n{errors}\nfirst:")));
+        return Err(of(format!(
+            "the second run: {code:?}, {result:#?}\nnot {sound:#?}\n{errors}\nfirst:"
+        )));
     }
     site.whole().map_err(|e| of(format!("after the second run: {e}")))?;
     Ok(first.code.map_or_else(
@@ -137,7 +163,12 @@ async fn attempt(ground: &Ground, point: Point, sound: &BTreeMap<String, String>
 }
 
 /// Tests each fault at each access of each job.
-async fn try_all(harness: Harness, jobs: impl IntoIterator<Item = Job>, faults: &[Fault], sample: usize) {
+async fn try_all(
+    harness: Harness,
+    jobs: impl IntoIterator<Item = Job>,
+    faults: &[Fault],
+    sample: usize,
+) {
     let Some(injector) = Injector::new() else { return };
     let [_, (_, settings)] = registry_settings();
     let templates = Templates::new();
@@ -165,7 +196,8 @@ async fn try_all(harness: Harness, jobs: impl IntoIterator<Item = Job>, faults: 
         // The power may also fail when all is done.
         let counted = |fault: Fault| counts[fault.0] + usize::from(is_power_failure(fault));
         let at_each = |&fault: &Fault| (0..counted(fault)).map(move |at| Point { job, fault, at });
-        points.add(job.name, faults.iter().flat_map(at_each).map(|point| (point, sounds.len() - 1)));
+        points
+            .add(job.name, faults.iter().flat_map(at_each).map(|point| (point, sounds.len() - 1)));
     }
     let (points, mut score) = points.chosen(sample);
     let ground = &ground;

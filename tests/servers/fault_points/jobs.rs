@@ -19,7 +19,8 @@ use crate::support::sandbox::Sandbox;
 
 /// The time limit of a run. A longer run hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
-pub const SMALL: [&str; 4] = ["--build-tool-identifier=test", "--span-size=16KiB", "--min-layer-size=1KiB", "--jobs=1"];
+pub const SMALL: [&str; 4] =
+    ["--build-tool-identifier=test", "--span-size=16KiB", "--min-layer-size=1KiB", "--jobs=1"];
 /// How long a run waits for a registry that stopped answering, and for one that takes no
 /// connections.
 pub const WAITS: [(&str, &str); 2] = [("OCISEEK_STALL_TIMEOUT", "1s"), ("OCISEEK_RETRY_FOR", "1s")];
@@ -66,7 +67,12 @@ pub struct Job {
     indexes: bool,
 }
 
-const fn job(name: &'static str, before: Before, indexes: bool, args: &'static [&'static str]) -> Job {
+const fn job(
+    name: &'static str,
+    before: Before,
+    indexes: bool,
+    args: &'static [&'static str],
+) -> Job {
     Job { name, args, before, indexes }
 }
 
@@ -80,10 +86,20 @@ pub const JOBS: [Job; 18] = [
     job("cat without an index", Before::Image, false, &["cat", "HOST/a/b:v1", "dir1/file2"]),
     job("rm", Before::Indexed, false, &["rm", "--all", "HOST/a/b:v1"]),
     job("hook serve", Before::Image, true, &["hook"]),
-    job("index --fine", Before::Large, true, &["index", "--fine", "--profile=start.jsonl", "HOST/a/b:v1"]),
+    job(
+        "index --fine",
+        Before::Large,
+        true,
+        &["index", "--fine", "--profile=start.jsonl", "HOST/a/b:v1"],
+    ),
     job("index, replacing", Before::Fine, true, &["index", "--existing=replace", "HOST/a/b:v1"]),
     job("index, replacing a fine index", Before::Fine, true, &FINE_AGAIN),
-    job("copy of a fine index", Before::FineLayout, false, &["copy", "--jobs=1", "oci:img:v1", "HOST/a/b:v1"]),
+    job(
+        "copy of a fine index",
+        Before::FineLayout,
+        false,
+        &["copy", "--jobs=1", "oci:img:v1", "HOST/a/b:v1"],
+    ),
     job("verify of a fine index", Before::Fine, false, &["verify", "--jobs=1", "HOST/a/b:v1"]),
     job("rm of a fine index", Before::Fine, false, &["rm", "HOST/a/b:v1"]),
     job("prune", Before::Superseded, false, &["prune", "--delete", "--jobs=1", "HOST/a/b"]),
@@ -97,14 +113,34 @@ pub const ON_DISK: [Job; 16] = [
     job("index in a layout", Before::Layout, true, &["index", "oci:img:v1"]),
     job("index to a layout", Before::Layout, true, &["index", "oci:img:v1", "--output=oci:out"]),
     job("convert in layouts", Before::Layout, true, &["convert", "oci:img:v1", "oci:out:v2"]),
-    job("copy of a layout", Before::IndexedLayout, false, &["copy", "--jobs=1", "oci:img:v1", "oci:out:v1"]),
+    job(
+        "copy of a layout",
+        Before::IndexedLayout,
+        false,
+        &["copy", "--jobs=1", "oci:img:v1", "oci:out:v1"],
+    ),
     job("rm in a layout", Before::IndexedLayout, false, &["rm", "--all", "oci:img:v1"]),
     job("index --fine in a layout", Before::LargeLayout, true, &FINE_HERE),
     job("index, replacing a fine index in a layout", Before::FineLayout, true, &FINE_AGAIN_HERE),
     job("verify in a layout", Before::FineLayout, false, &["verify", "--jobs=1", "oci:img:v1"]),
-    job("index of an archive", Before::Archives, true, &["index", "oci-archive:img.tar:v1", "--output=oci:out"]),
-    job("convert of an archive", Before::Archives, true, &["convert", "docker-archive:saved.tar", "oci:out:v2"]),
-    job("ztoc create", Before::Layout, false, &["ztoc", "create", "layer", "--output=ztoc", "--span-size=16KiB"]),
+    job(
+        "index of an archive",
+        Before::Archives,
+        true,
+        &["index", "oci-archive:img.tar:v1", "--output=oci:out"],
+    ),
+    job(
+        "convert of an archive",
+        Before::Archives,
+        true,
+        &["convert", "docker-archive:saved.tar", "oci:out:v2"],
+    ),
+    job(
+        "ztoc create",
+        Before::Layout,
+        false,
+        &["ztoc", "create", "layer", "--output=ztoc", "--span-size=16KiB"],
+    ),
     job("ztoc extract", Before::IndexedLayout, false, &EXTRACT),
     job("cat by a cache", Before::Indexed, false, &["cat", "HOST/a/b:v1", "dir1/file2"]),
     job("index by a cache", Before::Image, true, &["index", "HOST/a/b:v1"]),
@@ -113,7 +149,8 @@ pub const ON_DISK: [Job; 16] = [
 ];
 const FINE_HERE: [&str; 4] = ["index", "--fine", "--profile=start.jsonl", "oci:img:v1"];
 const FINE_AGAIN_HERE: [&str; 4] = ["index", "--fine-only", "--existing=replace", "oci:img:v1"];
-const EXTRACT: [&str; 6] = ["ztoc", "extract", "--layer=layer", "--ztoc=layer.ztoc", "--output=extracted", "--force"];
+const EXTRACT: [&str; 6] =
+    ["ztoc", "extract", "--layer=layer", "--ztoc=layer.ztoc", "--output=extracted", "--force"];
 
 /// Where a job runs.
 pub struct Place<'a> {
@@ -171,7 +208,8 @@ impl Job {
             return self.hook(place, posts, pid);
         }
         let small: &[&str] = if self.indexes { &SMALL } else { &[] };
-        let args: Vec<String> = self.args.iter().chain(small).map(|arg| arg.replace("HOST", place.host)).collect();
+        let args: Vec<String> =
+            self.args.iter().chain(small).map(|arg| arg.replace("HOST", place.host)).collect();
         let mut command = place.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
         command.envs(WAITS).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
@@ -189,7 +227,14 @@ impl Job {
     /// Runs `hook serve` with a journal until the posted or recorded job is done.
     fn hook(&self, place: &Place<'_>, posts: bool, pid: &Arc<AtomicI32>) -> Ended {
         let allow = format!("--allow={}", place.host);
-        let args = ["hook", "serve", "--listen=127.0.0.1:0", "--journal=journal", "--retry-wait=1", "--workers=1"];
+        let args = [
+            "hook",
+            "serve",
+            "--listen=127.0.0.1:0",
+            "--journal=journal",
+            "--retry-wait=1",
+            "--workers=1",
+        ];
         let args = [&args[..], &[&allow], &SMALL].concat();
         let mut command = place.command(&args);
         let mut hook = Hook::spawn(command.env("OCISEEK_HOOK_SECRET", SECRET).envs(WAITS));
@@ -203,8 +248,11 @@ impl Job {
             }
         };
         wait(&mut hook, &["listening"]);
-        let status =
-            if posts && !is_over(&mut hook) { hook.post(&pushed("1", place.host, "a/b", &place.image)).0 } else { 0 };
+        let status = if posts && !is_over(&mut hook) {
+            hook.post(&pushed("1", place.host, "a/b", &place.image)).0
+        } else {
+            0
+        };
         let is_queued = hook.events("listening").first().is_some_and(|line| line["queued"] != 0);
         if status == 202 || is_queued {
             wait(&mut hook, &["job", "dead-letter"]);
@@ -238,7 +286,12 @@ impl Job {
     }
 
     /// The result: the tags and referrers in the registry, the files on disk, and the output.
-    pub fn result(&self, registry: &Faulty, sandbox: &Sandbox, ended: &Ended) -> BTreeMap<String, String> {
+    pub fn result(
+        &self,
+        registry: &Faulty,
+        sandbox: &Sandbox,
+        ended: &Ended,
+    ) -> BTreeMap<String, String> {
         let manifests = registry.manifests();
         let mut result = BTreeMap::new();
         for (reference, bytes) in &manifests {
@@ -252,18 +305,26 @@ impl Job {
             } else if !reference.contains(':') {
                 result.insert(reference.clone(), digest);
             } else if registry.has_referrers() && document["subject"].is_object() {
-                result.insert(format!("listed {digest:?}"), document["subject"]["digest"].to_string());
+                result.insert(
+                    format!("listed {digest:?}"),
+                    document["subject"]["digest"].to_string(),
+                );
             }
         }
         for layout in ["img", "out"] {
             for entry in listed(sandbox, layout).unwrap_or_default() {
-                result.insert(format!("{layout} {}", entry["digest"]), entry["annotations"].to_string());
+                result.insert(
+                    format!("{layout} {}", entry["digest"]),
+                    entry["annotations"].to_string(),
+                );
             }
         }
         // A killed process leaves a temporary file.
-        let is_temporary =
-            |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".oci"));
-        let is_extracted = |path: &Path| path.starts_with(sandbox.path("extracted")) && !is_temporary(path);
+        let is_temporary = |path: &Path| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".oci"))
+        };
+        let is_extracted =
+            |path: &Path| path.starts_with(sandbox.path("extracted")) && !is_temporary(path);
         let made = |path: &Path| is_extracted(path) || path == sandbox.path("ztoc");
         for (path, content) in sandbox.files("").into_iter().filter(|(path, _)| made(path)) {
             let name = path.strip_prefix(sandbox.dir.path()).unwrap().display().to_string();
@@ -284,7 +345,8 @@ impl Guard {
         let pid = rustix::process::Pid::from_child(child);
         let (done, is_done) = std::sync::mpsc::channel::<()>();
         let watch = std::thread::spawn(move || {
-            let hangs = is_done.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+            let hangs =
+                is_done.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
             if hangs {
                 let _ = kill_process(pid, Signal::KILL);
             }

@@ -80,8 +80,13 @@ impl Point<'_> {
     fn keep(&mut self, hook: &mut Hook, start: impl FnOnce(&Self) -> Hook) -> Result<(), String> {
         self.in_time(hook)?;
         if let Some(status) = hook.child.ended() {
-            let had_started = ["working", "listening"].iter().any(|event| !hook.events(event).is_empty());
-            if status.code() != Some(1) || had_started || self.failed_starts > 0 || !self.relay.has_hit() {
+            let had_started =
+                ["working", "listening"].iter().any(|event| !hook.events(event).is_empty());
+            if status.code() != Some(1)
+                || had_started
+                || self.failed_starts > 0
+                || !self.relay.has_hit()
+            {
                 return Err(format!("it ended with {status}: {}", log(hook)));
             }
             self.failed_starts += 1;
@@ -132,7 +137,8 @@ impl Point<'_> {
         for job in [self.job(&host), self.job(STRANGER)] {
             assert_eq!(own.publish(&job).await.unwrap(), PublishOutcome::New);
         }
-        let start = |point: &Self| worker(&point.sandbox, point.relay.port, &point.queue, &host, &[]);
+        let start =
+            |point: &Self| worker(&point.sandbox, point.relay.port, &point.queue, &host, &[]);
         self.relay.arm();
         let mut hook = start(self);
         loop {
@@ -141,10 +147,14 @@ impl Point<'_> {
                 fails.store(false, Ordering::SeqCst);
             }
             if ground.messages(&self.queue).await == 0 {
-                let (ours, strange): (Vec<Value>, Vec<Value>) =
-                    ground.parked(&self.queue).await.into_iter().partition(|record| record["job"]["registry"] == *host);
+                let (ours, strange): (Vec<Value>, Vec<Value>) = ground
+                    .parked(&self.queue)
+                    .await
+                    .into_iter()
+                    .partition(|record| record["job"]["registry"] == *host);
                 // The one that could not be acknowledged may be there twice.
-                let is_told = strange.iter().all(|record| record["error"] == "not allowed by --allow");
+                let is_told =
+                    strange.iter().all(|record| record["error"] == "not allowed by --allow");
                 if !(1..=2).contains(&strange.len()) || !is_told || ours.len() > 1 {
                     return Err(format!("parked: {strange:?} and {ours:?}: {}", log(&hook)));
                 }
@@ -178,7 +188,8 @@ impl Point<'_> {
         let host = registry.host();
         let own = ground.queue(&self.queue).await;
         assert_eq!(own.publish(&self.job(&host)).await.unwrap(), PublishOutcome::New);
-        let mut hook = worker(&self.sandbox, self.relay.port, &self.queue, &host, &["--drain-timeout=0"]);
+        let mut hook =
+            worker(&self.sandbox, self.relay.port, &self.queue, &host, &["--drain-timeout=0"]);
         while !was_asked.load(Ordering::SeqCst) {
             self.in_time(&hook)?;
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -222,7 +233,9 @@ impl Point<'_> {
                 match block_in_place(|| hook.post(&event)) {
                     (200 | 202, _) => break,
                     (503, _) => tokio::time::sleep(Duration::from_millis(200)).await,
-                    (status, text) => return Err(format!("event {number}: {status} {text}: {}", log(&hook))),
+                    (status, text) => {
+                        return Err(format!("event {number}: {status} {text}: {}", log(&hook)));
+                    }
                 }
             }
         }
@@ -233,9 +246,13 @@ impl Point<'_> {
         }
     }
 
-    fn attached(&self, registry: &crate::support::faulty::Faulty) -> Result<BTreeMap<String, String>, String> {
+    fn attached(
+        &self,
+        registry: &crate::support::faulty::Faulty,
+    ) -> Result<BTreeMap<String, String>, String> {
         whole(registry)?;
-        let ended = Ended { code: Some(0), stdout: Vec::new(), stderr: String::new(), is_accepted: true };
+        let ended =
+            Ended { code: Some(0), stdout: Vec::new(), stderr: String::new(), is_accepted: true };
         Ok(self.ground.job.result(registry, &self.sandbox, &ended))
     }
 }
@@ -289,15 +306,23 @@ async fn no_job_is_lost_whichever_message_to_nats_fails() {
         for sent in &sound.0 {
             *kinds.entry(sent.kind.clone()).or_default() += 1;
             let more = if sent.is_answered { &ANSWERED[..] } else { &[] };
-            points.add(&sent.kind, ALONE.iter().chain(more).map(|harm| (number, run, sent.clone(), *harm)));
+            points.add(
+                &sent.kind,
+                ALONE.iter().chain(more).map(|harm| (number, run, sent.clone(), *harm)),
+            );
         }
         sounds.push(sound);
     }
     println!("messages to NATS: {kinds:?}");
-    for kind in ["STREAM.CREATE.STREAM", "CONSUMER.CREATE.STREAM.workers", "CONSUMER.MSG.NEXT.STREAM.workers"] {
+    for kind in [
+        "STREAM.CREATE.STREAM",
+        "CONSUMER.CREATE.STREAM.workers",
+        "CONSUMER.MSG.NEXT.STREAM.workers",
+    ] {
         assert!(kinds.contains_key(&format!("$JS.API.{kind}")), "{kind}");
     }
-    for kind in ["CONNECT", "STREAM.jobs", "STREAM.parked", "+ACK", "-NAK", "+WPI", "SUB", "UNSUB"] {
+    for kind in ["CONNECT", "STREAM.jobs", "STREAM.parked", "+ACK", "-NAK", "+WPI", "SUB", "UNSUB"]
+    {
         assert!(kinds.contains_key(kind), "{kind}");
     }
     let (points, mut score) = points.chosen(SAMPLE);
@@ -305,8 +330,13 @@ async fn no_job_is_lost_whichever_message_to_nats_fails() {
     let sounds = &sounds;
     let outcomes: Vec<_> = stream::iter(points.into_iter().enumerate())
         .map(|(number, (at, run, sent, harm))| async move {
-            let outcome = attempt(ground, number + 1, run, Some((sent.clone(), harm)), Some(&sounds[at])).await;
-            (format!("{run:?}: {harm:?} at {} {}", sent.kind, sent.number), outcome.map(|(end, _)| end))
+            let outcome =
+                attempt(ground, number + 1, run, Some((sent.clone(), harm)), Some(&sounds[at]))
+                    .await;
+            (
+                format!("{run:?}: {harm:?} at {} {}", sent.kind, sent.number),
+                outcome.map(|(end, _)| end),
+            )
         })
         .buffer_unordered(AT_ONCE)
         .collect()

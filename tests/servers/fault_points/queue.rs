@@ -66,7 +66,9 @@ impl Relay {
                 let mut cut = cut.clone();
                 cut.mark_unchanged();
                 tokio::spawn(async move {
-                    let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
+                    let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else {
+                        return;
+                    };
                     tokio::select! {
                         _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
                         _ = cut.changed() => {}
@@ -238,7 +240,8 @@ async fn attempt(
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     whole(&registry).map_err(|e| format!("in the end: {e}"))?;
-    let ended = Ended { code: Some(0), stdout: Vec::new(), stderr: String::new(), is_accepted: true };
+    let ended =
+        Ended { code: Some(0), stdout: Vec::new(), stderr: String::new(), is_accepted: true };
     let result = ground.job.result(&registry, &sandbox, &ended);
     if let Some((_, want)) = sound
         && result != *want
@@ -270,10 +273,14 @@ async fn a_queued_job_is_done_once_whatever_fails() {
     let (end, sound) = attempt(&ground, 0, none, usize::MAX, None).await.unwrap();
     assert!(end == "done" && !sound.1.is_empty(), "{end}: {sound:?}");
     let faults = [&QUICK[..], &STALLS, &KILLS].concat().into_iter().map(Trouble::Request);
-    let troubles: Vec<Trouble> = faults.chain([false, true].map(|away| Trouble::Cut { away })).collect();
+    let troubles: Vec<Trouble> =
+        faults.chain([false, true].map(|away| Trouble::Cut { away })).collect();
     let mut points = Points::of(QUEUE);
     let mut restarts = Points::of(QUEUE_RESTARTS);
-    points.add("a job", (0..sound.0).flat_map(|at| troubles.iter().map(move |&trouble| (at, trouble))));
+    points.add(
+        "a job",
+        (0..sound.0).flat_map(|at| troubles.iter().map(move |&trouble| (at, trouble))),
+    );
     restarts.add("a job", (0..sound.0).map(|at| (at, Trouble::Restart)));
     let (points, mut score) = points.chosen(SAMPLE - RESTARTS);
     let (restarts, mut score_of_restarts) = restarts.chosen(RESTARTS);

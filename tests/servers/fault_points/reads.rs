@@ -51,7 +51,11 @@ const HANGS: Duration = Duration::from_secs(60);
 type Kind = (&'static str, LayerAccess, &'static [&'static str]);
 const KINDS: [Kind; 4] = [
     ("SOCI index", LayerAccess::Index, &[]),
-    ("SOCI index with prefetch lists", LayerAccess::Index, &["dir1/file2", "dir1/file0", "dir2/file1"]),
+    (
+        "SOCI index with prefetch lists",
+        LayerAccess::Index,
+        &["dir1/file2", "dir1/file0", "dir2/file1"],
+    ),
     ("fine index", LayerAccess::Fine, &[]),
     ("no index", LayerAccess::Local, &[]),
 ];
@@ -59,9 +63,14 @@ const KINDS: [Kind; 4] = [
 /// An image with such an index in a registry of its own, and the tars of its layers. The upper
 /// layer is zstd where there is no index, else plain.
 async fn image((_, how, listed): Kind) -> (Faulty, Vec<Vec<u8>>) {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, bearer: Some(None), ..RegistrySettings::default() }).await;
-    let tars: Vec<Vec<u8>> = (1..).zip(FILES).map(|(seed, (files, size))| tar(seed, files, size)).collect();
+    let registry = Faulty::honest(RegistrySettings {
+        referrers: true,
+        bearer: Some(None),
+        ..RegistrySettings::default()
+    })
+    .await;
+    let tars: Vec<Vec<u8>> =
+        (1..).zip(FILES).map(|(seed, (files, size))| tar(seed, files, size)).collect();
     let upper = match how {
         LayerAccess::Local => (ZSTD, zstd::stream::encode_all(&tars[1][..], 3).unwrap()),
         _ => (PLAIN, tars[1].clone()),
@@ -70,7 +79,8 @@ async fn image((_, how, listed): Kind) -> (Faulty, Vec<Vec<u8>>) {
     let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
     let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
     let config = config.to_string();
-    let layers: Vec<Descriptor> = blobs.iter().map(|(media_type, blob)| Descriptor::of(*media_type, blob)).collect();
+    let layers: Vec<Descriptor> =
+        blobs.iter().map(|(media_type, blob)| Descriptor::of(*media_type, blob)).collect();
     let manifest = json!({
         "schemaVersion": 2, "mediaType": OCI_MANIFEST,
         "config": Descriptor::of(OCI_CONFIG, config.as_bytes()), "layers": layers,
@@ -100,8 +110,10 @@ async fn image((_, how, listed): Kind) -> (Faulty, Vec<Vec<u8>>) {
     if how == LayerAccess::Index {
         let sandbox = Sandbox::new();
         let name = format!("{}/a/b:v1", registry.host());
-        let listed: Vec<String> = listed.iter().map(|path| format!("--prefetch-file={path}")).collect();
-        let mut args = vec!["index", "--no-cache", "--min-layer-size=0", "--span-size=32KiB", &name];
+        let listed: Vec<String> =
+            listed.iter().map(|path| format!("--prefetch-file={path}")).collect();
+        let mut args =
+            vec!["index", "--no-cache", "--min-layer-size=0", "--span-size=32KiB", &name];
         args.extend(listed.iter().map(String::as_str));
         let mut command = sandbox.command(&args);
         let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
@@ -129,17 +141,29 @@ impl Reader {
             patience: Some(Duration::from_millis(300)),
             ..Limits::default()
         };
-        let config = ClientConfig { credentials: CredentialSource::Anonymous, limits, ..ClientConfig::default() };
+        let config = ClientConfig {
+            credentials: CredentialSource::Anonymous,
+            limits,
+            ..ClientConfig::default()
+        };
         let repository = Client::new(config).unwrap().repository(&registry.host(), "a/b").unwrap();
         let ztocs = ZtocCache::open(Some(cache), Arc::clone(&progress));
         let spans = SpanCache::open(Some(cache), 1 << 30, Arc::clone(&progress));
-        Reader { source: Source::Registry(repository), caches: Caches { ztocs, spans }, progress, deadline }
+        Reader {
+            source: Source::Registry(repository),
+            caches: Caches { ztocs, spans },
+            progress,
+            deadline,
+        }
     }
 
     async fn open(&self) -> Result<RootFs, OpenImageError> {
         let content = ContentOptions { deadline: self.deadline, ..ContentOptions::default() };
-        let options =
-            OpenOptions { documents: DocumentFetch { start: true, fetching: None }, content, ..OpenOptions::default() };
+        let options = OpenOptions {
+            documents: DocumentFetch { start: true, fetching: None },
+            content,
+            ..OpenOptions::default()
+        };
         open(&self.source, &Target::Tag("v1".into()), &options, &self.caches, &self.progress).await
     }
 
@@ -149,7 +173,8 @@ impl Reader {
         let begun = Instant::now();
         loop {
             match self.open().await.map_err(|error| causes(&error)) {
-                Err(late) if late.contains(" did not arrive within ") && begun.elapsed() < HANGS => {}
+                Err(late)
+                    if late.contains(" did not arrive within ") && begun.elapsed() < HANGS => {}
                 opened => return opened,
             }
         }
@@ -163,8 +188,11 @@ async fn read_all(image: &RootFs, tars: &[Vec<u8>]) -> Result<usize, String> {
     for (layer, (files, size)) in FILES.into_iter().enumerate() {
         for number in 0..files {
             let path = format!("dir{}/file{number}", layer + 1);
-            let node = image.tree.resolve(path.as_bytes(), true).map_err(|e| format!("{path}: {e}"))?;
-            let NodeKind::File(extent) = &image.tree.node(node).kind else { return Err(format!("{path}: no file")) };
+            let node =
+                image.tree.resolve(path.as_bytes(), true).map_err(|e| format!("{path}: {e}"))?;
+            let NodeKind::File(extent) = &image.tree.node(node).kind else {
+                return Err(format!("{path}: no file"));
+            };
             if extent.size != size as u64 {
                 return Err(format!("{path}: {} bytes", extent.size));
             }
@@ -194,7 +222,9 @@ fn prefetch(image: &RootFs) -> JoinHandle<()> {
 }
 
 async fn prefetched(prefetching: JoinHandle<()>) -> Result<(), String> {
-    let ended = tokio::time::timeout(HANGS, prefetching).await.map_err(|_| "prefetching hangs".to_owned())?;
+    let ended = tokio::time::timeout(HANGS, prefetching)
+        .await
+        .map_err(|_| "prefetching hangs".to_owned())?;
     ended.map_err(|e| format!("prefetching: {e}"))
 }
 
@@ -217,7 +247,8 @@ impl Sound {
         let prefetching = prefetch(&opened);
         assert_eq!(read_all(&opened, &tars).await, Ok(0));
         prefetched(prefetching).await.unwrap();
-        let is_fetched = |list: &Descriptor| !copy.saw("GET", &format!("blobs/{}", list.digest)).is_empty();
+        let is_fetched =
+            |list: &Descriptor| !copy.saw("GET", &format!("blobs/{}", list.digest)).is_empty();
         assert!(opened.prefetch.is_empty() == kind.2.is_empty());
         assert!(opened.prefetch.iter().all(|(_, list)| is_fetched(list)));
         Sound { registry, tars, opening, requests: copy.requests().len() }
@@ -238,7 +269,8 @@ async fn attempt(point: Point, sound: &Sound) -> Result<String, String> {
     let cache = tempfile::tempdir().unwrap();
     let is_lasting = lasts || fault == Fault::Down;
     let reader = Reader::new(&registry, cache.path(), if is_lasting { DEADLINE } else { LATER });
-    let opened = tokio::time::timeout(HANGS, reader.open()).await.map_err(|_| "opening hangs".to_owned())?;
+    let opened =
+        tokio::time::timeout(HANGS, reader.open()).await.map_err(|_| "opening hangs".to_owned())?;
     let prefetching = opened.as_ref().ok().map(prefetch);
     let failed = match &opened {
         Ok(opened) => read_all(opened, &sound.tars).await?,
@@ -265,7 +297,9 @@ async fn attempt(point: Point, sound: &Sound) -> Result<String, String> {
         loop {
             match read_all(image, &sound.tars).await {
                 Ok(0) => return Ok(()),
-                Ok(_) if begun.elapsed() > HANGS => return Err(format!("{when}, reads still fail")),
+                Ok(_) if begun.elapsed() > HANGS => {
+                    return Err(format!("{when}, reads still fail"));
+                }
                 Ok(_) => tokio::time::sleep(Duration::from_millis(100)).await,
                 Err(error) => return Err(format!("{when}: {error}")),
             }
@@ -275,12 +309,14 @@ async fn attempt(point: Point, sound: &Sound) -> Result<String, String> {
         Ok(opened) => all_right(opened, "without the fault").await?,
         Err(first) => {
             let again = reader.open_without_fault().await;
-            let again = again.map_err(|e| format!("not opened without the fault: {e}, first: {first}"))?;
+            let again =
+                again.map_err(|e| format!("not opened without the fault: {e}, first: {first}"))?;
             all_right(&again, "opened without the fault").await?;
         }
     }
     let next = Reader::new(&registry, cache.path(), LATER);
-    let next = next.open_without_fault().await.map_err(|e| format!("not opened with the cache: {e}"))?;
+    let next =
+        next.open_without_fault().await.map_err(|e| format!("not opened with the cache: {e}"))?;
     all_right(&next, "with the cache").await?;
     Ok(end.to_owned())
 }
@@ -293,8 +329,11 @@ async fn a_failed_request_returns_and_caches_no_wrong_bytes() {
         let sound = Sound::new(kind).await;
         println!("{}: {} requests, {} of them to open it", kind.0, sound.requests, sound.opening);
         // A registry that is down stays so.
-        points
-            .add(kind.0, Point::all(number, sound.requests).filter(|point| point.fault != Fault::Down || point.lasts));
+        points.add(
+            kind.0,
+            Point::all(number, sound.requests)
+                .filter(|point| point.fault != Fault::Down || point.lasts),
+        );
         sounds.push(sound);
     }
     let ((points, mut score), sounds) = (points.chosen(SAMPLE), &sounds);

@@ -41,11 +41,16 @@ struct Planned {
 }
 
 impl Planned {
-    async fn new(point: Point, (registries, templates): (&Registries, &Templates), image: Digest) -> Planned {
+    async fn new(
+        point: Point,
+        (registries, templates): (&Registries, &Templates),
+        image: Digest,
+    ) -> Planned {
         let Point { job, fault, at, .. } = point;
         let plan = Arc::new(Plan { fault, at, ..Plan::default() });
         let planned = Arc::clone(&plan);
-        let registry = registries.before(&job).copy(move |seen, faulty| planned.answer(seen, faulty)).await;
+        let registry =
+            registries.before(&job).copy(move |seen, faulty| planned.answer(seen, faulty)).await;
         let sandbox = Arc::new(templates.sandbox(&job));
         Planned { registry, plan, sandbox, image }
     }
@@ -55,7 +60,13 @@ impl Planned {
         let host = self.registry.host();
         let pid = Arc::clone(&self.plan.pid);
         let image = self.image;
-        let run = move || job.run(&Place { sandbox: &sandbox, host: &host, image, through: Vec::new() }, posts, &pid);
+        let run = move || {
+            job.run(
+                &Place { sandbox: &sandbox, host: &host, image, through: Vec::new() },
+                posts,
+                &pid,
+            )
+        };
         tokio::task::spawn_blocking(run).await.unwrap()
     }
 }
@@ -96,7 +107,10 @@ async fn attempt(
     if first.code == Some(0) && !is_refused {
         let result = job.result(&planned.registry, &planned.sandbox, &first);
         if result != sound.result {
-            return Err(format!("success, but {result:#?}\nnot {:#?}\n{}", sound.result, first.stderr));
+            return Err(format!(
+                "success, but {result:#?}\nnot {:#?}\n{}",
+                sound.result, first.stderr
+            ));
         }
         let is_hit = planned.plan.asked.load(Ordering::SeqCst) > point.at;
         return Ok(if is_hit { "right" } else { MISSED }.to_owned());
@@ -116,7 +130,10 @@ async fn attempt(
         ));
     }
     whole(&planned.registry).map_err(|e| format!("after the second run: {e}"))?;
-    Ok(first.code.map_or_else(|| "killed, then right".to_owned(), |code| format!("exit code {code}, then right")))
+    Ok(first.code.map_or_else(
+        || "killed, then right".to_owned(),
+        |code| format!("exit code {code}, then right"),
+    ))
 }
 
 /// Tries all jobs in both kinds of registry, with a fault of each kind at each request.
@@ -133,7 +150,8 @@ async fn try_all(harness: Harness, faults: &[Fault], sample: usize) {
         for job in JOBS {
             let point = Point { job, settings, fault: Fault::None, at: 0 };
             let sound = sound(point, (registry, &templates), image).await;
-            let each = (0..sound.requests).flat_map(|at| faults.iter().map(move |&fault| Point { fault, at, ..point }));
+            let each = (0..sound.requests)
+                .flat_map(|at| faults.iter().map(move |&fault| Point { fault, at, ..point }));
             points.add(job.name, each.map(|point| (point, sounds.len())));
             sounds.push(sound);
         }
@@ -151,7 +169,14 @@ async fn try_all(harness: Harness, faults: &[Fault], sample: usize) {
         .collect()
         .await;
     for (Point { job, settings, fault, at }, outcome) in outcomes {
-        score.count(&format!("{}, {}, {fault:?} at request {at}", job.name, registry_settings()[settings].0), outcome);
+        score.count(
+            &format!(
+                "{}, {}, {fault:?} at request {at}",
+                job.name,
+                registry_settings()[settings].0
+            ),
+            outcome,
+        );
     }
     score.conclude();
 }

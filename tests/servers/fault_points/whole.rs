@@ -11,32 +11,47 @@ use crate::support::sandbox::Sandbox;
 /// Checks that nothing is missing that tags and lists of referrers lead to, down to blobs.
 pub fn whole(registry: &Faulty) -> Result<(), String> {
     let manifests = registry.manifests();
-    let mut left: Vec<String> = manifests.keys().filter(|reference| !reference.contains(':')).cloned().collect();
+    let mut left: Vec<String> =
+        manifests.keys().filter(|reference| !reference.contains(':')).cloned().collect();
     if registry.has_referrers() {
-        let has_subject =
-            |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap_or_default()["subject"]["digest"].is_string();
-        left.extend(manifests.iter().filter(|(_, bytes)| has_subject(bytes)).map(|(reference, _)| reference.clone()));
+        let has_subject = |bytes: &[u8]| {
+            serde_json::from_slice::<Value>(bytes).unwrap_or_default()["subject"]["digest"]
+                .is_string()
+        };
+        left.extend(
+            manifests
+                .iter()
+                .filter(|(_, bytes)| has_subject(bytes))
+                .map(|(reference, _)| reference.clone()),
+        );
     }
     let mut seen = BTreeSet::new();
     while let Some(reference) = left.pop() {
         if !seen.insert(reference.clone()) {
             continue;
         }
-        let bytes = manifests.get(&reference).ok_or_else(|| format!("manifest {reference} is missing"))?;
-        let document: Value = serde_json::from_slice(bytes).map_err(|e| format!("{reference}: {e}"))?;
+        let bytes =
+            manifests.get(&reference).ok_or_else(|| format!("manifest {reference} is missing"))?;
+        let document: Value =
+            serde_json::from_slice(bytes).map_err(|e| format!("{reference}: {e}"))?;
         let digests = |value: &Value| {
             let entries: Vec<Value> = match value {
                 Value::Array(entries) => entries.clone(),
                 Value::Null => Vec::new(),
                 one => vec![one.clone()],
             };
-            entries.into_iter().filter_map(|entry| Some(entry["digest"].as_str()?.to_owned())).collect::<Vec<_>>()
+            entries
+                .into_iter()
+                .filter_map(|entry| Some(entry["digest"].as_str()?.to_owned()))
+                .collect::<Vec<_>>()
         };
         left.extend(digests(&document["manifests"]));
         left.extend(digests(&document["subject"]));
         for blob in digests(&document["layers"]).into_iter().chain(digests(&document["config"])) {
             let digest: Digest = blob.parse().map_err(|e| format!("{blob}: {e}"))?;
-            let content = registry.blob(&digest).ok_or_else(|| format!("blob {blob} of {reference} is missing"))?;
+            let content = registry
+                .blob(&digest)
+                .ok_or_else(|| format!("blob {blob} of {reference} is missing"))?;
             if Digest::sha256(&content) != digest {
                 return Err(format!("blob {blob} of {reference} is damaged"));
             }
@@ -47,7 +62,8 @@ pub fn whole(registry: &Faulty) -> Result<(), String> {
 
 /// The entries of a layout's index.json.
 pub fn listed(sandbox: &Sandbox, layout: &str) -> Result<Vec<Value>, String> {
-    let index = std::fs::read(sandbox.path(layout).join("index.json")).map_err(|e| format!("index.json: {e}"))?;
+    let index = std::fs::read(sandbox.path(layout).join("index.json"))
+        .map_err(|e| format!("index.json: {e}"))?;
     let index: Value = serde_json::from_slice(&index).map_err(|e| format!("index.json: {e}"))?;
     Ok(index["manifests"].as_array().cloned().unwrap_or_default())
 }
@@ -70,8 +86,10 @@ pub fn layouts_whole(sandbox: &Sandbox) -> Result<(), String> {
             }
             let kind = entry["mediaType"].as_str().unwrap_or_default();
             if kind.contains("manifest") || kind.contains("image.index") {
-                let document: Value = serde_json::from_slice(&bytes).map_err(|e| format!("{digest}: {e}"))?;
-                let lists = ["manifests", "layers"].map(|key| document[key].as_array().cloned().unwrap_or_default());
+                let document: Value =
+                    serde_json::from_slice(&bytes).map_err(|e| format!("{digest}: {e}"))?;
+                let lists = ["manifests", "layers"]
+                    .map(|key| document[key].as_array().cloned().unwrap_or_default());
                 let one = |key: &str| document[key].is_object().then(|| document[key].clone());
                 left.extend(lists.concat().into_iter().chain(one("config")));
             }

@@ -69,7 +69,8 @@ impl Ground {
 
     /// `{}` stands for `HOST/team` in arguments.
     fn run(&self, args: &[&str]) -> Output {
-        let args: Vec<String> = args.iter().map(|arg| arg.replace("{}", &format!("{}/team", self.host))).collect();
+        let args: Vec<String> =
+            args.iter().map(|arg| arg.replace("{}", &format!("{}/team", self.host))).collect();
         self.command(&args.iter().map(String::as_str).collect::<Vec<_>>()).output().unwrap()
     }
 
@@ -79,7 +80,8 @@ impl Ground {
         match output.status.code() {
             Some(code) if code == status => Ok(output.stdout),
             code => {
-                let [said, why] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+                let [said, why] =
+                    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
                 Err(format!("{code:?}: {why}{}", said.chars().take(2000).collect::<String>()))
             }
         }
@@ -112,8 +114,11 @@ impl Ground {
         let image = &*IMAGE;
         // Where nothing can be attached, nothing is.
         let attaches = !self.profile.has(Trait::ShaTagIsDigest);
-        let (indexed, older) =
-            if attaches { (&image.indexed, &image.with_older) } else { (&image.plain, &image.plain) };
+        let (indexed, older) = if attaches {
+            (&image.indexed, &image.with_older)
+        } else {
+            (&image.plain, &image.plain)
+        };
         self.reset(match command {
             Command::Ls
             | Command::Cat
@@ -176,7 +181,10 @@ impl Ground {
                 self.has("copy", &image.indexed)
             }
             Command::CopyNew => {
-                self.done(0, &["copy", &layout("indexed"), &format!("{}/nobody/new:v1", self.host)])?;
+                self.done(
+                    0,
+                    &["copy", &layout("indexed"), &format!("{}/nobody/new:v1", self.host)],
+                )?;
                 let found = self.registry.repository("nobody/new");
                 difference(&found, &image.indexed).map_or(Ok(()), Err)
             }
@@ -187,7 +195,8 @@ impl Ground {
             }
             Command::HookServe => {
                 let [allow, storage] = self.allowed();
-                let mut serve = self.command(&["hook", "serve", "--listen=127.0.0.1:0", &allow, &storage]);
+                let mut serve =
+                    self.command(&["hook", "serve", "--listen=127.0.0.1:0", &allow, &storage]);
                 let hook = Hook::spawn(serve.env("OCISEEK_HOOK_SECRET", SECRET));
                 let digest: Digest = image.digest.parse().unwrap();
                 let (status, text) = hook.post(&pushed("1", &self.host, "team/app", &digest));
@@ -201,13 +210,15 @@ impl Ground {
                 let queue = format!("--queue={}", nats.url);
                 self.done(0, &["backfill", &queue, "{}/app"])?;
                 let [allow, storage] = self.allowed();
-                let hook = Hook::spawn(&mut self.command(&["hook", "worker", &queue, &allow, &storage]));
+                let hook =
+                    Hook::spawn(&mut self.command(&["hook", "worker", &queue, &allow, &storage]));
                 self.after_job(&hook)
             }
             Command::HookLambda => self.lambda().await,
             Command::Backfill => {
                 let done = self.done(0, &["backfill", "--format=json", "{}/app"])?;
-                self.has("app", &image.indexed).map_err(|error| format!("{error} {}", String::from_utf8_lossy(&done)))
+                self.has("app", &image.indexed)
+                    .map_err(|error| format!("{error} {}", String::from_utf8_lossy(&done)))
             }
             Command::Prune => {
                 self.json(&["prune", "--delete", "--format=json", "{}/app"])?;
@@ -244,9 +255,13 @@ impl Ground {
 
     /// What a hook's job left, when it is done.
     fn after_job(&self, hook: &Hook) -> Checked {
-        let ends = |line: &Value| ["job", "retry", "dead-letter", "parked"].iter().any(|event| line["event"] == *event);
+        let ends = |line: &Value| {
+            ["job", "retry", "dead-letter", "parked"].iter().any(|event| line["event"] == *event)
+        };
         hook.until("a job", |hook| hook.log().iter().any(ends));
-        if let Some(line) = hook.log().into_iter().find(|line| ends(line) && line["result"] != "indexed") {
+        if let Some(line) =
+            hook.log().into_iter().find(|line| ends(line) && line["result"] != "indexed")
+        {
             return Err(line.to_string());
         }
         self.has("app", &IMAGE.indexed)
@@ -262,10 +277,12 @@ impl Ground {
         let name = format!("{}/team/app:v1", self.host);
         let mut mount = self.sandbox.command_that_hangs_up(&["mount", &name, "mnt"]);
         mount.envs(ENVIRONMENT);
-        let _mounted = MountProcess::try_spawn(mount).map_err(|(status, stderr)| format!("{status}: {stderr}"))?;
+        let _mounted = MountProcess::try_spawn(mount)
+            .map_err(|(status, stderr)| format!("{status}: {stderr}"))?;
         let read = |file: &str, from: usize| -> Result<Vec<u8>, String> {
             use std::os::unix::fs::FileExt;
-            let file = std::fs::File::open(self.sandbox.path("mnt").join(file)).map_err(|error| error.to_string())?;
+            let file = std::fs::File::open(self.sandbox.path("mnt").join(file))
+                .map_err(|error| error.to_string())?;
             let mut bytes = vec![0; 100];
             file.read_exact_at(&mut bytes, from as u64).map_err(|error| error.to_string())?;
             Ok(bytes)
@@ -284,7 +301,8 @@ impl Ground {
     async fn lambda(&self) -> Checked {
         let ecr = FakeEcr::start(PASSWORD).await;
         let (api, address) = RuntimeApi::start().await;
-        let own = [("AWS_ENDPOINT_URL_ECR", ecr.url.as_str()), ("OCISEEK_ECR_REGISTRY", &self.host)];
+        let own =
+            [("AWS_ENDPOINT_URL_ECR", ecr.url.as_str()), ("OCISEEK_ECR_REGISTRY", &self.host)];
         let _function = Bootstrap::start(&address, &[&own[..], &ENVIRONMENT[..]].concat());
         let event = json!({"image": format!("{}/team/app@{}", self.host, IMAGE.digest)});
         let answer = api.invoke(event, Duration::from_secs(60)).await;
@@ -301,7 +319,8 @@ impl Ground {
         let output = self.run(&["index", "{}/app:v1"]);
         self.log_in(PASSWORD);
         let stderr = String::from_utf8_lossy(&output.stderr);
-        let right = output.status.code() == Some(1) && stderr.contains("Your authorization token has expired");
+        let right = output.status.code() == Some(1)
+            && stderr.contains("Your authorization token has expired");
         right.then_some(()).ok_or(stderr.into_owned())
     }
 
@@ -314,7 +333,9 @@ impl Ground {
         let output = self.run(&["index", "{}/app:v1"]);
         self.log_in(PASSWORD);
         let stderr = String::from_utf8_lossy(&output.stderr);
-        let right = output.status.code() == Some(1) && stderr.contains("docker login") && content == IMAGE.large;
+        let right = output.status.code() == Some(1)
+            && stderr.contains("docker login")
+            && content == IMAGE.large;
         right.then_some(()).ok_or(stderr.into_owned())
     }
 
@@ -324,7 +345,10 @@ impl Ground {
         let found = self.registry.repository("team/app");
         let before = BTreeMap::from([("v1", IMAGE.digest.as_str())]);
         let tags = documents(&found).1;
-        let kept = tags.iter().filter(|(tag, _)| before.contains_key(*tag)).all(|(tag, at)| before[tag] == *at);
+        let kept = tags
+            .iter()
+            .filter(|(tag, _)| before.contains_key(*tag))
+            .all(|(tag, at)| before[tag] == *at);
         kept.then_some(()).ok_or(format!("{command:?} moved a tag: {tags:?}"))
     }
 

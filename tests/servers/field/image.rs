@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use super::server::Repository;
 use crate::support::mounts::config;
 use crate::support::random;
-use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, gzip, tar};
+use crate::support::sandbox::{
+    GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, gzip, tar,
+};
 
 /// What all runs have in common: no layer is too small.
 pub const ENVIRONMENT: [(&str, &str); 4] = [
@@ -65,24 +67,50 @@ impl Image {
         layout.tag(manifest, "v1");
         let plain = repository(&sandbox.path("img"));
         let after = |from: &str, to: &str, args: &[&str]| {
-            let copy = Command::new("cp").args(["-r", from, to]).current_dir(sandbox.dir.path()).status();
+            let copy =
+                Command::new("cp").args(["-r", from, to]).current_dir(sandbox.dir.path()).status();
             assert!(copy.unwrap().success());
             let mut command = sandbox.command(args);
             let output = command.envs(ENVIRONMENT).output().unwrap();
-            assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+            assert!(
+                output.status.success(),
+                "{args:?}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             repository(&sandbox.path(to))
         };
-        let older = after("img", "older", &["index", "--build-tool-identifier=ociseek v0.0.1", "oci:older:v1"]);
+        let older = after(
+            "img",
+            "older",
+            &["index", "--build-tool-identifier=ociseek v0.0.1", "oci:older:v1"],
+        );
         let indexed = after("img", "indexed", &["index", "oci:indexed:v1"]);
         let with_fine = after("indexed", "fine", &["index", "--fine", "oci:fine:v1"]);
         let with_v2 = after("img", "v2", &["index", "--v2={tag}-soci", "oci:v2:v1"]);
-        let converted = after("img", "converted", &["convert", "oci:converted:v1", "oci:converted:v2"]);
-        let replaced = after("img", "replaced", &["convert", "--replace-tag", "oci:replaced:v1", "oci:replaced:v1"]);
+        let converted =
+            after("img", "converted", &["convert", "oci:converted:v1", "oci:converted:v2"]);
+        let replaced = after(
+            "img",
+            "replaced",
+            &["convert", "--replace-tag", "oci:replaced:v1", "oci:replaced:v1"],
+        );
         let mut with_older = indexed.clone();
         with_older.manifests.extend(older.manifests);
         with_older.blobs.extend(older.blobs);
         let _remover = remove_at_end(sandbox.dir.path());
-        Image { sandbox, _remover, large, digest, plain, indexed, with_older, with_fine, with_v2, converted, replaced }
+        Image {
+            sandbox,
+            _remover,
+            large,
+            digest,
+            plain,
+            indexed,
+            with_older,
+            with_fine,
+            with_v2,
+            converted,
+            replaced,
+        }
     }
 }
 
@@ -100,11 +128,14 @@ pub fn repository(dir: &Path) -> Repository {
         let content = Bytes::from(std::fs::read(file.path()).unwrap());
         let document: Value = serde_json::from_slice(&content).unwrap_or_default();
         match document["mediaType"].as_str().filter(|_| document["schemaVersion"] == 2) {
-            Some(media_type) => _ = repository.manifests.insert(digest, (media_type.to_owned(), content)),
+            Some(media_type) => {
+                _ = repository.manifests.insert(digest, (media_type.to_owned(), content))
+            }
             None => _ = repository.blobs.insert(digest, content),
         }
     }
-    let index: Value = serde_json::from_slice(&std::fs::read(dir.join("index.json")).unwrap()).unwrap();
+    let index: Value =
+        serde_json::from_slice(&std::fs::read(dir.join("index.json")).unwrap()).unwrap();
     for entry in index["manifests"].as_array().unwrap() {
         if let Some(tag) = entry["annotations"]["org.opencontainers.image.ref.name"].as_str() {
             repository.tags.insert(tag.to_owned(), entry["digest"].as_str().unwrap().to_owned());
@@ -125,7 +156,8 @@ pub fn with_lists(mut repository: Repository) -> Repository {
     for (digest, (media_type, bytes)) in &repository.manifests {
         let manifest: Value = serde_json::from_slice(bytes).unwrap();
         if let Some(subject) = manifest["subject"]["digest"].as_str() {
-            let kind = manifest["artifactType"].as_str().or(manifest["config"]["mediaType"].as_str());
+            let kind =
+                manifest["artifactType"].as_str().or(manifest["config"]["mediaType"].as_str());
             lists
                 .entry(list_tag(subject))
                 .or_default()
@@ -134,7 +166,8 @@ pub fn with_lists(mut repository: Repository) -> Repository {
         }
     }
     for (tag, manifests) in lists {
-        let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}).to_string();
+        let list =
+            json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}).to_string();
         let digest = ociseek::digest::Digest::sha256(list.as_bytes()).to_string();
         repository.manifests.insert(digest.clone(), (OCI_INDEX.into(), list.into()));
         repository.tags.insert(tag, digest);
@@ -146,7 +179,9 @@ pub fn with_lists(mut repository: Repository) -> Repository {
 pub fn documents(repository: &Repository) -> (BTreeSet<&str>, BTreeMap<&str, &str>) {
     let is_list = |bytes: &Bytes| {
         let document: Value = serde_json::from_slice(bytes).unwrap_or_default();
-        document["manifests"].as_array().is_some_and(|all| all.iter().all(|entry| entry["platform"].is_null()))
+        document["manifests"]
+            .as_array()
+            .is_some_and(|all| all.iter().all(|entry| entry["platform"].is_null()))
     };
     let manifests = repository.manifests.iter().filter(|(_, (_, bytes))| !is_list(bytes));
     let tags = repository.tags.iter().filter(|(tag, _)| !tag.starts_with("sha256-"));
@@ -163,7 +198,8 @@ pub fn difference(found: &Repository, wanted: &Repository) -> Option<String> {
     }
     for (digest, (_, bytes)) in &found.manifests {
         let manifest: Value = serde_json::from_slice(bytes).unwrap();
-        let blobs = manifest["layers"].as_array().into_iter().flatten().chain([&manifest["config"]]);
+        let blobs =
+            manifest["layers"].as_array().into_iter().flatten().chain([&manifest["config"]]);
         for blob in blobs.filter_map(|blob| blob["digest"].as_str()) {
             if !found.blobs.contains_key(blob) {
                 return Some(format!("it lacks {blob} of {digest}"));
@@ -177,9 +213,14 @@ pub fn difference(found: &Repository, wanted: &Repository) -> Option<String> {
 /// subject.
 pub fn is_listed(found: &Repository, subject: &str) -> bool {
     let list = found.tags.get(&list_tag(subject)).and_then(|digest| found.manifests.get(digest));
-    let list: Value = list.map(|(_, bytes)| serde_json::from_slice(bytes).unwrap()).unwrap_or_default();
-    let listed: BTreeSet<&str> =
-        list["manifests"].as_array().into_iter().flatten().filter_map(|entry| entry["digest"].as_str()).collect();
+    let list: Value =
+        list.map(|(_, bytes)| serde_json::from_slice(bytes).unwrap()).unwrap_or_default();
+    let listed: BTreeSet<&str> = list["manifests"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry["digest"].as_str())
+        .collect();
     let mut referrers = found.manifests.iter().filter(|(_, (_, bytes))| {
         let manifest: Value = serde_json::from_slice(bytes).unwrap();
         manifest["subject"]["digest"] == subject

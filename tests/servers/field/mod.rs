@@ -24,7 +24,9 @@ async fn all_commands(profile: &'static Profile) {
         let outcome = ground.outcome(command).await;
         let right = match (&outcome, profile.refusal(command)) {
             (Ok(()), None) => true,
-            (Err(error), Some(refusal)) => error.contains(refusal.says) && ground.moved_tags(command).is_ok(),
+            (Err(error), Some(refusal)) => {
+                error.contains(refusal.says) && ground.moved_tags(command).is_ok()
+            }
             _ => false,
         };
         if !right {
@@ -39,7 +41,13 @@ async fn all_commands(profile: &'static Profile) {
     if profile.has(Trait::AnonymousPull) {
         wrong.extend(ground.anonymous().err());
     }
-    assert!(wrong.is_empty(), "{}, {}:\n{}", profile.name, ground.path().display(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{}, {}:\n{}",
+        profile.name,
+        ground.path().display(),
+        wrong.join("\n")
+    );
 }
 
 /// A test for each, so that they run beside each other, and the list of all.

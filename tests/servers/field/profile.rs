@@ -250,12 +250,17 @@ impl Profile {
     }
 
     pub fn refusal(&self, command: Command) -> Option<&Refusal> {
-        self.refusals.iter().find(|(refused, _)| refused.contains(&command)).map(|(_, refusal)| refusal)
+        self.refusals
+            .iter()
+            .find(|(refused, _)| refused.contains(&command))
+            .map(|(_, refusal)| refusal)
     }
 
     pub fn has_referrers(&self) -> bool {
         self.find(|one| match one {
-            Trait::Referrers(how) => Some(!matches!(how, Referrers::Missing(_) | Referrers::Claimed)),
+            Trait::Referrers(how) => {
+                Some(!matches!(how, Referrers::Missing(_) | Referrers::Claimed))
+            }
             _ => None,
         })
         .unwrap_or(false)

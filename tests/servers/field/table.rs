@@ -9,11 +9,24 @@ use super::profile::{Command, Location, Login, PatchRange, Profile, Referrers, T
 const COLUMNS: [(&str, &[Command]); 9] = [
     (
         "`ls`, `cat`, `mount`, `verify`, `list`, `copy` out of it",
-        &[Command::Ls, Command::Cat, Command::Mount, Command::Verify, Command::List, Command::CopyOut],
+        &[
+            Command::Ls,
+            Command::Cat,
+            Command::Mount,
+            Command::Verify,
+            Command::List,
+            Command::CopyOut,
+        ],
     ),
     (
         "`index`, `backfill`, hooks",
-        &[Command::Index, Command::Backfill, Command::HookServe, Command::HookWorker, Command::HookLambda],
+        &[
+            Command::Index,
+            Command::Backfill,
+            Command::HookServe,
+            Command::HookWorker,
+            Command::HookLambda,
+        ],
     ),
     ("`index --kind v1,v2=TAG`", &[Command::IndexV2]),
     ("`index --kind v1,fine`", &[Command::IndexFine]),
@@ -28,7 +41,9 @@ fn cell(profile: &Profile, commands: &[Command]) -> String {
     let refused: Vec<_> = commands.iter().filter_map(|command| profile.refusal(*command)).collect();
     match refused.first() {
         None => "yes".to_owned(),
-        Some(refusal) if refused.len() == commands.len() || commands.contains(&Command::HookLambda) => {
+        Some(refusal)
+            if refused.len() == commands.len() || commands.contains(&Command::HookLambda) =>
+        {
             format!("no: {}", refusal.because)
         }
         Some(refusal) => format!("in part: {}", refusal.because),
@@ -156,7 +171,8 @@ fn says(one: Trait) -> String {
 
 #[test]
 fn the_documentation_says_what_the_profiles_say() {
-    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/registries.md")).unwrap();
+    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/registries.md"))
+        .unwrap();
     let mut all = super::ALL.to_vec();
     all.sort_by_key(|profile| profile.name.to_lowercase());
     // Lines may be wrapped.
@@ -172,7 +188,9 @@ fn each_trait_has_a_source() {
     for profile in super::ALL {
         assert!(!profile.traits.is_empty(), "{}", profile.name);
         for (one, source) in profile.traits {
-            let named = source.split(", ").all(|one| one.contains('#') || one.contains(':') || one.contains('('));
+            let named = source
+                .split(", ")
+                .all(|one| one.contains('#') || one.contains(':') || one.contains('('));
             assert!(named, "{}: {one:?}: {source}", profile.name);
         }
     }

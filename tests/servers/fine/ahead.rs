@@ -16,19 +16,28 @@ impl Reader {
         (self.source.recalling(&Recall::default()), Target::Digest(manifest))
     }
 
-    async fn coverage(&self, (source, root): &(Source, Target), options: &OpenOptions) -> IndexCoverage {
+    async fn coverage(
+        &self,
+        (source, root): &(Source, Target),
+        options: &OpenOptions,
+    ) -> IndexCoverage {
         let progress = Arc::clone(&self.recorder) as Arc<dyn Progress>;
         coverage(source, root, options, &self.caches, &progress).await.unwrap()
     }
 }
 
 fn with_start(fetching: Option<std::path::PathBuf>) -> OpenOptions {
-    OpenOptions { documents: DocumentFetch { start: true, fetching }, content: options(), ..OpenOptions::default() }
+    OpenOptions {
+        documents: DocumentFetch { start: true, fetching },
+        content: options(),
+        ..OpenOptions::default()
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn documents_that_were_fetched_ahead_are_not_requested_again() {
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let image = Image::push(&registry, false, &start());
     let dir = tempfile::tempdir().unwrap();
     let reader = Reader::new(&registry, Some(dir.path()));
@@ -46,8 +55,10 @@ async fn documents_that_were_fetched_ahead_are_not_requested_again() {
     let opened = open(&pinned.0, &pinned.1, &options, &reader.caches, &progress).await.unwrap();
     settled(&opened, 6).await;
     let blob = image.blobs[0].digest.to_string();
-    let others: Vec<String> = registry.requests().split_off(before).into_iter().map(|seen| seen.path).collect();
-    let others: Vec<&String> = others.iter().filter(|path| *path != "/v2/" && !path.contains(&blob)).collect();
+    let others: Vec<String> =
+        registry.requests().split_off(before).into_iter().map(|seen| seen.path).collect();
+    let others: Vec<&String> =
+        others.iter().filter(|path| *path != "/v2/" && !path.contains(&blob)).collect();
     assert_eq!(others, Vec::<&String>::new(), "only spans of the start are requested");
     check(&opened, 0, &image.tars[0]).await;
     check(&opened, 1, &image.tars[1]).await;
@@ -61,8 +72,11 @@ async fn documents_that_were_fetched_ahead_are_not_requested_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn documents_that_are_being_fetched_are_waited_for() {
-    let settings =
-        RegistrySettings { referrers: true, slow_blobs: Duration::from_millis(50), ..RegistrySettings::default() };
+    let settings = RegistrySettings {
+        referrers: true,
+        slow_blobs: Duration::from_millis(50),
+        ..RegistrySettings::default()
+    };
     let registry = Faulty::honest(settings).await;
     let image = Image::push(&registry, false, &start());
     let dir = tempfile::tempdir().unwrap();
@@ -74,10 +88,9 @@ async fn documents_that_are_being_fetched_are_waited_for() {
     lock.lock().unwrap();
     let progress = Arc::clone(&reader.recorder) as Arc<dyn Progress>;
     let caches = reader.caches.clone();
-    let opening =
-        tokio::spawn(
-            async move { open(&pinned.0, &pinned.1, &with_start(Some(path)), &caches, &progress).await.unwrap() },
-        );
+    let opening = tokio::spawn(async move {
+        open(&pinned.0, &pinned.1, &with_start(Some(path)), &caches, &progress).await.unwrap()
+    });
     found.documents.fetch(&reader.caches).await;
     drop(lock);
     let opened = opening.await.unwrap();
@@ -97,7 +110,8 @@ async fn documents_that_are_being_fetched_are_waited_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_pages_that_were_fetched_ahead_change_no_byte() {
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let image = Image::push(&registry, false, &start());
     let dir = tempfile::tempdir().unwrap();
     let reader = Reader::new(&registry, Some(dir.path()));

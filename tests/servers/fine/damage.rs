@@ -36,12 +36,18 @@ fn add_ztoc(registry: &Faulty, image: &Image) {
 #[tokio::test]
 async fn a_layer_with_a_damaged_document_is_read_another_way() {
     let gone = || Some(problem(404, "BLOB_UNKNOWN", "gone"));
-    let cases = [(Beside::Ztoc, false), (Beside::Ztoc, true), (Beside::Layer, false), (Beside::Nothing, false)];
+    let cases = [
+        (Beside::Ztoc, false),
+        (Beside::Ztoc, true),
+        (Beside::Layer, false),
+        (Beside::Nothing, false),
+    ];
     for (beside, is_gone) in cases {
         let known = Arc::new(std::sync::OnceLock::<[String; 2]>::new());
         let names = Arc::clone(&known);
-        let registry =
-            Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, truth| {
+        let registry = Faulty::start(
+            RegistrySettings { referrers: true, ..RegistrySettings::default() },
+            move |seen, truth| {
                 let [document, layer] = names.get()?;
                 let range = seen.header("range");
                 if seen.path.contains(layer) && range.is_none() && beside == Beside::Nothing {
@@ -54,10 +60,12 @@ async fn a_layer_with_a_damaged_document_is_read_another_way() {
                     return gone();
                 }
                 let (head, _) = truth.truth_now(seen).into_parts();
-                let spoilt: Vec<u8> = part(seen, truth, document)?.iter().map(|byte| byte ^ 1).collect();
+                let spoilt: Vec<u8> =
+                    part(seen, truth, document)?.iter().map(|byte| byte ^ 1).collect();
                 Some(Response::from_parts(head, Body::from(spoilt)))
-            })
-            .await;
+            },
+        )
+        .await;
         let image = Image::push(&registry, false, &[]);
         if beside == Beside::Ztoc {
             add_ztoc(&registry, &image);
@@ -69,20 +77,31 @@ async fn a_layer_with_a_damaged_document_is_read_another_way() {
         known.set([image.fine.layers[0].document.to_string(), layer.clone()]).unwrap();
         let reads = (0..20).map(|number| {
             let content = opened.content.clone();
-            tokio::spawn(async move { content.read(LayerId(0), Uncompressed(500_000 + number), 1000).await })
+            tokio::spawn(async move {
+                content.read(LayerId(0), Uncompressed(500_000 + number), 1000).await
+            })
         });
         for (from, read) in (500_000..).zip(reads.collect::<Vec<_>>()) {
             match read.await.unwrap() {
-                Ok(bytes) => assert!(beside != Beside::Nothing && bytes == image.tars[0][from..from + 1000]),
+                Ok(bytes) => {
+                    assert!(beside != Beside::Nothing && bytes == image.tars[0][from..from + 1000])
+                }
                 Err(error) => assert!(beside == Beside::Nothing, "{error}"),
             }
         }
-        let whole = registry.saw("GET", &layer).iter().filter(|seen| seen.header("range").is_none()).count();
+        let whole = registry
+            .saw("GET", &layer)
+            .iter()
+            .filter(|seen| seen.header("range").is_none())
+            .count();
         assert_eq!(whole, usize::from(beside != Beside::Ztoc), "{beside:?}");
         let warnings = reader.warnings();
         assert!(warnings[0].contains("without its fine document"), "{warnings:?}");
         if beside == Beside::Nothing {
-            assert!(warnings.iter().any(|warning| warning.contains("cannot fetch layer")), "{warnings:?}");
+            assert!(
+                warnings.iter().any(|warning| warning.contains("cannot fetch layer")),
+                "{warnings:?}"
+            );
             continue;
         }
         assert_eq!(warnings.len(), 1, "{warnings:?}");

@@ -8,9 +8,11 @@ use crate::support::sandbox::Sandbox;
 async fn remembered(cache: &std::path::Path, before: &[u8]) -> Vec<u8> {
     let key = b"{\"key\":\"ociseek opened image ";
     for _ in 0..2000 {
-        let mut entries =
-            std::fs::read_dir(cache).unwrap().filter_map(|entry| std::fs::read(entry.unwrap().path()).ok());
-        if let Some(found) = entries.find(|entry| entry.get(32..).is_some_and(|text| text.starts_with(key)))
+        let mut entries = std::fs::read_dir(cache)
+            .unwrap()
+            .filter_map(|entry| std::fs::read(entry.unwrap().path()).ok());
+        if let Some(found) =
+            entries.find(|entry| entry.get(32..).is_some_and(|text| text.starts_with(key)))
             && found != before
         {
             return found;
@@ -53,7 +55,11 @@ async fn has_files_of(reader: &Reader, image: &Image) {
         assert_eq!((&layer.descriptor, layer.how), (blob, LayerAccess::Fine));
         check(&opened, number, tar).await;
         for name in names(tar) {
-            assert!(opened.tree.resolve(&name, false).is_ok(), "{}", String::from_utf8_lossy(&name));
+            assert!(
+                opened.tree.resolve(&name, false).is_ok(),
+                "{}",
+                String::from_utf8_lossy(&name)
+            );
         }
     }
     assert_eq!(reader.warnings(), Vec::<String>::new());
@@ -61,7 +67,8 @@ async fn has_files_of(reader: &Reader, image: &Image) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_image_is_what_the_registry_says_whatever_it_was() {
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let dir = tempfile::tempdir().unwrap();
     let reader = Reader::new(&registry, Some(dir.path()));
     let first = Image::push(&registry, false, &[]);
@@ -76,7 +83,8 @@ async fn an_image_is_what_the_registry_says_whatever_it_was() {
     has_files_of(&reader, &second).await;
 
     // The head of its document is damaged in the cache, then missing.
-    let head = entry(dir.path(), &format!("ociseek fine head 1\n{}", second.fine.layers[0].head_digest));
+    let head =
+        entry(dir.path(), &format!("ociseek fine head 1\n{}", second.fine.layers[0].head_digest));
     let mut bytes = std::fs::read(&head).unwrap();
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
@@ -89,7 +97,8 @@ async fn an_image_is_what_the_registry_says_whatever_it_was() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_image_that_stayed_the_same_is_decoded_once() {
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let image = Image::push(&registry, false, &[]);
     let sandbox = Sandbox::new();
     let host = registry.host();
@@ -97,13 +106,22 @@ async fn an_image_that_stayed_the_same_is_decoded_once() {
     let reader = Reader::new(&registry, Some(&cache));
     let opened = reader.open(false, options()).await;
     let tree = format!("{:?}", opened.tree);
-    let path = String::from_utf8(opened.tree.path(opened.tree.children(ociseek::tree::Tree::ROOT).next().unwrap().1));
+    let path = String::from_utf8(
+        opened.tree.path(opened.tree.children(ociseek::tree::Tree::ROOT).next().unwrap().1),
+    );
     let stored = tree_entry(&cache, &remembered(&cache, b"").await);
     exists(&stored).await;
     let again = reader.open(false, options()).await;
     assert_eq!(format!("{:?}", again.tree), tree);
     let log = tokio::task::spawn_blocking(move || {
-        let args = ["ls", "-vv", "--cache-dir", cache.to_str().unwrap(), &format!("{host}/a/b:v1"), &path.unwrap()];
+        let args = [
+            "ls",
+            "-vv",
+            "--cache-dir",
+            cache.to_str().unwrap(),
+            &format!("{host}/a/b:v1"),
+            &path.unwrap(),
+        ];
         let output = sandbox.command(&args).output().unwrap();
         let log = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{log}");
@@ -111,12 +129,16 @@ async fn an_image_that_stayed_the_same_is_decoded_once() {
     });
     let log = log.await.unwrap();
     assert_eq!(log.matches("lookup what=head").count(), image.blobs.len(), "{log}");
-    assert!(log.lines().any(|line| line.contains("lookup what=tree") && line.contains("hit=true")), "{log}");
+    assert!(
+        log.lines().any(|line| line.contains("lookup what=tree") && line.contains("hit=true")),
+        "{log}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_tree_is_made_again() {
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let dir = tempfile::tempdir().unwrap();
     let reader = Reader::new(&registry, Some(dir.path()));
     let image = Image::push(&registry, false, &[]);

@@ -47,7 +47,9 @@ pub(super) const LIES: [Lie; 15] = [
     ("a file too many", |parts, at| {
         let after = FileMetadata { size: 0, ..parts.entries[at].clone() };
         let offset = Uncompressed(parts.entries[at].offset.0 + 3072);
-        parts.entries.insert(at + 1, FileMetadata { name: (*b"dir1/more").into(), offset, ..after });
+        parts
+            .entries
+            .insert(at + 1, FileMetadata { name: (*b"dir1/more").into(), offset, ..after });
     }),
     ("a window", |parts, _| parts.windows[1] = with_wrong_byte(&parts.windows[1])),
 ];
@@ -58,7 +60,8 @@ fn layer() -> Vec<u8> {
 
 /// A registry with an image, and its manifest.
 async fn registry() -> (Faulty, Bytes) {
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     registry.add_image("v1", &tar(1, FILES, 3000));
     let manifest = registry.manifest("v1").unwrap();
     registry.add_manifest(&Digest::sha256(&manifest).to_string(), OCI_MANIFEST, manifest.clone());
@@ -69,7 +72,8 @@ async fn registry() -> (Faulty, Bytes) {
 fn lying((_, lie): &Lie) -> (FineLayer, usize) {
     let honest = built(&layer());
     let span = honest.spans().plain_range(SpanId(1));
-    let victim = honest.entries().iter().position(|file| file.offset.0 > span.start.0 + 8192).unwrap();
+    let victim =
+        honest.entries().iter().position(|file| file.offset.0 > span.start.0 + 8192).unwrap();
     assert!(honest.entries()[victim + 2].offset < span.end);
     let mut parts = DocumentParts::of(&honest.encode(&[]).unwrap().bytes);
     lie(&mut parts, victim);
@@ -91,7 +95,9 @@ pub(super) async fn open_by(reader: &Reader, target: &Target, accepted: Accepted
 
 /// The content of a file, or None if it has none or cannot be read.
 pub(super) async fn content(image: &RootFs, path: &str) -> Option<Bytes> {
-    let NodeKind::File(extent) = image.tree.node(image.tree.resolve(path.as_bytes(), false).ok()?).kind else {
+    let NodeKind::File(extent) =
+        image.tree.node(image.tree.resolve(path.as_bytes(), false).ok()?).kind
+    else {
         return None;
     };
     image.content.read(extent.layer, extent.offset, extent.size as usize).await.ok()
@@ -121,10 +127,20 @@ async fn under_a_digest_only_the_layer_is_shown() {
         fine::attach(&registry, &manifest, &[(lying(lie).0, Vec::new())]);
         let reader = Reader::new(&registry, None);
         let image = open_by(&reader, &by_digest, AcceptedTrust::Vouched).await;
-        assert_eq!((image.layers[0].how, image.trust()), (LayerAccess::Local, TrustLevel::Proven), "{}", lie.0);
+        assert_eq!(
+            (image.layers[0].how, image.trust()),
+            (LayerAccess::Local, TrustLevel::Proven),
+            "{}",
+            lie.0
+        );
         assert!(shown(&image).await == truth, "{}", lie.0);
         let image = open_by(&reader, &by_digest, AcceptedTrust::Repository).await;
-        assert_eq!((image.layers[0].how, image.trust()), (LayerAccess::Fine, TrustLevel::Repository), "{}", lie.0);
+        assert_eq!(
+            (image.layers[0].how, image.trust()),
+            (LayerAccess::Fine, TrustLevel::Repository),
+            "{}",
+            lie.0
+        );
     }
 }
 
@@ -152,7 +168,8 @@ async fn a_span_that_contradicts_the_index_ends_it() {
         // The entry before the wrong one is right, but its span shows the wrong one.
         assert_eq!(content(&image, &format!("dir1/file{}", victim - 1)).await, None, "{}", lie.0);
         let contradiction = |warning: &String| {
-            warning.contains("contradicts the index") || warning.contains("the window of span 2 is not")
+            warning.contains("contradicts the index")
+                || warning.contains("the window of span 2 is not")
         };
         assert!(reader.warnings().iter().any(contradiction), "{}: {:?}", lie.0, reader.warnings());
         // Nothing is read by that index any more, although this was right.
@@ -164,25 +181,33 @@ async fn a_span_that_contradicts_the_index_ends_it() {
 #[tokio::test]
 async fn headers_in_two_spans_are_compared_when_both_were_read() {
     let honest = built(&layer());
-    let spans = (1..honest.spans().count()).map(|span| honest.spans().plain_range(SpanId(span)).start);
+    let spans =
+        (1..honest.spans().count()).map(|span| honest.spans().plain_range(SpanId(span)).start);
     let split: Vec<usize> = spans
         .filter(|at| headers_across(honest.entries(), *at).is_some())
         .map(|at| honest.entries().partition_point(|file| file.offset <= at))
         .collect();
     assert!(!split.is_empty());
-    for (victim, is_packed) in split.into_iter().flat_map(|victim| [(victim, false), (victim, true)]) {
+    for (victim, is_packed) in
+        split.into_iter().flat_map(|victim| [(victim, false), (victim, true)])
+    {
         let (registry, manifest) = registry().await;
         let mut parts = DocumentParts::of(&honest.encode(&[]).unwrap().bytes);
         parts.entries[victim].mode = 0o4755;
         let document = parts.encoded();
-        let document = ociseek::fine::decode(&document.bytes, &mut Budget::new(1 << 30).open()).unwrap();
+        let document =
+            ociseek::fine::decode(&document.bytes, &mut Budget::new(1 << 30).open()).unwrap();
         fine::attach(&registry, &manifest, &[(document, Vec::new())]);
         let reader = Reader::new(&registry, None);
         let image = open_by(&reader, &Target::Tag("v1".into()), AcceptedTrust::Repository).await;
         pack(&image, is_packed);
         let all = shown(&image).await;
         let lie = format!("dir1/file{victim}");
-        assert!(reader.warnings().iter().any(|said| said.contains("contradicts the index")), "{:?}", reader.warnings());
+        assert!(
+            reader.warnings().iter().any(|said| said.contains("contradicts the index")),
+            "{:?}",
+            reader.warnings()
+        );
         assert!(all.values().any(|(.., content)| content.is_none()), "{lie}");
         assert_eq!(content(&image, &lie).await, None);
     }
@@ -202,13 +227,19 @@ async fn what_the_image_binds_is_preferred() {
         head_digest: encoded.head_digest,
         start_size: encoded.start_size,
     };
-    let bound = FineIndex { layers: vec![reference], subject: None, build_tool: None, profile: None }.encode();
+    let bound =
+        FineIndex { layers: vec![reference], subject: None, build_tool: None, profile: None }
+            .encode();
     registry.add_manifest(&bound.descriptor.digest.to_string(), OCI_MANIFEST, bound.bytes);
     let mut enabled: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
     enabled["annotations"] = json!({BOUND_INDEX: bound.descriptor.digest});
     let enabled = enabled.to_string();
     registry.add_manifest("v2", OCI_MANIFEST, enabled.clone());
-    registry.add_manifest(&Digest::sha256(enabled.as_bytes()).to_string(), OCI_MANIFEST, enabled.clone());
+    registry.add_manifest(
+        &Digest::sha256(enabled.as_bytes()).to_string(),
+        OCI_MANIFEST,
+        enabled.clone(),
+    );
     // A recorded start would make a referrer the better one.
     let (document, _) = lying(&LIES[0]);
     let mut lie = fine::attach(&registry, enabled.as_bytes(), &[(document, Vec::new())]);
@@ -221,7 +252,11 @@ async fn what_the_image_binds_is_preferred() {
         [(Target::Tag("v2".into()), AcceptedTrust::Repository), (by_digest, AcceptedTrust::Vouched)]
     {
         let image = open_by(&reader, &target, accepted).await;
-        assert_eq!(image.fine.as_ref().map(|fine| fine.digest), Some(bound.descriptor.digest), "{target}");
+        assert_eq!(
+            image.fine.as_ref().map(|fine| fine.digest),
+            Some(bound.descriptor.digest),
+            "{target}"
+        );
         assert_eq!((image.layers[0].how, image.trust()), (LayerAccess::Fine, TrustLevel::Bound));
         assert!(image.tree.resolve(b"dir1/other", true).is_err());
     }

@@ -61,7 +61,12 @@ impl Image {
     }
 
     /// Pushes an image of these layers, and a fine index with a recorded start for each.
-    fn push_layers(registry: &Faulty, tars: Vec<Vec<u8>>, plain: bool, starts: &[Vec<Range<SpanId>>]) -> Image {
+    fn push_layers(
+        registry: &Faulty,
+        tars: Vec<Vec<u8>>,
+        plain: bool,
+        starts: &[Vec<Range<SpanId>>],
+    ) -> Image {
         let mut layers = Vec::new();
         for (number, tar) in tars.iter().enumerate() {
             let is_plain = plain && number == 1;
@@ -71,8 +76,7 @@ impl Image {
             layers.push((Descriptor::of(media_type, &blob), built(&blob), starts[number].clone()));
         }
         let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
-        let config =
-            json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
+        let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
         let config = config.to_string();
         registry.add_blob(config.clone());
         let blobs: Vec<Descriptor> = layers.iter().map(|(blob, ..)| blob.clone()).collect();
@@ -102,8 +106,11 @@ fn built(blob: &[u8]) -> FineLayer {
 }
 
 fn ztoc(blob: &[u8]) -> Vec<u8> {
-    let options =
-        LayerOptions { span_size: SpanSize::new(SPAN).unwrap(), build_tool_identifier: "test".into(), fine: false };
+    let options = LayerOptions {
+        span_size: SpanSize::new(SPAN).unwrap(),
+        build_tool_identifier: "test".into(),
+        fine: false,
+    };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(blob).unwrap();
     match indexer.finish().unwrap().outcome {
@@ -126,16 +133,25 @@ impl Reader {
         let ztocs = ZtocCache::open(cache, Arc::clone(&progress));
         let spans = SpanCache::open(cache, 1 << 30, Arc::clone(&progress));
         let limits = Limits { first_wait: Duration::from_millis(2), tries: 3, ..Limits::default() };
-        let config = ClientConfig { credentials: CredentialSource::Anonymous, limits, ..ClientConfig::default() };
+        let config = ClientConfig {
+            credentials: CredentialSource::Anonymous,
+            limits,
+            ..ClientConfig::default()
+        };
         let repository = Client::new(config).unwrap().repository(&registry.host(), "a/b").unwrap();
         Reader { caches: Caches { ztocs, spans }, recorder, source: Source::Registry(repository) }
     }
 
     async fn open(&self, start: bool, content: ContentOptions) -> RootFs {
-        let options =
-            OpenOptions { documents: DocumentFetch { start, fetching: None }, content, ..OpenOptions::default() };
+        let options = OpenOptions {
+            documents: DocumentFetch { start, fetching: None },
+            content,
+            ..OpenOptions::default()
+        };
         let progress = Arc::clone(&self.recorder) as Arc<dyn Progress>;
-        open(&self.source, &Target::Tag("v1".into()), &options, &self.caches, &progress).await.unwrap()
+        open(&self.source, &Target::Tag("v1".into()), &options, &self.caches, &progress)
+            .await
+            .unwrap()
     }
 
     fn warnings(&self) -> Vec<String> {
@@ -159,7 +175,10 @@ async fn check(image: &RootFs, layer: u32, tar: &[u8]) {
     for (number, step) in [1 << 20, 100_000, 4096].into_iter().enumerate() {
         for from in (number * 37..tar.len()).step_by(step * (1 + 6 * number)) {
             let range = from..tar.len().min(from + step);
-            assert!(read(image, layer, range.clone()).await == tar[range.clone()], "{range:?} of layer {layer}");
+            assert!(
+                read(image, layer, range.clone()).await == tar[range.clone()],
+                "{range:?} of layer {layer}"
+            );
         }
     }
 }
@@ -179,12 +198,17 @@ async fn settled(image: &RootFs, spans: u64) {
 #[tokio::test]
 async fn every_byte_is_right_and_windows_are_fetched_in_pages() {
     for (plain, cached) in [(false, true), (true, false)] {
-        let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+        let registry =
+            Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() })
+                .await;
         let image = Image::push(&registry, plain, &[]);
         let dir = tempfile::tempdir().unwrap();
         let reader = Reader::new(&registry, cached.then_some(dir.path()));
         let opened = reader.open(false, options()).await;
-        assert_eq!(opened.layers.iter().map(|layer| layer.how).collect::<Vec<_>>(), [LayerAccess::Fine; 2]);
+        assert_eq!(
+            opened.layers.iter().map(|layer| layer.how).collect::<Vec<_>>(),
+            [LayerAccess::Fine; 2]
+        );
         assert!(opened.fine.is_some());
         for layer in 0..2 {
             // Only the head, with a single request, and nothing of the layer.
@@ -194,7 +218,10 @@ async fn every_byte_is_right_and_windows_are_fetched_in_pages() {
             } else {
                 format!("bytes=0-{}", document.head_size - 1)
             };
-            assert_eq!((image.parts(&registry, layer), image.saw(&registry, layer)), (vec![head], 0));
+            assert_eq!(
+                (image.parts(&registry, layer), image.saw(&registry, layer)),
+                (vec![head], 0)
+            );
         }
         for (layer, tar) in (0..).zip(&image.tars) {
             check(&opened, layer, tar).await;
@@ -211,7 +238,10 @@ async fn every_byte_is_right_and_windows_are_fetched_in_pages() {
             let before = registry.requests().len();
             let again = reader.open(false, options()).await;
             check(&again, 0, &image.tars[0]).await;
-            let blobs = registry.requests()[before..].iter().filter(|seen| seen.path.contains("/blobs/")).count();
+            let blobs = registry.requests()[before..]
+                .iter()
+                .filter(|seen| seen.path.contains("/blobs/"))
+                .count();
             assert_eq!((blobs, again.content.stats().requests), (0, 0));
         }
     }
@@ -224,8 +254,9 @@ async fn indexes_are_read_concurrently() {
     let indexes = Arc::clone(&known);
     let count = Arc::clone(&waiting);
     // Each is answered after both were requested.
-    let registry =
-        Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, _| {
+    let registry = Faulty::start(
+        RegistrySettings { referrers: true, ..RegistrySettings::default() },
+        move |seen, _| {
             if !indexes.get()?.iter().any(|digest| seen.path.ends_with(&**digest)) {
                 return None;
             }
@@ -237,8 +268,9 @@ async fn indexes_are_read_concurrently() {
                 })
             };
             (!tokio::task::block_in_place(are_both)).then(|| status(400))
-        })
-        .await;
+        },
+    )
+    .await;
     let image = Image::push(&registry, false, &[]);
     let fine = image.fine.encode().descriptor.digest;
     let soci = SociIndex {
@@ -291,7 +323,8 @@ async fn unusable_fine_indexes_are_skipped_with_a_warning() {
         let known = Arc::new(std::sync::OnceLock::<FineIndex>::new());
         let fine = Arc::clone(&known);
         let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-        let registry = Faulty::start(settings, move |seen, truth| lie(seen, truth, fine.get()?)).await;
+        let registry =
+            Faulty::start(settings, move |seen, truth| lie(seen, truth, fine.get()?)).await;
         let image = Image::push(&registry, false, &[]);
         known.set(image.fine.clone()).unwrap();
         let reader = Reader::new(&registry, None);
@@ -316,14 +349,20 @@ async fn wrong_pages_and_spans_are_fetched_again() {
             let registry = Faulty::start(
                 RegistrySettings { referrers: true, ..RegistrySettings::default() },
                 move |seen, truth| {
-                    let is_it = seen.path.contains(wrong.get()?) && !seen.header("range")?.starts_with("bytes=0-");
+                    let is_it = seen.path.contains(wrong.get()?)
+                        && !seen.header("range")?.starts_with("bytes=0-");
                     if !is_it
-                        || left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err()
+                        || left
+                            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                                left.checked_sub(1)
+                            })
+                            .is_err()
                     {
                         return None;
                     }
                     let (head, _) = truth.truth_now(seen).into_parts();
-                    let spoilt: Vec<u8> = part(seen, truth, wrong.get()?)?.iter().map(|byte| byte ^ 1).collect();
+                    let spoilt: Vec<u8> =
+                        part(seen, truth, wrong.get()?)?.iter().map(|byte| byte ^ 1).collect();
                     Some(Response::from_parts(head, Body::from(spoilt)))
                 },
             )

@@ -8,10 +8,17 @@ const START_REQUESTS: usize = 12;
 #[tokio::test]
 async fn a_recorded_start_is_fetched_immediately_and_only_once() {
     for cached in [false, true] {
-        let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+        let registry =
+            Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() })
+                .await;
         // Out of order, as in a real start. Neighbours are a single request, even if others are
         // read between them.
-        let start = [SpanId(12)..SpanId(13), SpanId(2)..SpanId(6), SpanId(13)..SpanId(14), SpanId(6)..SpanId(7)];
+        let start = [
+            SpanId(12)..SpanId(13),
+            SpanId(2)..SpanId(6),
+            SpanId(13)..SpanId(14),
+            SpanId(6)..SpanId(7),
+        ];
         let image = Image::push(&registry, false, &start);
         let dir = tempfile::tempdir().unwrap();
         let reader = Reader::new(&registry, cached.then_some(dir.path()));
@@ -50,15 +57,20 @@ async fn a_recorded_start_is_fetched_immediately_and_only_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mounts_that_share_a_cache_fetch_a_recorded_start_once() {
-    let settings =
-        RegistrySettings { referrers: true, slow_blobs: Duration::from_millis(50), ..RegistrySettings::default() };
+    let settings = RegistrySettings {
+        referrers: true,
+        slow_blobs: Duration::from_millis(50),
+        ..RegistrySettings::default()
+    };
     let registry = Faulty::honest(settings).await;
-    let start: Vec<Range<SpanId>> = (0..10).map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
+    let start: Vec<Range<SpanId>> =
+        (0..10).map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
     let image = Image::push(&registry, false, &start);
     let dir = tempfile::tempdir().unwrap();
     let readers = [(); 2].map(|()| Reader::new(&registry, Some(dir.path())));
     let options = || ContentOptions { deadline: Duration::from_secs(120), ..options() };
-    let (one, other) = tokio::join!(readers[0].open(true, options()), readers[1].open(true, options()));
+    let (one, other) =
+        tokio::join!(readers[0].open(true, options()), readers[1].open(true, options()));
     let decoded = || one.content.stats().spans_decoded + other.content.stats().spans_decoded;
     for _ in 0..2000 {
         if decoded() >= 10 {
@@ -67,7 +79,10 @@ async fn mounts_that_share_a_cache_fetch_a_recorded_start_once() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(decoded(), 10);
-    let (a, b) = tokio::join!(read(&one, 0, 0..image.tars[0].len()), read(&other, 0, 0..image.tars[0].len()));
+    let (a, b) = tokio::join!(
+        read(&one, 0, 0..image.tars[0].len()),
+        read(&other, 0, 0..image.tars[0].len())
+    );
     assert!(a == image.tars[0] && b == image.tars[0]);
     let spans = one.layers[0].map.fine().unwrap().spans().count();
     assert_eq!(decoded(), u64::from(spans));
@@ -75,7 +90,8 @@ async fn mounts_that_share_a_cache_fetch_a_recorded_start_once() {
 
 #[tokio::test]
 async fn a_recorded_start_is_loaded_into_memory_from_the_cache() {
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let start = [SpanId(2)..SpanId(6), SpanId(12)..SpanId(14)];
     let image = Image::push(&registry, false, &start);
     let dir = tempfile::tempdir().unwrap();
@@ -100,7 +116,9 @@ async fn a_recorded_start_is_loaded_into_memory_from_the_cache() {
 
 #[tokio::test]
 async fn a_registry_that_redirects_is_asked_once_for_each_layer_of_the_start() {
-    let each = |spans: Range<u32>| spans.map(|span| SpanId(2 * span)..SpanId(2 * span + 1)).collect::<Vec<_>>();
+    let each = |spans: Range<u32>| {
+        spans.map(|span| SpanId(2 * span)..SpanId(2 * span + 1)).collect::<Vec<_>>()
+    };
     for redirects in [true, false] {
         let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
         let store = Faulty::honest(settings.clone()).await;
@@ -110,9 +128,11 @@ async fn a_registry_that_redirects_is_asked_once_for_each_layer_of_the_start() {
         // The documents take a while.
         let settings = RegistrySettings { slow_blobs: Duration::from_millis(500), ..settings };
         let registry = Faulty::start(settings, move |seen, _| {
-            let is_document = fine.layers.iter().any(|layer| seen.path.contains(&layer.document.to_string()));
+            let is_document =
+                fine.layers.iter().any(|layer| seen.path.contains(&layer.document.to_string()));
             let is_redirected = seen.is("GET", "/blobs/") && !is_document;
-            (redirects && is_redirected).then(|| redirect(307, &format!("http://{to}{}?Signature=x", seen.path)))
+            (redirects && is_redirected)
+                .then(|| redirect(307, &format!("http://{to}{}?Signature=x", seen.path)))
         })
         .await;
         Image::push(&registry, false, &each(0..6));
@@ -136,20 +156,26 @@ async fn a_registry_that_redirects_is_asked_once_for_each_layer_of_the_start() {
 
 #[tokio::test]
 async fn requests_of_a_recorded_start_are_limited_by_number_and_bytes() {
-    let each = |spans: Range<u32>| spans.map(|span| SpanId(2 * span)..SpanId(2 * span + 1)).collect::<Vec<_>>();
-    let large = || (0..3).map(|range| SpanId(20 * range)..SpanId(20 * range + 13)).collect::<Vec<_>>();
+    let each = |spans: Range<u32>| {
+        spans.map(|span| SpanId(2 * span)..SpanId(2 * span + 1)).collect::<Vec<_>>()
+    };
+    let large =
+        || (0..3).map(|range| SpanId(20 * range)..SpanId(20 * range + 13)).collect::<Vec<_>>();
     // Large ones have 0.9 MiB each. Layers take turns by bytes.
     for (starts, expected) in [([large(), Vec::new()], [2, 0]), ([large(), each(0..25)], [1, 11])] {
         let known = Arc::new(std::sync::OnceLock::<Vec<String>>::new());
         let blobs = Arc::clone(&known);
         let released = Arc::new(AtomicBool::new(false));
         let on = Arc::clone(&released);
-        let registry =
-            Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, _| {
-                let is_stopped = blobs.get()?.iter().any(|blob| seen.path.contains(blob)) && !on.load(Ordering::SeqCst);
+        let registry = Faulty::start(
+            RegistrySettings { referrers: true, ..RegistrySettings::default() },
+            move |seen, _| {
+                let is_stopped = blobs.get()?.iter().any(|blob| seen.path.contains(blob))
+                    && !on.load(Ordering::SeqCst);
                 is_stopped.then(no_response)
-            })
-            .await;
+            },
+        )
+        .await;
         let tars = vec![tar(1, 10, 400_000), tar(2, 10, 400_000)];
         let image = Image::push_layers(&registry, tars, false, &starts);
         known.set(image.blobs.iter().map(|blob| blob.digest.to_string()).collect()).unwrap();
@@ -157,7 +183,11 @@ async fn requests_of_a_recorded_start_are_limited_by_number_and_bytes() {
         let opened = reader.open(true, options()).await;
         let saw = || [image.saw(&registry, 0), image.saw(&registry, 1)];
         while saw() != expected {
-            assert!(saw().iter().zip(&expected).all(|(saw, expected)| saw <= expected), "{:?}", saw());
+            assert!(
+                saw().iter().zip(&expected).all(|(saw, expected)| saw <= expected),
+                "{:?}",
+                saw()
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -165,16 +195,22 @@ async fn requests_of_a_recorded_start_are_limited_by_number_and_bytes() {
         released.store(true, Ordering::SeqCst);
         drop(opened);
         let opened = reader.open(true, options()).await;
-        settled(&opened, starts.iter().flatten().map(|range| u64::from(range.end.0 - range.start.0)).sum()).await;
+        settled(
+            &opened,
+            starts.iter().flatten().map(|range| u64::from(range.end.0 - range.start.0)).sum(),
+        )
+        .await;
         check(&opened, 0, &image.tars[0]).await;
     }
 }
 
 #[tokio::test]
 async fn wasted_prefetching_is_limited() {
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     // Each is a separate request.
-    let start: Vec<Range<SpanId>> = (0..14).rev().map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
+    let start: Vec<Range<SpanId>> =
+        (0..14).rev().map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
     let image = Image::push(&registry, false, &start);
     let reader = Reader::new(&registry, None);
     let opened = reader.open(true, ContentOptions { unread: 1, ..options() }).await;
@@ -193,12 +229,17 @@ async fn wasted_prefetching_is_limited() {
 
 #[tokio::test]
 async fn without_a_disk_cache_a_start_uses_at_most_half_of_the_memory() {
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let image = Image::push(&registry, false, &[SpanId(0)..SpanId(27)]);
     let reader = Reader::new(&registry, None);
     let opened = reader.open(true, ContentOptions { memory: 10 * SPAN, ..options() }).await;
     settled(&opened, 3).await;
-    assert!((3..=5).contains(&opened.content.start_stats().spans), "{:?}", opened.content.start_stats());
+    assert!(
+        (3..=5).contains(&opened.content.start_stats().spans),
+        "{:?}",
+        opened.content.start_stats()
+    );
     check(&opened, 0, &image.tars[0]).await;
 }
 
@@ -208,19 +249,24 @@ async fn reads_do_not_wait_for_a_stalled_start() {
     let asked_for = Arc::clone(&blob);
     let released = Arc::new(AtomicBool::new(false));
     let on = Arc::clone(&released);
-    let registry =
-        Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, truth| {
+    let registry = Faulty::start(
+        RegistrySettings { referrers: true, ..RegistrySettings::default() },
+        move |seen, truth| {
             let (digest, read) = asked_for.get()?;
             if !seen.path.contains(digest) || on.load(Ordering::SeqCst) {
                 return None;
             }
-            let from: u64 = seen.header("range")?.strip_prefix("bytes=")?.split_once('-')?.0.parse().ok()?;
+            let from: u64 =
+                seen.header("range")?.strip_prefix("bytes=")?.split_once('-')?.0.parse().ok()?;
             // Everything is silent except what is read.
             let (head, _) = truth.truth_now(seen).into_parts();
-            (!read.contains(&from)).then(|| Response::from_parts(head, stalls(&Bytes::new(), 0).into_body()))
-        })
-        .await;
-    let start: Vec<Range<SpanId>> = (1..14).map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
+            (!read.contains(&from))
+                .then(|| Response::from_parts(head, stalls(&Bytes::new(), 0).into_body()))
+        },
+    )
+    .await;
+    let start: Vec<Range<SpanId>> =
+        (1..14).map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
     let image = Image::push(&registry, false, &start);
     let layer = built(&registry.blob(&image.blobs[0].digest).unwrap());
     let range = layer.spans().fetch_range(SpanId(0));
@@ -247,9 +293,12 @@ async fn faults_during_a_start_do_no_harm() {
         let count = AtomicUsize::new(0);
         let released = Arc::new(AtomicBool::new(false));
         let on = Arc::clone(&released);
-        let registry =
-            Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, truth| {
-                if !seen.path.contains(digest.get()?) || count.fetch_add(1, Ordering::SeqCst) >= START_REQUESTS {
+        let registry = Faulty::start(
+            RegistrySettings { referrers: true, ..RegistrySettings::default() },
+            move |seen, truth| {
+                if !seen.path.contains(digest.get()?)
+                    || count.fetch_add(1, Ordering::SeqCst) >= START_REQUESTS
+                {
                     return None;
                 }
                 // All requests for the start in progress fail when a read waits.
@@ -265,9 +314,11 @@ async fn faults_during_a_start_do_no_harm() {
                         Some(cut(truth.truth_now(seen), &content, content.len() / 2))
                     }
                 }
-            })
-            .await;
-        let start: Vec<Range<SpanId>> = (0..14).map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
+            },
+        )
+        .await;
+        let start: Vec<Range<SpanId>> =
+            (0..14).map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
         let image = Image::push(&registry, false, &start);
         blob.set(image.blobs[0].digest.to_string()).unwrap();
         let reader = Reader::new(&registry, None);
@@ -276,7 +327,8 @@ async fn faults_during_a_start_do_no_harm() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let content = opened.content.clone();
-        let joined = tokio::spawn(async move { content.read(LayerId(0), Uncompressed(0), 1000).await });
+        let joined =
+            tokio::spawn(async move { content.read(LayerId(0), Uncompressed(0), 1000).await });
         tokio::time::sleep(Duration::from_millis(50)).await;
         released.store(true, Ordering::SeqCst);
         assert!(joined.await.unwrap().unwrap() == image.tars[0][..1000], "{fault}");

@@ -52,7 +52,8 @@ const START: Range<SpanId> = SpanId(1)..SpanId(3);
 /// A registry with an image of this layer and a fine index of this document, which has this
 /// recorded start. And the image's manifest.
 async fn registry(blob: &[u8], document: FineLayer, start: Vec<Range<SpanId>>) -> (Faulty, Bytes) {
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let diff_ids = [Digest::sha256(&tarball())];
     let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
     let config = config.to_string();
@@ -60,7 +61,8 @@ async fn registry(blob: &[u8], document: FineLayer, start: Vec<Range<SpanId>>) -
     registry.add_blob(config.clone());
     registry.add_blob(blob.to_vec());
     let config = Descriptor::of(OCI_CONFIG, config.as_bytes());
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
+    let manifest =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
     let manifest = Bytes::from(manifest.to_string());
     registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
     registry.add_manifest(&Digest::sha256(&manifest).to_string(), OCI_MANIFEST, manifest.clone());
@@ -91,7 +93,8 @@ fn lying(honest: &FineLayer) -> BTreeMap<&'static str, FineLayer> {
         let mut parts = DocumentParts::of(&encoded.bytes);
         lie(&mut parts, victim);
         let document = parts.encoded();
-        let document = ociseek::fine::decode(&document.bytes, &mut Budget::new(1 << 30).open()).unwrap();
+        let document =
+            ociseek::fine::decode(&document.bytes, &mut Budget::new(1 << 30).open()).unwrap();
         lying.insert(name, document);
     }
     lying
@@ -116,9 +119,16 @@ async fn under_a_digest_only_the_layer_of_zstd_is_shown() {
         let reader = Reader::new(&registry, None);
         let by_digest = Target::Digest(Digest::sha256(&manifest));
         let image = open_by(&reader, &by_digest, AcceptedTrust::Vouched).await;
-        assert_eq!((image.layers[0].how, image.trust()), (LayerAccess::Whole, TrustLevel::Proven), "{name}");
+        assert_eq!(
+            (image.layers[0].how, image.trust()),
+            (LayerAccess::Whole, TrustLevel::Proven),
+            "{name}"
+        );
         let shown = shown(&image).await;
-        assert!(shown.len() == FILES && shown.values().all(|(.., content)| content.is_some()), "{name}");
+        assert!(
+            shown.len() == FILES && shown.values().all(|(.., content)| content.is_some()),
+            "{name}"
+        );
         assert!(*truth.get_or_insert_with(|| shown.clone()) == shown, "{name}");
     }
 }
@@ -135,9 +145,15 @@ async fn a_span_of_zstd_that_contradicts_the_index_ends_it() {
         let is_honest = name == "nothing";
         assert_eq!(content(&image, &before).await.is_some(), is_honest, "{name}");
         let contradiction = |warning: &String| {
-            warning.contains("contradicts the index") || warning.contains("the window of span 2 is not")
+            warning.contains("contradicts the index")
+                || warning.contains("the window of span 2 is not")
         };
-        assert_ne!(reader.warnings().iter().any(contradiction), is_honest, "{name}: {:?}", reader.warnings());
+        assert_ne!(
+            reader.warnings().iter().any(contradiction),
+            is_honest,
+            "{name}: {:?}",
+            reader.warnings()
+        );
         // Nothing is read by that index any more, although this is right.
         assert_eq!(content(&image, "dir1/file0").await.is_some(), is_honest, "{name}");
     }
@@ -146,10 +162,16 @@ async fn a_span_of_zstd_that_contradicts_the_index_ends_it() {
 #[tokio::test]
 async fn a_window_that_arrives_after_the_span_before_it_is_compared_before_it_is_used() {
     let (blob, honest) = layer();
-    let [first, second] = [1, 2].map(|span| format!("dir1/file{}", entry_in(&honest, SpanId(span))));
+    let [first, second] =
+        [1, 2].map(|span| format!("dir1/file{}", entry_in(&honest, SpanId(span))));
     let truth = {
         let (registry, _) = registry(&blob, honest.clone(), vec![]).await;
-        let image = open_by(&Reader::new(&registry, None), &Target::Tag("v1".into()), AcceptedTrust::Repository).await;
+        let image = open_by(
+            &Reader::new(&registry, None),
+            &Target::Tag("v1".into()),
+            AcceptedTrust::Repository,
+        )
+        .await;
         content(&image, &second).await.unwrap()
     };
     let names = WINDOW_LIES.map(|(name, _)| name);
@@ -164,6 +186,11 @@ async fn a_window_that_arrives_after_the_span_before_it_is_compared_before_it_is
         assert_eq!(shown.as_ref() == Some(&truth), is_honest, "{name}: {:?}", reader.warnings());
         assert_eq!(shown.is_some(), is_honest, "{name}: {:?}", reader.warnings());
         let contradiction = |warning: &String| warning.contains("the window of span 2 is not");
-        assert_ne!(reader.warnings().iter().any(contradiction), is_honest, "{name}: {:?}", reader.warnings());
+        assert_ne!(
+            reader.warnings().iter().any(contradiction),
+            is_honest,
+            "{name}: {:?}",
+            reader.warnings()
+        );
     }
 }

@@ -29,9 +29,15 @@ impl Moto {
     pub fn start() -> Option<Moto> {
         let mut command = Command::new(python_tool("moto_server")?);
         let port = free_port();
-        command.args(["-H", "127.0.0.1", "-p", &port.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let address = format!("127.0.0.1:{port}");
-        Some(Moto { url: format!("http://{address}"), _child: ChildProcess::listening(&mut command, &address) })
+        Some(Moto {
+            url: format!("http://{address}"),
+            _child: ChildProcess::listening(&mut command, &address),
+        })
     }
 }
 
@@ -108,7 +114,13 @@ impl FakeEcr {
     }
 
     pub fn calls(&self, target: &str) -> Vec<Call> {
-        self.calls.lock().unwrap().iter().filter(|call| call.target.ends_with(target)).cloned().collect()
+        self.calls
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|call| call.target.ends_with(target))
+            .cloned()
+            .collect()
     }
 }
 

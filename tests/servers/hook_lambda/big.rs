@@ -62,7 +62,8 @@ fn pieces(mib: usize) -> Vec<Bytes> {
     (0..mib).for_each(|_| checksum.combine(&one));
     checksum.update(&[0; 1024]);
     let size = (512 + mib * MIB + 1024) as u32;
-    let mut pieces = vec![Bytes::from_static(b"\x1f\x8b\x08\0\0\0\0\0\0\x03"), stored(tar_header.as_bytes(), 0)];
+    let mut pieces =
+        vec![Bytes::from_static(b"\x1f\x8b\x08\0\0\0\0\0\0\x03"), stored(tar_header.as_bytes(), 0)];
     pieces.extend(std::iter::repeat_n(deflated, mib));
     pieces.push(stored(&[0; 1024], 1));
     pieces.push(Bytes::from([checksum.finalize().to_le_bytes(), size.to_le_bytes()].concat()));
@@ -87,7 +88,12 @@ async fn registry(password: &str, mib: usize) -> Big {
             return None;
         }
         let body = stream::iter(pieces.clone().into_iter().map(Ok::<_, std::io::Error>));
-        Some(Response::builder().header(header::CONTENT_LENGTH, size).body(Body::from_stream(body)).unwrap())
+        Some(
+            Response::builder()
+                .header(header::CONTENT_LENGTH, size)
+                .body(Body::from_stream(body))
+                .unwrap(),
+        )
     })
     .await;
     let config = json!({"os": "linux", "architecture": "amd64"}).to_string();

@@ -18,7 +18,8 @@ async fn the_function_runs_under_cargo_lambda() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("src")).unwrap();
     std::fs::write(dir.path().join("src/main.rs"), "fn main() {}").unwrap();
-    std::fs::write(dir.path().join("Cargo.toml"), "[package]\nname = \"f\"\nversion = \"0.1.0\"\n").unwrap();
+    std::fs::write(dir.path().join("Cargo.toml"), "[package]\nname = \"f\"\nversion = \"0.1.0\"\n")
+        .unwrap();
     let port = free_port();
     let mut emulator = Command::new(program);
     emulator.args(["lambda", "watch", "--only-lambda-apis", "--ignore-changes"]);
@@ -35,8 +36,9 @@ async fn the_function_runs_under_cargo_lambda() {
     );
     let invoke = async |event: Value| {
         let url = format!("http://127.0.0.1:{port}/2015-03-31/functions/f/invocations");
-        let curl =
-            tokio::process::Command::new("curl").args(["-s", "-m", "60", "-d", &event.to_string(), &url]).output();
+        let curl = tokio::process::Command::new("curl")
+            .args(["-s", "-m", "60", "-d", &event.to_string(), &url])
+            .output();
         serde_json::from_slice::<Value>(&curl.await.unwrap().stdout).unwrap()
     };
     let first = invoke(pushed("app", &digest, "v1")).await;

@@ -13,18 +13,28 @@ async fn pushes_get_soci_enabled_images() {
     image(&sandbox, "img", &[60_000]);
     let Some(digest) = copied(&sandbox, "img", &server, "team/app") else { return };
     let (api, address) = RuntimeApi::start().await;
-    let environment = [("AWS_ENDPOINT_URL_ECR", moto.url.as_str()), ("OCISEEK_ECR_REGISTRY", &server.host)];
-    let function = Bootstrap::start(&address, &[&environment[..], &[("OCISEEK_V2", "lazy-{tag}")]].concat());
+    let environment =
+        [("AWS_ENDPOINT_URL_ECR", moto.url.as_str()), ("OCISEEK_ECR_REGISTRY", &server.host)];
+    let function =
+        Bootstrap::start(&address, &[&environment[..], &[("OCISEEK_V2", "lazy-{tag}")]].concat());
 
     // An image without a tag only gets its index.
     let bare = api.invoke(pushed("team/app", &digest, ""), LONG).await;
     let done = &bare.body["images"][0];
-    assert_eq!((&done["status"], &done["enabled"]["reason"]), (&json!("indexed"), &json!("no-tag")), "{bare:?}");
+    assert_eq!(
+        (&done["status"], &done["enabled"]["reason"]),
+        (&json!("indexed"), &json!("no-tag")),
+        "{bare:?}"
+    );
     let first = api.invoke(pushed("team/app", &digest, "v1"), LONG).await;
     let done = &first.body["images"][0];
     let enabled = digest_of(&server, "team/app", "lazy-v1").await.unwrap();
     let name = format!("{}/team/app:lazy-v1@{enabled}", server.host);
-    assert_eq!(done["enabled"], json!({"image": name, "digest": enabled, "status": "written"}), "{first:?}");
+    assert_eq!(
+        done["enabled"],
+        json!({"image": name, "digest": enabled, "status": "written"}),
+        "{first:?}"
+    );
     assert_eq!((&done["status"], &done["bytes_read"]), (&json!("indexed"), &json!(0)), "{first:?}");
     let again = api.invoke(json!({"image": format!("{}/team/app:v1", server.host)}), LONG).await;
     assert_eq!(again.body["images"][0]["status"], "already-indexed", "{again:?}");
@@ -36,7 +46,9 @@ async fn pushes_get_soci_enabled_images() {
     }
     let log = function.logged(5).await;
     assert_eq!(log[1]["enabled"]["image"], name);
-    let written: Vec<_> =
-        std::fs::read_dir(function.tmp.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let written: Vec<_> = std::fs::read_dir(function.tmp.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert_eq!(written, ["ociseek"], "only the cache is in /tmp");
 }

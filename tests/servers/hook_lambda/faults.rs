@@ -55,7 +55,12 @@ impl Ground {
         });
         let lists = digests.clone().map(|digest| digest.replace(':', "-"));
         let [one, other] = digests.map(|digest| (pushed("team/app", &digest, "v1"), true));
-        Ground { honest, ecr, events: [one, (json!({"image": "docker.io/library/debian"}), false), other], lists }
+        Ground {
+            honest,
+            ecr,
+            events: [one, (json!({"image": "docker.io/library/debian"}), false), other],
+            lists,
+        }
     }
 
     fn environment<'a>(&'a self, host: &'a str) -> [(&'a str, &'a str); 2] {
@@ -75,8 +80,12 @@ fn ends(request: &str, failing: Failing) -> bool {
 
 /// Three events, like Lambda: when a function ends or fails at an event, the event comes again.
 /// Returns the requests of the functions.
-async fn three_events(ground: &Ground, fault: Option<(usize, &str, Failing)>) -> Result<(String, Vec<String>), String> {
-    let (registry, (api, address)) = (ground.honest.copy(|_, _| None).await, RuntimeApi::start().await);
+async fn three_events(
+    ground: &Ground,
+    fault: Option<(usize, &str, Failing)>,
+) -> Result<(String, Vec<String>), String> {
+    let (registry, (api, address)) =
+        (ground.honest.copy(|_, _| None).await, RuntimeApi::start().await);
     let host = registry.host();
     if let Some((at, _, failing)) = fault {
         api.fail(at, failing).await;
@@ -157,8 +166,14 @@ async fn a_failing_runtime_api_loses_no_event() {
         Failing::Garbled,
         Failing::Silent,
     ];
-    const EVENTS: [Failing; 6] =
-        [Failing::Down, Failing::Refused, Failing::Reset, Failing::Cut, Failing::Garbled, Failing::NoId];
+    const EVENTS: [Failing; 6] = [
+        Failing::Down,
+        Failing::Refused,
+        Failing::Reset,
+        Failing::Cut,
+        Failing::Garbled,
+        Failing::NoId,
+    ];
     let mut points: Points<(usize, &str, Failing)> = Points::of(RUNTIME_API);
     for (at, request) in requests[..6].iter().enumerate() {
         let failings = if request == "next" { &EVENTS[..] } else { &ANSWERS };
@@ -185,7 +200,11 @@ async fn a_failing_runtime_api_loses_no_event() {
 /// How many calls in a row may fail so, before the event fails.
 fn calls_that_may_fail(failing: EcrFailing) -> u32 {
     match failing {
-        EcrFailing::Busy | EcrFailing::Throttled | EcrFailing::Reset | EcrFailing::Silent | EcrFailing::Cut => 2,
+        EcrFailing::Busy
+        | EcrFailing::Throttled
+        | EcrFailing::Reset
+        | EcrFailing::Silent
+        | EcrFailing::Cut => 2,
         // Twice in a row means that it is what ECR says.
         EcrFailing::Garbled | EcrFailing::WebPage | EcrFailing::NoToken | EcrFailing::BadToken => 1,
         EcrFailing::Denied => 0,
@@ -193,7 +212,8 @@ fn calls_that_may_fail(failing: EcrFailing) -> u32 {
 }
 
 async fn calls_fail(ground: &Ground, failing: EcrFailing, times: u32) -> Result<String, String> {
-    let (registry, (api, address)) = (ground.honest.copy(|_, _| None).await, RuntimeApi::start().await);
+    let (registry, (api, address)) =
+        (ground.honest.copy(|_, _| None).await, RuntimeApi::start().await);
     let host = registry.host();
     let ecr = FakeEcr::start(Moto::PASSWORD).await;
     ecr.fail(failing, times);
@@ -234,7 +254,10 @@ async fn a_failing_ecr_loses_no_event_and_does_not_end_the_function() {
         EcrFailing::BadToken,
     ];
     let mut points = Points::of(ECR);
-    points.add("an event", failings.into_iter().flat_map(|failing| (1..=3).map(move |times| (failing, times))));
+    points.add(
+        "an event",
+        failings.into_iter().flat_map(|failing| (1..=3).map(move |times| (failing, times))),
+    );
     let ((points, mut score), ground) = (points.chosen(CALLS), &ground);
     let outcomes = stream::iter(points).map(async |(failing, times)| {
         (format!("{failing:?} at {times} calls"), calls_fail(ground, failing, times).await)

@@ -66,8 +66,13 @@ async fn a_silent_registry_loses_no_event_and_does_not_end_the_function() {
     let ecr = &ecr;
     let honest = &honest;
     let digest = &digest;
-    let points = stream::iter(0..requests).map(|at| handled(honest, ecr, digest, at)).buffer_unordered(AT_ONCE);
+    let points = stream::iter(0..requests)
+        .map(|at| handled(honest, ecr, digest, at))
+        .buffer_unordered(AT_ONCE);
     let took: Vec<Duration> = points.map(|(_, took)| took).collect().await;
     let late = took.iter().filter(|took| **took >= LIMIT).count();
-    println!("hook lambda: {} points, {late} answers after Lambda would have ended the function", took.len());
+    println!(
+        "hook lambda: {} points, {late} answers after Lambda would have ended the function",
+        took.len()
+    );
 }

@@ -65,7 +65,19 @@ fn copied(sandbox: &Sandbox, layout: &str, server: &Server, repository: &str) ->
     let from = format!("oci:{}:v1", sandbox.path(layout).display());
     let to = format!("docker://{}/{repository}:v1", server.host);
     let creds = format!("AWS:{}", Moto::PASSWORD);
-    run(&skopeo, &["copy", "--quiet", "--all", "--dest-tls-verify=false", "--dest-creds", &creds, &from, &to]);
+    run(
+        &skopeo,
+        &[
+            "copy",
+            "--quiet",
+            "--all",
+            "--dest-tls-verify=false",
+            "--dest-creds",
+            &creds,
+            &from,
+            &to,
+        ],
+    );
     let index = std::fs::read(sandbox.path(layout).join("index.json")).unwrap();
     let index: Value = serde_json::from_slice(&index).unwrap();
     Some(index["manifests"][0]["digest"].as_str().unwrap().to_owned())
@@ -74,8 +86,11 @@ fn copied(sandbox: &Sandbox, layout: &str, server: &Server, repository: &str) ->
 /// A layout with an image of gzip layers, each with a file of the given size.
 fn image(sandbox: &Sandbox, layout: &str, sizes: &[usize]) {
     let mut made = Layout::new(&sandbox.path(layout));
-    let layers: Vec<Value> =
-        sizes.iter().enumerate().map(|(n, size)| made.blob(GZIP, &gzip(&tar(n as u64 + 1, 1, *size)))).collect();
+    let layers: Vec<Value> = sizes
+        .iter()
+        .enumerate()
+        .map(|(n, size)| made.blob(GZIP, &gzip(&tar(n as u64 + 1, 1, *size))))
+        .collect();
     let image = made.image("amd64", &layers);
     made.tag(image, "v1");
 }
@@ -113,7 +128,8 @@ async fn registry(password: &str, deletes: bool) -> (Faulty, String) {
         ..RegistrySettings::default()
     };
     let registry = Faulty::start(settings, move |seen, _| {
-        (seen.method == "DELETE" && !deletes).then(|| problem(405, "UNSUPPORTED", "The operation is unsupported."))
+        (seen.method == "DELETE" && !deletes)
+            .then(|| problem(405, "UNSUPPORTED", "The operation is unsupported."))
     })
     .await;
     registry.add_image("v1", &tar(1, 1, 50_000));

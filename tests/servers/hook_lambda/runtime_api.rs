@@ -87,7 +87,12 @@ impl RuntimeApi {
     pub async fn start() -> (RuntimeApi, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let api = RuntimeApi { calls: Arc::default(), new: Arc::default(), address, listening: Arc::default() };
+        let api = RuntimeApi {
+            calls: Arc::default(),
+            new: Arc::default(),
+            address,
+            listening: Arc::default(),
+        };
         api.listen(listener);
         (api, address.to_string())
     }
@@ -226,7 +231,10 @@ impl RuntimeApi {
         Response::builder()
             .header(REQUEST_ID, id)
             .header("Lambda-Runtime-Deadline-Ms", deadline.as_millis().to_string())
-            .header("Lambda-Runtime-Invoked-Function-Arn", format!("arn:aws:lambda:us-west-2:{ACCOUNT}:function:f"))
+            .header(
+                "Lambda-Runtime-Invoked-Function-Arn",
+                format!("arn:aws:lambda:us-west-2:{ACCOUNT}:function:f"),
+            )
             .header("Lambda-Runtime-Trace-Id", "Root=1-5bef4de7-ad49b0e87f6ef6c87fc2e700;Sampled=1")
             .header("Content-Type", "application/json")
             .body(Body::from(event.to_string()))

@@ -17,7 +17,10 @@ async fn finished_layers_are_attached_in_time_and_the_next_call_adds_the_rest() 
     let Some(digest) = copied(&sandbox, "img", &server, "app") else { return };
     let slow = throttled(&server.host, 1_000_000);
     let (api, address) = RuntimeApi::start().await;
-    let _function = Bootstrap::start(&address, &[("AWS_ENDPOINT_URL_ECR", &moto.url), ("OCISEEK_ECR_REGISTRY", &slow)]);
+    let _function = Bootstrap::start(
+        &address,
+        &[("AWS_ENDPOINT_URL_ECR", &moto.url), ("OCISEEK_ECR_REGISTRY", &slow)],
+    );
 
     let limit = Duration::from_secs(5);
     let first = api.invoke(pushed("app", &digest, "v1"), limit).await;
@@ -42,8 +45,15 @@ async fn finished_layers_are_attached_in_time_and_the_next_call_adds_the_rest() 
     assert!(last.ok, "{last:?}");
     let done = &last.body["images"][0];
     assert_eq!((&done["status"], &done["left"]), (&json!("indexed"), &json!([])));
-    assert!(done["bytes_read"].as_u64().unwrap() < 7_100_000, "only the layer that was left is read: {done}");
-    assert_eq!(indexes(&sandbox, &image), [done["indexes"][0].as_str().unwrap()], "the complete one alone");
+    assert!(
+        done["bytes_read"].as_u64().unwrap() < 7_100_000,
+        "only the layer that was left is read: {done}"
+    );
+    assert_eq!(
+        indexes(&sandbox, &image),
+        [done["indexes"][0].as_str().unwrap()],
+        "the complete one alone"
+    );
 }
 
 /// With an index, finished work is kept, and the image is written when it is complete. Without one,
@@ -55,29 +65,51 @@ async fn a_soci_enabled_image_may_need_several_calls() {
     image(&sandbox, "img", &[100_000, 7_000_000, 200_000]);
     let Some(digest) = copied(&sandbox, "img", &server, "app") else { return };
     let slow = throttled(&server.host, 1_000_000);
-    let environment = [("AWS_ENDPOINT_URL_ECR", moto.url.as_str()), ("OCISEEK_ECR_REGISTRY", &slow)];
+    let environment =
+        [("AWS_ENDPOINT_URL_ECR", moto.url.as_str()), ("OCISEEK_ECR_REGISTRY", &slow)];
     let limit = Duration::from_secs(5);
     let image = format!("{}/app:v1", server.host);
     {
         let (api, address) = RuntimeApi::start().await;
-        let _alone = Bootstrap::start(&address, &[&environment[..], &[("OCISEEK_V2_ONLY", "{tag}-soci")]].concat());
+        let _alone = Bootstrap::start(
+            &address,
+            &[&environment[..], &[("OCISEEK_V2_ONLY", "{tag}-soci")]].concat(),
+        );
         let alone = api.invoke(pushed("app", &digest, "v1"), limit).await;
         assert_eq!((alone.ok, &alone.body["errorType"]), (false, &json!("TimeWasUp")), "{alone:?}");
         let message = alone.body["errorMessage"].as_str().unwrap();
         assert!(message.contains("a longer timeout or more memory"), "{message}");
     }
     let (api, address) = RuntimeApi::start().await;
-    let _both = Bootstrap::start(&address, &[&environment[..], &[("OCISEEK_V2", "{tag}-soci")]].concat());
+    let _both =
+        Bootstrap::start(&address, &[&environment[..], &[("OCISEEK_V2", "{tag}-soci")]].concat());
     let told = api.invoke(json!({"image": format!("{slow}/app:v1")}), limit).await;
     let done = &told.body["images"][0];
-    assert_eq!((&done["status"], &done["enabled"]["status"]), (&json!("sparse"), &json!("out-of-time")), "{told:?}");
-    assert_eq!((indexes(&sandbox, &image).len(), digest_of(&server, "app", "v1-soci").await), (1, None));
+    assert_eq!(
+        (&done["status"], &done["enabled"]["status"]),
+        (&json!("sparse"), &json!("out-of-time")),
+        "{told:?}"
+    );
+    assert_eq!(
+        (indexes(&sandbox, &image).len(), digest_of(&server, "app", "v1-soci").await),
+        (1, None)
+    );
     let from_a_queue = api.invoke(batch(&[pushed("app", &digest, "v1").to_string()]), limit).await;
     assert_eq!(failures(&from_a_queue.body), ["m0"]);
 
     let last = api.invoke(pushed("app", &digest, "v1"), LONG).await;
     let done = &last.body["images"][0];
-    assert_eq!((&done["status"], &done["enabled"]["status"]), (&json!("indexed"), &json!("written")), "{last:?}");
-    assert!(done["bytes_read"].as_u64().unwrap() < 7_100_000, "only the layer that was left is read: {done}");
-    assert_eq!(digest_of(&server, "app", "v1-soci").await.as_deref(), done["enabled"]["digest"].as_str());
+    assert_eq!(
+        (&done["status"], &done["enabled"]["status"]),
+        (&json!("indexed"), &json!("written")),
+        "{last:?}"
+    );
+    assert!(
+        done["bytes_read"].as_u64().unwrap() < 7_100_000,
+        "only the layer that was left is read: {done}"
+    );
+    assert_eq!(
+        digest_of(&server, "app", "v1-soci").await.as_deref(),
+        done["enabled"]["digest"].as_str()
+    );
 }

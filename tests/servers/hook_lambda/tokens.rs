@@ -10,8 +10,10 @@ async fn a_token_is_requested_once_and_sent_only_to_ecr() {
     let (registry, digest) = registry("first", true).await;
     let ecr = FakeEcr::start("first").await;
     let (api, address) = RuntimeApi::start().await;
-    let _function =
-        Bootstrap::start(&address, &[("AWS_ENDPOINT_URL_ECR", &ecr.url), ("OCISEEK_ECR_REGISTRY", &registry.host())]);
+    let _function = Bootstrap::start(
+        &address,
+        &[("AWS_ENDPOINT_URL_ECR", &ecr.url), ("OCISEEK_ECR_REGISTRY", &registry.host())],
+    );
     // A busy service is asked again.
     ecr.fail(EcrFailing::Busy, 2);
     for _ in 0..3 {
@@ -21,12 +23,18 @@ async fn a_token_is_requested_once_and_sent_only_to_ecr() {
     let calls = ecr.calls("GetAuthorizationToken");
     assert_eq!(calls.len(), 3, "two that failed, and one");
     let authorization = calls[2].headers["authorization"].to_str().unwrap();
-    assert!(authorization.starts_with("AWS4-HMAC-SHA256 Credential=ASIAIOSFODNN7EXAMPLE/"), "{authorization}");
+    assert!(
+        authorization.starts_with("AWS4-HMAC-SHA256 Credential=ASIAIOSFODNN7EXAMPLE/"),
+        "{authorization}"
+    );
     assert!(authorization.contains(
         "/us-west-2/ecr/aws4_request, SignedHeaders=content-type;host;x-amz-date;x-amz-security-token;x-amz-target, "
     ));
     assert_eq!(calls[2].headers["x-amz-security-token"], "IQoJb3JpZ2luX2VjEXAMPLE");
-    assert_eq!(calls[2].headers["x-amz-target"], "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken");
+    assert_eq!(
+        calls[2].headers["x-amz-target"],
+        "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken"
+    );
     assert_eq!(calls[2].body, json!({}));
 }
 
@@ -37,10 +45,15 @@ async fn every_host_of_ecr_is_recognized() {
     let (registry, _) = registry("p", true).await;
     let ecr = FakeEcr::start("p").await;
     let (api, address) = RuntimeApi::start().await;
-    let _function =
-        Bootstrap::start(&address, &[("AWS_ENDPOINT_URL_ECR", &ecr.url), ("OCISEEK_ECR_REGISTRY", &registry.host())]);
-    for host in ["dkr.ecr.us-east-1.amazonaws.com", "dkr.ecr-fips.us-east-1.amazonaws.com", "dkr-ecr.us-east-1.on.aws"]
-    {
+    let _function = Bootstrap::start(
+        &address,
+        &[("AWS_ENDPOINT_URL_ECR", &ecr.url), ("OCISEEK_ECR_REGISTRY", &registry.host())],
+    );
+    for host in [
+        "dkr.ecr.us-east-1.amazonaws.com",
+        "dkr.ecr-fips.us-east-1.amazonaws.com",
+        "dkr-ecr.us-east-1.on.aws",
+    ] {
         let answer = api.invoke(json!({"image": format!("{ACCOUNT}.{host}/app:v1")}), LONG).await;
         assert!(answer.ok, "{host}: {answer:?}");
     }
@@ -58,8 +71,10 @@ async fn a_rejected_token_is_renewed() {
     let (registry, digest) = registry("new", true).await;
     let ecr = FakeEcr::start("old").await;
     let (api, address) = RuntimeApi::start().await;
-    let function =
-        Bootstrap::start(&address, &[("AWS_ENDPOINT_URL_ECR", &ecr.url), ("OCISEEK_ECR_REGISTRY", &registry.host())]);
+    let function = Bootstrap::start(
+        &address,
+        &[("AWS_ENDPOINT_URL_ECR", &ecr.url), ("OCISEEK_ECR_REGISTRY", &registry.host())],
+    );
     let refused = api.invoke(pushed("app", &digest, "v1"), LONG).await;
     assert!(!refused.ok);
     assert!(refused.body["errorMessage"].as_str().unwrap().contains("401"), "{refused:?}");

@@ -16,7 +16,10 @@ fn a_thousand_simultaneous_events_index_each_image_once() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
     let images = images(&server, 8, 150);
-    let hook = Hook::serve(&sandbox, &[&format!("--allow={}", server.host), "--rate=10000", "--workers=4"]);
+    let hook = Hook::serve(
+        &sandbox,
+        &[&format!("--allow={}", server.host), "--rate=10000", "--workers=4"],
+    );
     let begun = Instant::now();
     send_all(&hook, &burst(&server, &images, 1000));
     let sent = begun.elapsed();
@@ -28,7 +31,11 @@ fn a_thousand_simultaneous_events_index_each_image_once() {
     );
     let all = indexed_images(&[&hook]);
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), images.len());
-    assert_eq!(hook.results(), [("indexed".to_owned(), images.len())].into(), "no image was looked at twice");
+    assert_eq!(
+        hook.results(),
+        [("indexed".to_owned(), images.len())].into(),
+        "no image was looked at twice"
+    );
     for (repository, digest) in images.iter().step_by(37) {
         assert_eq!(indexes(&sandbox, &format!("{}/{repository}@{digest}", server.host)), 1);
     }
@@ -39,8 +46,13 @@ fn a_thousand_simultaneous_events_index_each_image_once() {
 fn a_full_queue_is_reported_and_one_repository_cannot_fill_it() {
     let sandbox = Sandbox::new();
     let host = stalling_registry().0;
-    let args =
-        [&*format!("--allow={host}"), "--queue-size=8", "--workers=1", "--drain-timeout=0", "--dead-letter=dead"];
+    let args = [
+        &*format!("--allow={host}"),
+        "--queue-size=8",
+        "--workers=1",
+        "--drain-timeout=0",
+        "--dead-letter=dead",
+    ];
     let mut hook = Hook::serve(&sandbox, &args);
     let send = |image: &str| hook.post(&json!({"image": format!("{host}/{image}")}).to_string());
     assert_eq!(send("a:1").0, 202);
@@ -56,7 +68,8 @@ fn a_full_queue_is_reported_and_one_repository_cannot_fill_it() {
     let (status, text) = send("h:1");
     assert!(status == 503 && text.contains("retry-after: 30"), "{text}");
     // Images are counted, not notifications.
-    let two = json!({"repository": "i", "docker_url": format!("{host}/i"), "updated_tags": ["1", "2"]});
+    let two =
+        json!({"repository": "i", "docker_url": format!("{host}/i"), "updated_tags": ["1", "2"]});
     assert_eq!(hook.post(&two.to_string()).0, 503);
     let metrics = hook.get(&format!("/metrics?token={SECRET}")).1;
     assert!(metrics.contains("ociseek_hook_images_total{result=\"full\"} 4\n"), "{metrics}");
@@ -73,7 +86,8 @@ fn a_full_queue_is_reported_and_one_repository_cannot_fill_it() {
 fn excess_notifications_are_told_to_wait() {
     let sandbox = Sandbox::new();
     let hook = Hook::serve(&sandbox, &["--allow=127.0.0.1:1", "--rate=1"]);
-    let statuses: Vec<u16> = (0..15).map(|_| hook.post("{\"image\":\"r.example/a:b\"}").0).collect();
+    let statuses: Vec<u16> =
+        (0..15).map(|_| hook.post("{\"image\":\"r.example/a:b\"}").0).collect();
     assert!(statuses.starts_with(&[200; 9]) && statuses.contains(&429), "{statuses:?}");
     assert!(hook.post("{}").1.contains("retry-after: 1") || hook.post("{}").0 == 429);
     assert_eq!(hook.get("/healthz").0, 200);

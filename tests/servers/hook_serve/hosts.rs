@@ -25,7 +25,9 @@ fn victim() -> (u16, Arc<AtomicUsize>) {
                 // A client may ignore an answer that arrives before its request is sent.
                 let lines = BufReader::new(stream.try_clone().unwrap()).lines();
                 let _ = lines.map_while(Result::ok).find(String::is_empty);
-                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}");
+                let _ = stream.write_all(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}",
+                );
             });
         }
     });
@@ -36,7 +38,10 @@ fn victim() -> (u16, Arc<AtomicUsize>) {
 fn unlisted_hosts_are_not_contacted() {
     let sandbox = Sandbox::new();
     let (port, calls) = victim();
-    let hook = Hook::serve(&sandbox, &["--allow=registry.example,*.registry.example", "--allow=127.0.0.1:1/team/*"]);
+    let hook = Hook::serve(
+        &sandbox,
+        &["--allow=registry.example,*.registry.example", "--allow=127.0.0.1:1/team/*"],
+    );
     for host in [
         format!("127.0.0.1:{port}"),
         format!("localhost:{port}"),
@@ -63,7 +68,10 @@ fn unlisted_hosts_are_not_contacted() {
             json!({"image": format!("{host}/other/app:v1")}).to_string(),
         ] {
             let (status, text) = hook.post(&body);
-            assert!(matches!(status, 200 | 400) && !text.contains("\"accepted\":1"), "{host}: {text}");
+            assert!(
+                matches!(status, 200 | 400) && !text.contains("\"accepted\":1"),
+                "{host}: {text}"
+            );
         }
         let (status, text) = post(
             &hook.address(),
@@ -73,9 +81,15 @@ fn unlisted_hosts_are_not_contacted() {
         );
         assert!(matches!(status, 200 | 400) && !text.contains("\"accepted\":1"), "{host}: {text}");
     }
-    for repository in ["../../x", "%2e%2e/x", "Team/app", "_catalog", "a?b", "a#b", &"a".repeat(300)] {
-        let (status, text) = hook.post(&pushed("", "registry.example", repository, &Digest::sha256(b"x")));
-        assert!(status == 200 && text.contains("is not a valid repository name"), "{repository}: {text}");
+    for repository in
+        ["../../x", "%2e%2e/x", "Team/app", "_catalog", "a?b", "a#b", &"a".repeat(300)]
+    {
+        let (status, text) =
+            hook.post(&pushed("", "registry.example", repository, &Digest::sha256(b"x")));
+        assert!(
+            status == 200 && text.contains("is not a valid repository name"),
+            "{repository}: {text}"
+        );
     }
     assert_eq!((calls.load(Ordering::SeqCst), hook.events("accepted").len()), (0, 0));
 }

@@ -29,7 +29,10 @@ fn misleading(
     let address = answering(move |request, stream| {
         requests.lock().unwrap().push(request.to_owned());
         let header = header(request);
-        let _ = write!(stream, "HTTP/1.1 {status}\r\n{header}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        let _ = write!(
+            stream,
+            "HTTP/1.1 {status}\r\n{header}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
     });
     (address.to_string(), asked)
 }
@@ -66,5 +69,7 @@ fn burst(server: &Server, images: &[(String, Digest)], events: usize) -> Vec<Str
 
 fn indexed_images(hooks: &[&Hook]) -> Vec<String> {
     let jobs = hooks.iter().flat_map(|hook| hook.events("job"));
-    jobs.filter(|line| line["result"] == "indexed").map(|line| line["image"].as_str().unwrap().to_owned()).collect()
+    jobs.filter(|line| line["result"] == "indexed")
+        .map(|line| line["image"].as_str().unwrap().to_owned())
+        .collect()
 }

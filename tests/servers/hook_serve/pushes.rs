@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::support::hook::{Hook, SECRET, assert_documented, images, indexes, pushed};
-use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, small_image, tar};
+use crate::support::sandbox::{
+    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, small_image, tar,
+};
 use crate::support::servers::{Server, free_port, run, tool};
 use ociseek::digest::Digest;
 use serde_json::json;
@@ -67,9 +69,15 @@ fn a_push_is_indexed(program: &str, client: &str) {
     // A SOCI-enabled image has layers like any other, and each of its manifests is reported. None
     // is indexed again.
     let name = format!("{host}/a/b:lazy");
-    let converted = sandbox.run(&["convert", "--no-cache", "--min-layer-size=0", "--quiet", &image, &name]);
-    assert!(converted.starts_with("sha256:") && converted.ends_with("--- status 0 ---"), "{converted}");
-    let enabled = |hook: &Hook| hook.events("job").iter().filter(|line| line["reason"] == "soci-enabled").count();
+    let converted =
+        sandbox.run(&["convert", "--no-cache", "--min-layer-size=0", "--quiet", &image, &name]);
+    assert!(
+        converted.starts_with("sha256:") && converted.ends_with("--- status 0 ---"),
+        "{converted}"
+    );
+    let enabled = |hook: &Hook| {
+        hook.events("job").iter().filter(|line| line["reason"] == "soci-enabled").count()
+    };
     hook.until("the events of the image and of its manifest", |hook| enabled(hook) == 2);
     assert_eq!((hook.results()["indexed"], hook.results().get("dead")), (1, None));
 }
@@ -90,9 +98,12 @@ fn both_kinds_of_index_are_written_once() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
     let (repository, digest) = images(&server, 1, 1).remove(0);
-    let serve = || Hook::serve(&sandbox, &[&format!("--allow={}", server.host), "--fine", "--no-cache"]);
+    let serve =
+        || Hook::serve(&sandbox, &[&format!("--allow={}", server.host), "--fine", "--no-cache"]);
     let image = format!("{}/{repository}@{digest}", server.host);
-    let tell = |hook: &Hook| assert_eq!(hook.post(&pushed("one", &server.host, &repository, &digest)).0, 202);
+    let tell = |hook: &Hook| {
+        assert_eq!(hook.post(&pushed("one", &server.host, &repository, &digest)).0, 202)
+    };
     let inspect = || sandbox.json(0, &["inspect", "--format=json", &image])["manifests"][0].take();
 
     let hook = serve();
@@ -127,14 +138,17 @@ fn images_with_layers_of_zstd_get_a_fine_index() {
         let mut layout = Layout::new(&sandbox.path(name));
         let layers = layers.map(|(media_type, blob)| layout.blob(media_type, &blob));
         let diff_ids = contents.each_ref().map(|tar| Digest::sha256(tar).to_string());
-        let config =
-            json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
+        let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
         let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
         let image = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
         let image = image.to_string();
         let descriptor = layout.blob(OCI_MANIFEST, image.as_bytes());
         layout.tag(descriptor, "v1");
-        let copied = sandbox.run(&["copy", &format!("oci:{name}:v1"), &format!("{}/{name}:v1", server.host)]);
+        let copied = sandbox.run(&[
+            "copy",
+            &format!("oci:{name}:v1"),
+            &format!("{}/{name}:v1", server.host),
+        ]);
         assert!(copied.ends_with("--- status 0 ---"), "{copied}");
         Digest::sha256(image.as_bytes())
     };
@@ -158,11 +172,19 @@ fn images_with_layers_of_zstd_get_a_fine_index() {
     for job in hook.events("job") {
         let is_mixed = job["image"].to_string().contains("mixed");
         let index = &job["indexes"][0];
-        assert_eq!((index["index"].is_string(), index["fine"].is_string()), (is_mixed, true), "{job}");
+        assert_eq!(
+            (index["index"].is_string(), index["fine"].is_string()),
+            (is_mixed, true),
+            "{job}"
+        );
     }
     for name in ["only", "mixed"] {
-        let verified = sandbox.run(&["verify", "--no-cache", &format!("{}/{name}:v1", server.host)]);
-        assert!(verified.contains("2 of 2 layers") && verified.ends_with("--- status 0 ---"), "{verified}");
+        let verified =
+            sandbox.run(&["verify", "--no-cache", &format!("{}/{name}:v1", server.host)]);
+        assert!(
+            verified.contains("2 of 2 layers") && verified.ends_with("--- status 0 ---"),
+            "{verified}"
+        );
     }
     assert_documented(&hook.log());
 }
@@ -175,8 +197,10 @@ fn jobs_do_not_depend_on_the_default_stack_size() {
     let (repository, digest) = images(&server, 1, 1).remove(0);
     let sandbox = Sandbox::new();
     let allow = format!("--allow={}", server.host);
-    let mut command = sandbox.command(&["hook", "serve", "--listen=127.0.0.1:0", &allow, "--min-layer-size=0"]);
-    let hook = Hook::spawn(command.env("OCISEEK_HOOK_SECRET", SECRET).env("RUST_MIN_STACK", "524288"));
+    let mut command =
+        sandbox.command(&["hook", "serve", "--listen=127.0.0.1:0", &allow, "--min-layer-size=0"]);
+    let hook =
+        Hook::spawn(command.env("OCISEEK_HOOK_SECRET", SECRET).env("RUST_MIN_STACK", "524288"));
     hook.post(&pushed("1", &server.host, &repository, &digest));
     hook.until("an index", |hook| hook.indexed() == 1);
 }

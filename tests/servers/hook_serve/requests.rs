@@ -14,7 +14,11 @@ use sha2::Sha256;
 use tokio::net::TcpSocket;
 
 fn signature(body: &str) -> String {
-    let mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).unwrap().chain_update(body).finalize().into_bytes();
+    let mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes())
+        .unwrap()
+        .chain_update(body)
+        .finalize()
+        .into_bytes();
     mac.iter().fold("sha256=".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
 
@@ -55,16 +59,21 @@ fn forged_replayed_and_malformed_requests_are_refused() {
         assert_eq!(hook.post(wrong).0, 400, "{}", &wrong[..wrong.len().min(50)]);
     }
     let head = format!("POST / HTTP/1.1\r\nHost: h\r\nAuthorization: {bearer}\r\n");
-    let (status, _) = exchange(&address, format!("{head}Content-Length: 999999999999\r\n\r\n").as_bytes());
+    let (status, _) =
+        exchange(&address, format!("{head}Content-Length: 999999999999\r\n\r\n").as_bytes());
     assert_eq!(status, 413, "told by its length");
     let chunk = format!("10000\r\n{}\r\n", "[".repeat(0x10000));
-    let (status, _) =
-        exchange(&address, format!("{head}Transfer-Encoding: chunked\r\n\r\n{}", chunk.repeat(40)).as_bytes());
+    let (status, _) = exchange(
+        &address,
+        format!("{head}Transfer-Encoding: chunked\r\n\r\n{}", chunk.repeat(40)).as_bytes(),
+    );
     assert_eq!(status, 413, "told by itself");
     // An unauthenticated client is not even asked for its body.
-    let (status, _) = exchange(&address, b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 900000\r\n\r\n");
+    let (status, _) =
+        exchange(&address, b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 900000\r\n\r\n");
     assert_eq!(status, 401);
-    let (status, _) = exchange(&address, b"DELETE / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    let (status, _) =
+        exchange(&address, b"DELETE / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
     assert_eq!(status, 405);
 
     // A body that is sent byte by byte is abandoned after a while. Other clients are served in the
@@ -84,7 +93,11 @@ fn forged_replayed_and_malformed_requests_are_refused() {
     header.write_all(b"POST / HT").unwrap();
     assert_eq!(hook.get("/healthz").0, 200);
     assert_eq!(hook.get("/readyz").0, 200);
-    assert_eq!(header.read(&mut [0; 100]).unwrap(), 0, "a header that does not come ends the connection");
+    assert_eq!(
+        header.read(&mut [0; 100]).unwrap(),
+        0,
+        "a header that does not come ends the connection"
+    );
     assert_eq!(answer(slow).0, 408);
 
     let log = format!("{:?}", hook.log());
@@ -102,12 +115,15 @@ async fn connections_with_unread_responses_are_closed() {
     for number in 0..512 {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
-        socket.bind(if number % 2 == 0 { "127.0.0.2:0" } else { "127.0.0.3:0" }.parse().unwrap()).unwrap();
+        socket
+            .bind(if number % 2 == 0 { "127.0.0.2:0" } else { "127.0.0.3:0" }.parse().unwrap())
+            .unwrap();
         let stream = socket.connect(address).await.unwrap();
         let _ = stream.try_write(requests.as_bytes());
         held.push(stream);
     }
-    let (status, text) = tokio::task::spawn_blocking(move || (hook.get("/healthz"), hook).0).await.unwrap();
+    let (status, text) =
+        tokio::task::spawn_blocking(move || (hook.get("/healthz"), hook).0).await.unwrap();
     assert_eq!(status, 200, "{text}");
     drop(held);
 }
@@ -116,12 +132,14 @@ async fn connections_with_unread_responses_are_closed() {
 fn the_validation_request_of_azure_is_answered() {
     let sandbox = Sandbox::new();
     let hook = Hook::serve(&sandbox, &["--allow=127.0.0.1:1"]);
-    let body =
-        r#"[{"eventType":"Microsoft.EventGrid.SubscriptionValidationEvent","data":{"validationCode":"512d38b6"}}]"#;
+    let body = r#"[{"eventType":"Microsoft.EventGrid.SubscriptionValidationEvent","data":{"validationCode":"512d38b6"}}]"#;
     let (status, text) = hook.post(body);
     assert!(status == 200 && text.ends_with("{\"validationResponse\":\"512d38b6\"}\n"), "{text}");
     let asked =
         b"OPTIONS / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nWebHook-Request-Origin: eventgrid.azure.net\r\n\r\n";
     let (status, text) = exchange(&hook.address(), asked);
-    assert!(status == 200 && text.contains("webhook-allowed-origin: eventgrid.azure.net"), "{text}");
+    assert!(
+        status == 200 && text.contains("webhook-allowed-origin: eventgrid.azure.net"),
+        "{text}"
+    );
 }

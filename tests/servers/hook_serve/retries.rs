@@ -22,7 +22,9 @@ fn an_event_is_accepted_again_after_its_job_failed() {
         assert!(status == 202 && text.contains("\"accepted\":1"), "{text}");
         hook.until("it is given up", |hook| hook.events("dead-letter").len() == times);
         // The line is written just before the event is forgotten.
-        hook.until("it is over", |hook| hook.get(&format!("/metrics?token={SECRET}")).1.contains("running 0"));
+        hook.until("it is over", |hook| {
+            hook.get(&format!("/metrics?token={SECRET}")).1.contains("running 0")
+        });
     }
     let (status, text) = hook.post(&event("b"));
     assert!(status == 202 && text.contains("\"accepted\":1"), "another repository's event: {text}");
@@ -33,7 +35,10 @@ fn transient_failures_are_retried_and_permanent_ones_are_not() {
     let sandbox = Sandbox::new();
     let host = format!("127.0.0.1:{}", free_port());
     let allow = format!("--allow={host}");
-    let hook = Hook::serve(&sandbox, &[&allow, "--dead-letter=dead", "--max-image-size=1MiB", "--retry-wait=3"]);
+    let hook = Hook::serve(
+        &sandbox,
+        &[&allow, "--dead-letter=dead", "--max-image-size=1MiB", "--retry-wait=3"],
+    );
     let digest = Digest::sha256(b"never pushed");
     assert_eq!(hook.post(&pushed("1", &host, "team/app0", &digest)).0, 202);
     hook.until("it cannot be reached", |hook| hook.events("retry").len() == 1);
@@ -50,8 +55,10 @@ fn transient_failures_are_retried_and_permanent_ones_are_not() {
         manifest.to_string()
     };
     let large = put(json!([of(Digest::sha256(b"large"), 2 << 20)]), json!(null));
-    let attached =
-        put(json!([of(Digest::sha256(b"x"), 5)]), json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": 7}));
+    let attached = put(
+        json!([of(Digest::sha256(b"x"), 5)]),
+        json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": 7}),
+    );
     // Real registries check that blobs exist. These manifests name missing blobs, so a server of
     // ours has them.
     let odd = serving(vec![large.clone(), attached.clone()]);
@@ -61,7 +68,8 @@ fn transient_failures_are_retried_and_permanent_ones_are_not() {
         assert_eq!(second.post(&event).0, 202);
     }
     second.until("both are left alone", |hook| hook.results().get("skipped") == Some(&2));
-    let reasons: BTreeSet<String> = second.events("job").iter().map(|line| line["reason"].to_string()).collect();
+    let reasons: BTreeSet<String> =
+        second.events("job").iter().map(|line| line["reason"].to_string()).collect();
     assert_eq!(reasons, ["\"too-large\"".to_owned(), "\"has-a-subject\"".to_owned()].into());
 
     assert_eq!(hook.post(&pushed("2", &host, &good[0].0, &good[0].1)).0, 202);
@@ -94,20 +102,28 @@ fn an_image_of_other_platforms_is_skipped() {
         json!({"mediaType": OCI_MANIFEST, "digest": Digest::sha256(b"x"), "size": 7, "platform": platform})
     };
     let manifests = [entry("amd64"), entry("arm64")];
-    let image = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}).to_string();
+    let image =
+        json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}).to_string();
     let host = serving(vec![image.clone()]);
     let hook = Hook::serve(&sandbox, &[&format!("--allow={host}"), "--platform=linux/s390x"]);
     assert_eq!(hook.post(&pushed("1", &host, "a", &Digest::sha256(image.as_bytes()))).0, 202);
     hook.until("it is left alone", |hook| hook.results().get("skipped") == Some(&1));
     let line = hook.events("job").remove(0);
     assert_eq!(line["reason"], "other-platforms", "{line}");
-    assert!(["linux/s390x", "linux/amd64", "linux/arm64"].iter().all(|name| line.to_string().contains(name)), "{line}");
+    assert!(
+        ["linux/s390x", "linux/amd64", "linux/arm64"]
+            .iter()
+            .all(|name| line.to_string().contains(name)),
+        "{line}"
+    );
 }
 
 /// A registry with only these manifests.
 fn serving(manifests: Vec<String>) -> String {
     let address = answering(move |request, stream| {
-        let found = manifests.iter().find(|manifest| request.contains(&Digest::sha256(manifest.as_bytes()).hex()));
+        let found = manifests
+            .iter()
+            .find(|manifest| request.contains(&Digest::sha256(manifest.as_bytes()).hex()));
         let (status, body) = found.map_or(("404 Not Found", ""), |manifest| ("200 OK", manifest));
         let length = body.len();
         let kind = if body.contains(OCI_INDEX) { OCI_INDEX } else { OCI_MANIFEST };

@@ -14,15 +14,22 @@ fn metrics_require_the_secret() {
     let sandbox = Sandbox::new();
     let hook = Hook::serve(&sandbox, &["--allow=127.0.0.1:1", "--metrics-listen=127.0.0.1:0"]);
     let get = |address: &str, path: &str, header: &str| {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{header}\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{header}\r\n");
         exchange(address, request.as_bytes())
     };
     let bearer = format!("Authorization: Bearer {SECRET}\r\n");
     let (status, text) = get(&hook.address(), "/metrics", "");
     assert!(status == 401 && !text.contains("ociseek_hook"), "{text}");
-    assert_eq!(get(&hook.address(), "/metrics", "Authorization: Bearer wrong-wrong-wrong\r\n").0, 401);
+    assert_eq!(
+        get(&hook.address(), "/metrics", "Authorization: Bearer wrong-wrong-wrong\r\n").0,
+        401
+    );
     let (status, text) = get(&hook.address(), "/metrics", &bearer);
-    assert!(status == 200 && text.contains("ociseek_hook_requests_total{code=\"401\"} 2"), "{text}");
+    assert!(
+        status == 200 && text.contains("ociseek_hook_requests_total{code=\"401\"} 2"),
+        "{text}"
+    );
     assert_eq!((hook.get("/healthz").0, hook.get("/readyz").0), (200, 200));
 
     let own = hook.events("listening")[0]["metrics"].as_str().unwrap().to_owned();
@@ -38,22 +45,34 @@ fn a_web_page_cannot_send_notifications_to_a_service_without_a_secret() {
     let args = ["hook", "serve", "--listen=127.0.0.1:0", "--allow=127.0.0.1:1"];
     let hook = Hook::spawn(&mut sandbox.command(&args));
     let body = json!({"image": "127.0.0.1:1/a:v1"}).to_string();
-    for header in [("Origin", "https://evil.example"), ("Origin", "null"), ("Sec-Fetch-Site", "cross-site")] {
+    for header in
+        [("Origin", "https://evil.example"), ("Origin", "null"), ("Sec-Fetch-Site", "cross-site")]
+    {
         let headers = [("Content-Type", "text/plain"), header];
         let (status, text) = post(&hook.address(), "/", &headers, body.as_bytes());
-        assert!(status == 403 && text.contains("requests from web pages are refused"), "{header:?} {text}");
+        assert!(
+            status == 403 && text.contains("requests from web pages are refused"),
+            "{header:?} {text}"
+        );
     }
     assert!(hook.events("accepted").is_empty());
-    assert_eq!(post(&hook.address(), "/", &[("Content-Type", "text/plain")], body.as_bytes()).0, 202);
+    assert_eq!(
+        post(&hook.address(), "/", &[("Content-Type", "text/plain")], body.as_bytes()).0,
+        202
+    );
 }
 
 #[test]
 fn the_service_does_not_start_without_a_secret() {
     let sandbox = Sandbox::new();
-    let started = |args: &[&str]| sandbox.run(&[&["hook", "serve", "--allow=r.example"], args].concat());
+    let started =
+        |args: &[&str]| sandbox.run(&[&["hook", "serve", "--allow=r.example"], args].concat());
     let text = started(&["--listen=0.0.0.0:0"]);
     assert!(text.contains("without a secret, anyone who can reach 0.0.0.0:0"), "{text}");
-    assert!(text.contains("hint: use --secret-file") && text.ends_with("--- status 1 ---"), "{text}");
+    assert!(
+        text.contains("hint: use --secret-file") && text.ends_with("--- status 1 ---"),
+        "{text}"
+    );
     let file = sandbox.path("secret");
     std::fs::write(&file, SECRET).unwrap();
     for (mode, want) in [
@@ -70,11 +89,17 @@ fn the_service_does_not_start_without_a_secret() {
     for mode in [0o600, 0o400, 0o640, 0o440] {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
         let text = started(&["--secret-file=secret"]);
-        assert!(text.contains("a secret is too short: 5 of at least 16 characters"), "{mode:o}: {text}");
+        assert!(
+            text.contains("a secret is too short: 5 of at least 16 characters"),
+            "{mode:o}: {text}"
+        );
     }
     assert!(started(&["--allow=http://x"]).ends_with("--- status 2 ---"));
     let text = sandbox.run(&["hook", "serve"]);
-    assert!(text.contains("--allow") && text.ends_with("--- status 2 ---"), "nothing is allowed by itself: {text}");
+    assert!(
+        text.contains("--allow") && text.ends_with("--- status 2 ---"),
+        "nothing is allowed by itself: {text}"
+    );
 }
 
 /// In the folder of a container runtime, everyone in the container may read a secret, and nobody

@@ -27,10 +27,16 @@ fn nothing_is_lost(signal: Signal, drain: &str, all_before_the_end: bool) {
     first.child.signal(signal);
     let status = first.end();
     assert_eq!(status.success(), signal == Signal::TERM, "{status}");
-    assert_eq!(first.indexed() == images.len(), all_before_the_end, "{} were done", first.indexed());
+    assert_eq!(
+        first.indexed() == images.len(),
+        all_before_the_end,
+        "{} were done",
+        first.indexed()
+    );
     let second = Hook::serve(&sandbox, &args);
     second.until("the rest is indexed", |hook| {
-        let done = hook.events("job").into_iter().map(|line| line["image"].as_str().unwrap().to_owned());
+        let done =
+            hook.events("job").into_iter().map(|line| line["image"].as_str().unwrap().to_owned());
         let all: BTreeSet<_> = indexed_images(&[&first]).into_iter().chain(done).collect();
         all.len() == images.len()
     });
@@ -64,7 +70,9 @@ fn a_journal_belongs_to_one_service() {
     // A process that was killed holds nothing.
     first.child.signal(Signal::KILL);
     let second = Hook::serve(&sandbox, &args);
-    second.until("it listens", |hook| hook.events("listening").first().is_some_and(|line| line["queued"] == 0));
+    second.until("it listens", |hook| {
+        hook.events("listening").first().is_some_and(|line| line["queued"] == 0)
+    });
 }
 
 #[test]
@@ -89,11 +97,19 @@ fn restarts_give_a_failing_job_no_more_tries() {
     let sandbox = Sandbox::new();
     let host = format!("127.0.0.1:{}", free_port());
     let allow = format!("--allow={host}");
-    let serve = || Hook::serve(&sandbox, &[&allow, "--journal=journal", "--retry-wait=3600", "--drain-timeout=50"]);
+    let serve = || {
+        Hook::serve(
+            &sandbox,
+            &[&allow, "--journal=journal", "--retry-wait=3600", "--drain-timeout=50"],
+        )
+    };
     for tries in 1..=2 {
         let mut hook = serve();
         if tries == 1 {
-            assert_eq!(hook.post(&pushed("1", &host, "app", &Digest::sha256(b"never pushed"))).0, 202);
+            assert_eq!(
+                hook.post(&pushed("1", &host, "app", &Digest::sha256(b"never pushed"))).0,
+                202
+            );
         }
         hook.until("its try has failed", |hook| {
             hook.events("retry").first().is_some_and(|line| line["tries"] == tries)
@@ -103,5 +119,7 @@ fn restarts_give_a_failing_job_no_more_tries() {
         assert!(hook.events("dead-letter").is_empty());
     }
     let last = serve();
-    last.until("it is given up", |hook| hook.events("dead-letter").first().is_some_and(|line| line["tries"] == 3));
+    last.until("it is given up", |hook| {
+        hook.events("dead-letter").first().is_some_and(|line| line["tries"] == 3)
+    });
 }

@@ -7,7 +7,9 @@ use ociseek::digest::Digest;
 use serde_json::{Value, json};
 
 use super::push;
-use crate::support::sandbox::{Layout, OCI_INDEX, OCI_MANIFEST, Sandbox, enabled, index, small_image, two_platforms};
+use crate::support::sandbox::{
+    Layout, OCI_INDEX, OCI_MANIFEST, Sandbox, enabled, index, small_image, two_platforms,
+};
 use crate::support::servers::Server;
 
 /// The manifest with number `place` in the report on `image`, after a run that must end with
@@ -51,13 +53,15 @@ fn follow(sandbox: &Sandbox, diagnosis: &Value, code: &str) {
     let next = all.iter().find(|f| f["code"] == code).unwrap()["next"].as_str().unwrap();
     let words: Vec<&str> = next.split(' ').collect();
     assert_eq!(words[..2], ["ociseek", "index"], "{next}");
-    let text = sandbox.run(&[&["index", "--no-cache", "--min-layer-size=1KiB"], &words[2..]].concat());
+    let text =
+        sandbox.run(&[&["index", "--no-cache", "--min-layer-size=1KiB"], &words[2..]].concat());
     assert!(text.ends_with("--- status 0 ---"), "{text}");
 }
 
 fn request(server: &Server, head: &str) {
     let mut stream = TcpStream::connect(&server.host).unwrap();
-    write!(stream, "{head} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", server.host).unwrap();
+    write!(stream, "{head} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", server.host)
+        .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 2"), "{head}: {answer}");
@@ -73,8 +77,10 @@ fn registries() -> impl Iterator<Item = Server> {
     [olareg, Server::distribution("127.0.0.1:0", |_| String::new())].into_iter().flatten()
 }
 
-const NONE: [&str; 7] = ["no-index", "no-index", "reads-no-index", "no-index", "zstd", "zstd", "not-in-ecr"];
-const V1: [&str; 7] = ["other-version-only", "v1", "reads-no-index", "v1", "zstd", "zstd", "not-in-ecr"];
+const NONE: [&str; 7] =
+    ["no-index", "no-index", "reads-no-index", "no-index", "zstd", "zstd", "not-in-ecr"];
+const V1: [&str; 7] =
+    ["other-version-only", "v1", "reads-no-index", "v1", "zstd", "zstd", "not-in-ecr"];
 
 #[test]
 fn doctor_finds_missing_and_damaged_indexes_and_its_advice_helps() {
@@ -84,15 +90,24 @@ fn doctor_finds_missing_and_damaged_indexes_and_its_advice_helps() {
         let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
         let none = diagnosis(&sandbox, 3, 0, &image);
         assert_eq!(verdicts(&none), NONE);
-        assert_eq!((problems(&none), notes(&none)), (vec!["no-index"], vec!["zstd", "small-image"]));
+        assert_eq!(
+            (problems(&none), notes(&none)),
+            (vec!["no-index"], vec!["zstd", "small-image"])
+        );
         // Layers this small are not worth an index, so none is suggested.
-        assert!(none["findings"][0]["text"].as_str().unwrap().contains("smaller than 10 MiB"), "{none}");
+        assert!(
+            none["findings"][0]["text"].as_str().unwrap().contains("smaller than 10 MiB"),
+            "{none}"
+        );
         assert!(none["findings"][0]["next"].is_null(), "{none}");
         sandbox.run(&["index", "--no-cache", "--min-layer-size=1KiB", &image]);
 
         let ours = diagnosis(&sandbox, 0, 0, &image);
         assert_eq!(verdicts(&ours), V1);
-        assert_eq!((problems(&ours), notes(&ours)), (vec![], vec!["only-version-1", "zstd", "small-image"]));
+        assert_eq!(
+            (problems(&ours), notes(&ours)),
+            (vec![], vec!["only-version-1", "zstd", "small-image"])
+        );
         let enabled = &ours["consumers"][1];
         let coverage = &enabled["coverage"];
         assert_eq!(
@@ -119,12 +134,23 @@ fn doctor_finds_two_indexes_and_an_incomplete_one() {
         let sandbox = Sandbox::new();
         small_image(&sandbox.path("img"));
         let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
-        let sparse = ["index", "--build-tool-identifier=test", "--no-cache", "--min-layer-size=100KiB", &image];
+        let sparse = [
+            "index",
+            "--build-tool-identifier=test",
+            "--no-cache",
+            "--min-layer-size=100KiB",
+            &image,
+        ];
         sandbox.run(&sparse);
         let sparse = diagnosis(&sandbox, 0, 0, &image);
         assert_eq!(notes(&sparse).iter().filter(|code| **code == "too-small").count(), 2);
         assert_eq!(sparse["consumers"][1]["coverage"]["layers"], 1);
-        let small = sparse["findings"].as_array().unwrap().iter().find(|f| f["code"] == "too-small").unwrap();
+        let small = sparse["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|f| f["code"] == "too-small")
+            .unwrap();
         assert!(small["next"].is_null(), "{small}");
         assert!(notes(&sparse).contains(&"foreign-index"), "the tool is called test");
 
@@ -147,11 +173,17 @@ fn doctor_judges_each_platform() {
         let amd64 = diagnosis(&sandbox, 0, 0, &image);
         let arm64 = diagnosis(&sandbox, 0, 1, &image);
         assert_eq!((problems(&amd64), problems(&arm64)), (vec![], vec!["no-index"]));
-        assert_eq!(sandbox.command(&["doctor", "--platform=linux/arm64", &image]).status().unwrap().code(), Some(3));
+        assert_eq!(
+            sandbox.command(&["doctor", "--platform=linux/arm64", &image]).status().unwrap().code(),
+            Some(3)
+        );
         sandbox.run(&index(&["--platform=linux/arm64", &image]));
         assert_eq!(problems(&diagnosis(&sandbox, 0, 1, &image)), Vec::<&str>::new());
         let text = sandbox.run(&["doctor", "--platform=linux/s390x", &image]);
-        assert!(text.contains("it has linux/amd64, linux/arm64") && text.ends_with("--- status 1 ---"), "{text}");
+        assert!(
+            text.contains("it has linux/amd64, linux/arm64") && text.ends_with("--- status 1 ---"),
+            "{text}"
+        );
     }
 }
 
@@ -164,7 +196,9 @@ fn doctor_finds_an_index_attached_to_the_image_index() {
     let report = sandbox.json(0, &index(&["--format=json", "oci:img"]));
     let root = &report["images"][0]["digest"];
     let manifest = &report["images"][0]["manifests"][0];
-    let blob = |digest: &str| std::fs::read(sandbox.path("img/blobs/sha256").join(&digest["sha256:".len()..])).unwrap();
+    let blob = |digest: &str| {
+        std::fs::read(sandbox.path("img/blobs/sha256").join(&digest["sha256:".len()..])).unwrap()
+    };
     sandbox.run(&index(&[&image]));
     // The same ztocs with the image index as their subject, without the index of the manifest.
     let list = blob(root.as_str().unwrap());
@@ -176,7 +210,10 @@ fn doctor_finds_an_index_attached_to_the_image_index() {
     let digest = Digest::sha256(wrong.as_bytes()).to_string();
     server.put_manifest("a/b", &digest, OCI_MANIFEST, wrong.as_bytes());
     for manifest in report["images"][0]["manifests"].as_array().unwrap() {
-        request(&server, &format!("DELETE /v2/a/b/manifests/{}", manifest["index"]["digest"].as_str().unwrap()));
+        request(
+            &server,
+            &format!("DELETE /v2/a/b/manifests/{}", manifest["index"]["digest"].as_str().unwrap()),
+        );
     }
     let found = diagnosis(&sandbox, 3, 0, &image);
     assert_eq!(problems(&found), ["no-index", "on-image-index"]);
@@ -201,10 +238,14 @@ fn doctor_judges_soci_enabled_images() {
 
     // Copied without the other entries of its image index, so the manifest names a missing index.
     let manifest = found["manifest"]["digest"].as_str().unwrap();
-    let bytes = std::fs::read(sandbox.path("enabled/blobs/sha256").join(&manifest["sha256:".len()..])).unwrap();
+    let bytes =
+        std::fs::read(sandbox.path("enabled/blobs/sha256").join(&manifest["sha256:".len()..]))
+            .unwrap();
     let mut alone = Layout::new(&sandbox.path("alone"));
-    for file in std::fs::read_dir(sandbox.path("enabled/blobs/sha256")).unwrap().map(Result::unwrap) {
-        std::fs::copy(file.path(), sandbox.path("alone/blobs/sha256").join(file.file_name())).unwrap();
+    for file in std::fs::read_dir(sandbox.path("enabled/blobs/sha256")).unwrap().map(Result::unwrap)
+    {
+        std::fs::copy(file.path(), sandbox.path("alone/blobs/sha256").join(file.file_name()))
+            .unwrap();
     }
     let descriptor = alone.blob(OCI_MANIFEST, &bytes);
     alone.tag(descriptor, "v1");
@@ -222,9 +263,15 @@ fn doctor_finds_damaged_parts_of_images_and_ztocs() {
     small_image(&sandbox.path("img"));
     sandbox.run(&index(&["oci:img"]));
     let found = first_index(&sandbox, "oci:img");
-    let blob = |digest: &Value| sandbox.path("img/blobs/sha256").join(&digest.as_str().unwrap()["sha256:".len()..]);
+    let blob = |digest: &Value| {
+        sandbox.path("img/blobs/sha256").join(&digest.as_str().unwrap()["sha256:".len()..])
+    };
     // Damaged or another layer's: consumers that find it do not use the index.
-    let good = found["ztocs"].as_array().unwrap().iter().map(|ztoc| std::fs::read(blob(&ztoc["digest"])).unwrap());
+    let good = found["ztocs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|ztoc| std::fs::read(blob(&ztoc["digest"])).unwrap());
     let good: Vec<Vec<u8>> = good.collect();
     std::fs::write(blob(&found["ztocs"][0]["digest"]), vec![b'x'; good[0].len()]).unwrap();
     let damaged = diagnosis(&sandbox, 3, 0, "oci:img");
@@ -246,7 +293,8 @@ fn doctor_finds_damaged_parts_of_images_and_ztocs() {
     let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:two"]);
     for manifest in inspected["manifests"].as_array().unwrap() {
         let blob = |digest: &str| sandbox.path("two/blobs/sha256").join(&digest["sha256:".len()..]);
-        let manifest = std::fs::read(blob(manifest["manifest"]["digest"].as_str().unwrap())).unwrap();
+        let manifest =
+            std::fs::read(blob(manifest["manifest"]["digest"].as_str().unwrap())).unwrap();
         let manifest: Value = serde_json::from_slice(&manifest).unwrap();
         let _ = std::fs::remove_file(blob(manifest["config"]["digest"].as_str().unwrap()));
     }
@@ -260,17 +308,23 @@ fn doctor_finds_the_ztoc_of_another_layer() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let report = sandbox.json(0, &index(&["--format=json", "oci:img"]));
-    let blob = |digest: &str| std::fs::read(sandbox.path("img/blobs/sha256").join(&digest["sha256:".len()..])).unwrap();
+    let blob = |digest: &str| {
+        std::fs::read(sandbox.path("img/blobs/sha256").join(&digest["sha256:".len()..])).unwrap()
+    };
     let manifest = &report["images"][0]["manifests"][0];
     let v1 = String::from_utf8(blob(manifest["index"]["digest"].as_str().unwrap())).unwrap();
     // The same index with the ztocs of two layers swapped.
-    let layers: Vec<&str> =
-        manifest["layers"].as_array().unwrap()[..2].iter().map(|l| l["digest"].as_str().unwrap()).collect();
-    let swapped = v1.replace(layers[0], "FIRST").replace(layers[1], layers[0]).replace("FIRST", layers[1]);
+    let layers: Vec<&str> = manifest["layers"].as_array().unwrap()[..2]
+        .iter()
+        .map(|l| l["digest"].as_str().unwrap())
+        .collect();
+    let swapped =
+        v1.replace(layers[0], "FIRST").replace(layers[1], layers[0]).replace("FIRST", layers[1]);
     let mut other = Layout::new(&sandbox.path("other"));
     for file in std::fs::read_dir(sandbox.path("img/blobs/sha256")).unwrap().map(Result::unwrap) {
         if file.file_name() != manifest["index"]["digest"].as_str().unwrap()["sha256:".len()..] {
-            std::fs::copy(file.path(), sandbox.path("other/blobs/sha256").join(file.file_name())).unwrap();
+            std::fs::copy(file.path(), sandbox.path("other/blobs/sha256").join(file.file_name()))
+                .unwrap();
         }
     }
     let image = other.blob(OCI_MANIFEST, &blob(manifest["manifest"]["digest"].as_str().unwrap()));
@@ -279,20 +333,33 @@ fn doctor_finds_the_ztoc_of_another_layer() {
     index["artifactType"] = "application/vnd.amazon.soci.index.v1+json".into();
     other.tag(index, "index");
     let found = diagnosis(&sandbox, 3, 0, "oci:other:v1");
-    let broken = found["findings"].as_array().unwrap().iter().filter(|finding| finding["code"] == "broken-ztoc");
+    let broken = found["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|finding| finding["code"] == "broken-ztoc");
     let told: Vec<&str> = broken.map(|finding| finding["text"].as_str().unwrap()).collect();
-    assert!(told.len() == 2 && told.iter().all(|text| text.contains("it is for a layer of")), "{found}");
+    assert!(
+        told.len() == 2 && told.iter().all(|text| text.contains("it is for a layer of")),
+        "{found}"
+    );
 }
 
 #[test]
 fn doctor_explains_when_no_index_helps() {
     let sandbox = Sandbox::new();
     let mut layout = Layout::new(&sandbox.path("zst"));
-    let layers = [layout.blob("application/vnd.oci.image.layer.v1.tar+zstd", b"\x28\xb5\x2f\xfd, which nobody reads")];
+    let layers = [layout.blob(
+        "application/vnd.oci.image.layer.v1.tar+zstd",
+        b"\x28\xb5\x2f\xfd, which nobody reads",
+    )];
     let image = layout.image("amd64", &layers);
     layout.tag(image, "v1");
     let found = diagnosis(&sandbox, 3, 0, "oci:zst");
-    assert!(found["findings"][0]["text"].as_str().unwrap().ends_with("can be indexed: 1 zstd"), "{found}");
+    assert!(
+        found["findings"][0]["text"].as_str().unwrap().ends_with("can be indexed: 1 zstd"),
+        "{found}"
+    );
     assert!(found["findings"][0]["next"].is_null(), "{found}");
     assert!(found["findings"][1]["next"].as_str().unwrap().contains("gzip"), "{found}");
 
@@ -304,7 +371,8 @@ fn doctor_explains_when_no_index_helps() {
     layout.tag(image, "v1");
     let found = diagnosis(&sandbox, 3, 0, "oci:big");
     let next = |code: &str| {
-        let finding = found["findings"].as_array().unwrap().iter().find(|f| f["code"] == code).unwrap();
+        let finding =
+            found["findings"].as_array().unwrap().iter().find(|f| f["code"] == code).unwrap();
         finding["next"].clone()
     };
     assert_eq!(next("no-index"), "ociseek convert oci:big oci:big:soci");
@@ -314,7 +382,9 @@ fn doctor_explains_when_no_index_helps() {
 /// What it says of the commands that read fine indexes.
 fn by_fine(sandbox: &Sandbox, image: &str) -> Option<String> {
     let text = sandbox.run(&["doctor", image]);
-    text.lines().find(|line| line.starts_with("  ociseek snapshotter, store, mount, bundle ")).map(str::to_owned)
+    text.lines()
+        .find(|line| line.starts_with("  ociseek snapshotter, store, mount, bundle "))
+        .map(str::to_owned)
 }
 
 #[test]
@@ -325,9 +395,15 @@ fn doctor_judges_fine_indexes() {
     sandbox.json(0, &index(&["--format=json", "--fine-only", "oci:img"]));
     // It is nothing to the consumers of SOCI indexes, but ociseek itself starts the image lazily.
     let only = diagnosis(&sandbox, 0, 0, "oci:img");
-    assert!(only["consumers"].as_array().unwrap().iter().all(|consumer| consumer["lazy"] == false), "{only}");
+    assert!(
+        only["consumers"].as_array().unwrap().iter().all(|consumer| consumer["lazy"] == false),
+        "{only}"
+    );
     assert!(notes(&only).contains(&"no-index"), "{only}");
-    assert_eq!((problems(&only), only["fine"][0]["chosen"].clone()), (Vec::<&str>::new(), true.into()));
+    assert_eq!(
+        (problems(&only), only["fine"][0]["chosen"].clone()),
+        (Vec::<&str>::new(), true.into())
+    );
     let report = sandbox.json(0, &index(&["--format=json", "--fine", "oci:img"]));
     let found = diagnosis(&sandbox, 0, 0, "oci:img");
     assert_eq!(problems(&found), Vec::<&str>::new());
@@ -338,18 +414,26 @@ fn doctor_judges_fine_indexes() {
     assert_eq!(layers, 3);
     let line = by_fine(&sandbox, "oci:img").unwrap();
     let digest = fine["digest"].as_str().unwrap();
-    assert!(line.contains(&format!("lazy   fine index {}: 3 of 4 layers", &digest[7..19])), "{line}");
+    assert!(
+        line.contains(&format!("lazy   fine index {}: 3 of 4 layers", &digest[7..19])),
+        "{line}"
+    );
 
     // With a recorded start.
     let read = json!({"ms": 1, "path": "dir1/file1", "layer": digest, "offset": 0, "size": 9, "spans": [0]});
     std::fs::write(sandbox.path("start.jsonl"), format!("{read}\n")).unwrap();
-    let report = sandbox.json(0, &index(&["--format=json", "--fine-only", "--profile=start.jsonl", "oci:img"]));
+    let report = sandbox
+        .json(0, &index(&["--format=json", "--fine-only", "--profile=start.jsonl", "oci:img"]));
     assert!(!notes(&diagnosis(&sandbox, 0, 0, "oci:img")).contains(&"no-recorded-start"));
-    assert!(by_fine(&sandbox, "oci:img").unwrap().ends_with(" fetched first, with its recorded start"));
+    assert!(
+        by_fine(&sandbox, "oci:img").unwrap().ends_with(" fetched first, with its recorded start")
+    );
 
     // A document that is damaged, and one that is gone: the layer is read without it.
     let made = &report["images"][0]["manifests"][0]["fine"];
-    let blob = |digest: &Value| sandbox.path("img/blobs/sha256").join(&digest.as_str().unwrap()["sha256:".len()..]);
+    let blob = |digest: &Value| {
+        sandbox.path("img/blobs/sha256").join(&digest.as_str().unwrap()["sha256:".len()..])
+    };
     let document = blob(&made["documents"][0]["digest"]);
     let good = std::fs::read(&document).unwrap();
     std::fs::write(&document, vec![b'x'; good.len()]).unwrap();
@@ -366,9 +450,11 @@ fn doctor_judges_fine_indexes() {
     let broken = broken.replacen("head-size\":\"", "head-size\":\"0", 1);
     let mut other = Layout::new(&sandbox.path("other"));
     for file in std::fs::read_dir(sandbox.path("img/blobs/sha256")).unwrap().map(Result::unwrap) {
-        std::fs::copy(file.path(), sandbox.path("other/blobs/sha256").join(file.file_name())).unwrap();
+        std::fs::copy(file.path(), sandbox.path("other/blobs/sha256").join(file.file_name()))
+            .unwrap();
     }
-    let image = other.blob(OCI_MANIFEST, &std::fs::read(blob(&found["manifest"]["digest"])).unwrap());
+    let image =
+        other.blob(OCI_MANIFEST, &std::fs::read(blob(&found["manifest"]["digest"])).unwrap());
     other.tag(image, "v1");
     let mut index = other.blob(OCI_MANIFEST, broken.as_bytes());
     index["artifactType"] = "application/vnd.ociseek.fine.v1+json".into();

@@ -37,14 +37,20 @@ const ECR: &str = "123456789012.dkr.ecr.eu-west-1.amazonaws.com";
 
 #[test]
 fn an_expired_ecr_password_gets_a_hint() {
-    let login =
-        format!("aws ecr get-login-password --region eu-west-1 | docker login --username AWS --password-stdin {ECR}");
-    let unauthorized = answering(&["HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"]);
-    let expired = answering(&["HTTP/1.1 403 Forbidden\r\nContent-Length: 103\r\nConnection: close\r\n\r\n\
+    let login = format!(
+        "aws ecr get-login-password --region eu-west-1 | docker login --username AWS --password-stdin {ECR}"
+    );
+    let unauthorized =
+        answering(&["HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"]);
+    let expired =
+        answering(&["HTTP/1.1 403 Forbidden\r\nContent-Length: 103\r\nConnection: close\r\n\r\n\
          {\"errors\":[{\"code\":\"DENIED\",\
          \"message\":\"Your authorization token has expired. Reauthenticate and try a\"}]}"]);
     for (proxy, want) in [
-        (unauthorized, format!("hint: 401 from {ECR}: run {login}, or use --creds USER:PASSWORD\n")),
+        (
+            unauthorized,
+            format!("hint: 401 from {ECR}: run {login}, or use --creds USER:PASSWORD\n"),
+        ),
         (expired, format!("hint: 403 from {ECR}: ECR passwords expire after 12 hours: {login}\n")),
     ] {
         let sandbox = Sandbox::new();
@@ -60,16 +66,26 @@ fn wrong_use_of_tls_gets_a_hint() {
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(&["index", "registry.invalid/a/b:v1"]);
     let text = shown(command.env("HTTPS_PROXY", format!("http://{proxy}")));
-    assert!(text.contains("hint: registry.invalid seems to speak plain HTTP: use --plain-http\n"), "{text}");
+    assert!(
+        text.contains("hint: registry.invalid seems to speak plain HTTP: use --plain-http\n"),
+        "{text}"
+    );
 
     let Some(server) = Server::distribution_with_tls() else { return };
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
     let text = sandbox.run(&index(&[&image]));
-    let hint = format!("hint: {} seems to speak TLS: use --plain-http=false, and --ca-file FILE", server.host);
+    let hint = format!(
+        "hint: {} seems to speak TLS: use --plain-http=false, and --ca-file FILE",
+        server.host
+    );
     assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
-    let text = sandbox.run(&index(&["--ca-file", server.dir.path().join("ca.pem").to_str().unwrap(), &image]));
+    let text = sandbox.run(&index(&[
+        "--ca-file",
+        server.dir.path().join("ca.pem").to_str().unwrap(),
+        &image,
+    ]));
     assert!(text.ends_with("--- status 0 ---"), "{text}");
 }
 
@@ -80,10 +96,15 @@ fn a_list_of_platforms_gets_a_hint_for_single_platform_commands() {
     let variable = ("OCISEEK_PLATFORM", "linux/amd64,linux/arm64");
     for command in [&["ls", "oci:img"][..], &["cat", "oci:img", "/x"]] {
         let text = shown(sandbox.command(command).env(variable.0, variable.1));
-        assert!(text.contains("several platforms, but this command takes one: use --platform"), "{text}");
+        assert!(
+            text.contains("several platforms, but this command takes one: use --platform"),
+            "{text}"
+        );
         assert!(text.ends_with("--- status 2 ---"), "{text}");
     }
-    let text = shown(sandbox.command(&["ls", "--platform=linux/amd64", "oci:img"]).env(variable.0, variable.1));
+    let text = shown(
+        sandbox.command(&["ls", "--platform=linux/amd64", "oci:img"]).env(variable.0, variable.1),
+    );
     assert!(!text.ends_with("--- status 2 ---"), "{text}");
 }
 
@@ -101,9 +122,15 @@ fn verify_quick_reports_what_it_skips() {
     layout.tag(image, "v1");
     sandbox.run(&["index", "--no-cache", "--span-size=128MiB", "oci:img"]);
     let text = sandbox.run(&["verify", "--quick", "oci:img"]);
-    assert!(text.contains("note: 1 span was not read: --quick skips spans larger than 64.0 MiB"), "{text}");
+    assert!(
+        text.contains("note: 1 span was not read: --quick skips spans larger than 64.0 MiB"),
+        "{text}"
+    );
     // The config of these images has no diff IDs, which verification reports.
-    assert!(text.contains("ok (1 of 1 layer, 0 of 1 span") && text.ends_with("--- status 3 ---"), "{text}");
+    assert!(
+        text.contains("ok (1 of 1 layer, 0 of 1 span") && text.ends_with("--- status 3 ---"),
+        "{text}"
+    );
     let report = sandbox.json(3, &["verify", "--quick", "--format=json", "oci:img"]);
     assert_eq!(report["manifests"][0]["indexes"][0]["layers"][0]["spans_too_large"], 1, "{report}");
     let text = sandbox.run(&["verify", "oci:img"]);
@@ -119,7 +146,9 @@ async fn an_open_upload_is_cancelled_at_a_signal() {
                 return None;
             }
             let begun = Instant::now();
-            while truth.saw("DELETE", "/blobs/uploads/").is_empty() && begun.elapsed() < Duration::from_secs(20) {
+            while truth.saw("DELETE", "/blobs/uploads/").is_empty()
+                && begun.elapsed() < Duration::from_secs(20)
+            {
                 std::thread::sleep(Duration::from_millis(10));
             }
             None
@@ -127,8 +156,11 @@ async fn an_open_upload_is_cancelled_at_a_signal() {
         .await;
         registry.add_image("v1", &tar(1, 4, 50_000));
         let sandbox = Sandbox::new();
-        let mut command = sandbox.command_that_hangs_up(&index(&[&format!("{}/a/b:v1", registry.host())]));
-        let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
+        let mut command =
+            sandbox.command_that_hangs_up(&index(&[&format!("{}/a/b:v1", registry.host())]));
+        let mut child = ChildProcess::spawn(
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()),
+        );
         let begun = Instant::now();
         while registry.saw("PUT", "/blobs/uploads/").is_empty() {
             assert!(begun.elapsed() < Duration::from_secs(20) && child.ended().is_none());
@@ -139,7 +171,12 @@ async fn an_open_upload_is_cancelled_at_a_signal() {
         assert_eq!(ended.code(), Some(status));
         assert_eq!(std::io::read_to_string(child.stderr()).unwrap(), "error: interrupted\n");
         let cancelled = registry.saw("DELETE", "/blobs/uploads/");
-        assert_eq!(cancelled.len(), 1, "{:?}", registry.requests().iter().map(|s| &s.path).collect::<Vec<_>>());
+        assert_eq!(
+            cancelled.len(),
+            1,
+            "{:?}",
+            registry.requests().iter().map(|s| &s.path).collect::<Vec<_>>()
+        );
         assert!(registry.saw("PUT", "/manifests/").is_empty());
     }
 }

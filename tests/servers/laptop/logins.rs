@@ -44,11 +44,17 @@ fn logins_of_docker_and_podman_are_used() {
     // docker's file, written by go-containerregistry with docker's own library.
     let login = |program: &Path, variable: &str, value: &str, arguments: &[&str]| {
         let mut command = Command::new(program);
-        let output = command.args(arguments).env(variable, value).env("HOME", dir("none")).output().unwrap();
+        let output =
+            command.args(arguments).env(variable, value).env("HOME", dir("none")).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
     std::fs::create_dir(sandbox.path("docker")).unwrap();
-    login(&crane, "DOCKER_CONFIG", &dir("docker"), &["auth", "login", &server.host, "-u", "u", "-p", "s3cret"]);
+    login(
+        &crane,
+        "DOCKER_CONFIG",
+        &dir("docker"),
+        &["auth", "login", &server.host, "-u", "u", "-p", "s3cret"],
+    );
     assert!(sandbox.path("docker/config.json").exists());
     let text = indexed(&sandbox, &image, &[("DOCKER_CONFIG", &dir("docker"))]);
     assert!(text.ends_with("--- status 0 ---"), "{text}");
@@ -56,12 +62,16 @@ fn logins_of_docker_and_podman_are_used() {
     // podman's file, in each of its places.
     let arguments = ["login", "--tls-verify=false", "-u", "u", "-p", "s3cret", &server.host];
     std::fs::create_dir(sandbox.path("run")).unwrap();
-    for (variable, value) in [("XDG_RUNTIME_DIR", dir("run")), ("REGISTRY_AUTH_FILE", dir("auth.json"))] {
+    for (variable, value) in
+        [("XDG_RUNTIME_DIR", dir("run")), ("REGISTRY_AUTH_FILE", dir("auth.json"))]
+    {
         login(&skopeo, variable, &value, &arguments);
         let text = indexed(&sandbox, &image, &[(variable, &value)]);
         assert!(text.ends_with("--- status 0 ---"), "{variable}: {text}");
     }
-    assert!(sandbox.path("run/containers/auth.json").exists() && sandbox.path("auth.json").exists());
+    assert!(
+        sandbox.path("run/containers/auth.json").exists() && sandbox.path("auth.json").exists()
+    );
 
     // Docker's file only has another registry, so podman's is used.
     let other = json!({"auths": {"elsewhere.invalid": {"auth": "dTpw"}}}).to_string();
@@ -72,18 +82,24 @@ fn logins_of_docker_and_podman_are_used() {
     // A file that a variable names should exist. The others are still used.
     let named = [("REGISTRY_AUTH_FILE", &*dir("no.json")), ("XDG_RUNTIME_DIR", &dir("run"))];
     let text = indexed(&sandbox, &image, &named);
-    let warning = format!("warning: $REGISTRY_AUTH_FILE names {}, which does not exist\n", dir("no.json"));
+    let warning =
+        format!("warning: $REGISTRY_AUTH_FILE names {}, which does not exist\n", dir("no.json"));
     assert!(text.matches(&warning).count() == 1 && text.ends_with("--- status 0 ---"), "{text}");
 
     // The variable used in CI systems.
     let file = std::fs::read_to_string(sandbox.path("auth.json")).unwrap();
-    assert!(indexed(&sandbox, &image, &[("DOCKER_AUTH_CONFIG", &file)]).ends_with("--- status 0 ---"));
+    assert!(
+        indexed(&sandbox, &image, &[("DOCKER_AUTH_CONFIG", &file)]).ends_with("--- status 0 ---")
+    );
 }
 
 #[test]
 fn logins_of_a_credential_helper_are_used() {
     let Some((server, sandbox, image)) = locked() else { return };
-    sandbox.script("docker-credential-ecr-login", r#"cat > "$0.asked"; echo '{"Username":"u","Secret":"s3cret"}'"#);
+    sandbox.script(
+        "docker-credential-ecr-login",
+        r#"cat > "$0.asked"; echo '{"Username":"u","Secret":"s3cret"}'"#,
+    );
     let config = json!({"credHelpers": {server.host.clone(): "ecr-login"}}).to_string();
     std::fs::write(sandbox.path("config.json"), config).unwrap();
     let dir = sandbox.dir.path().to_str().unwrap();
@@ -97,12 +113,16 @@ fn logins_of_a_credential_helper_are_used() {
     // A missing helper, and one that fails: with a hint, and without the helper's output.
     let text = indexed(&sandbox, &image, &[("DOCKER_CONFIG", dir)]);
     assert!(
-        text.contains("refers to docker-credential-ecr-login: install it") && text.ends_with("--- status 1 ---"),
+        text.contains("refers to docker-credential-ecr-login: install it")
+            && text.ends_with("--- status 1 ---"),
         "{text}"
     );
     sandbox.script("docker-credential-ecr-login", "echo hunter2; exit 3");
     let text = indexed(&sandbox, &image, &with_helper);
-    assert!(text.contains(&format!("hint: check its output: echo {} | docker-credential-ecr-login get", server.host)));
+    assert!(text.contains(&format!(
+        "hint: check its output: echo {} | docker-credential-ecr-login get",
+        server.host
+    )));
     assert!(!text.contains("hunter2"), "{text}");
 }
 
@@ -114,15 +134,21 @@ async fn logins_of_kubelets_credential_providers_are_used() {
     let config = json!({"kind": "CredentialProviderConfig", "providers": [entry]}).to_string();
     std::fs::write(sandbox.path("providers.json"), config).unwrap();
     let read = async || {
-        let providers = CredentialProviders::open(&sandbox.path("providers.json"), sandbox.dir.path()).unwrap();
-        let config = ClientConfig { credentials: CredentialSource::Node(providers), ..ClientConfig::default() };
+        let providers =
+            CredentialProviders::open(&sandbox.path("providers.json"), sandbox.dir.path()).unwrap();
+        let config = ClientConfig {
+            credentials: CredentialSource::Node(providers),
+            ..ClientConfig::default()
+        };
         let image: Reference = image.parse().unwrap();
-        let repository = Client::new(config).unwrap().repository(&image.registry, &image.repository).unwrap();
+        let repository =
+            Client::new(config).unwrap().repository(&image.registry, &image.repository).unwrap();
         repository.manifest(&Target::of(&image)).await
     };
     for (password, succeeds) in [("s3cret", true), ("wrong", false)] {
         let auth = json!({server.host.clone(): {"username": "u", "password": password}});
-        let answer = json!({"kind": "CredentialProviderResponse", "apiVersion": version, "auth": auth});
+        let answer =
+            json!({"kind": "CredentialProviderResponse", "apiVersion": version, "auth": auth});
         sandbox.script("cloud", &format!("cat >\"$0.asked\"; echo '{answer}'"));
         let found = read().await;
         assert_eq!(found.is_ok(), succeeds, "{:?}", found.err());

@@ -14,7 +14,13 @@ use crate::support::servers::{Server, run, tool};
 /// skopeo. Returns the name there.
 fn push(sandbox: &Sandbox, dir: &str, server: &Server, more: &[&str]) -> Option<String> {
     let skopeo = tool("skopeo")?;
-    let (from, to) = (format!("oci:{}:v1", sandbox.path(dir).display()), format!("docker://{}/a/b:v1", server.host));
-    run(&skopeo, &[&["copy", "--quiet", "--all", "--dest-tls-verify=false"], more, &[&from, &to]].concat());
+    let (from, to) = (
+        format!("oci:{}:v1", sandbox.path(dir).display()),
+        format!("docker://{}/a/b:v1", server.host),
+    );
+    run(
+        &skopeo,
+        &[&["copy", "--quiet", "--all", "--dest-tls-verify=false"], more, &[&from, &to]].concat(),
+    );
     Some(format!("{}/a/b:v1", server.host))
 }

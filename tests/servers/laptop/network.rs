@@ -15,7 +15,9 @@ async fn index_waits_for_a_registry_that_restarts_and_says_so() {
     let sandbox = Sandbox::new();
     let host = format!("127.0.0.1:{}", free_port());
     let mut command = sandbox.command(&index(&[&format!("{host}/a/b:v1")]));
-    let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
+    let mut child = ChildProcess::spawn(
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()),
+    );
     let mut stderr = child.stderr();
     let mut said = String::new();
     let waiting = format!("warning: cannot connect to {host} (");
@@ -29,8 +31,12 @@ async fn index_waits_for_a_registry_that_restarts_and_says_so() {
     });
     // Three tries would have ended by now.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let registry =
-        Faulty::at(&host, RegistrySettings { referrers: true, ..RegistrySettings::default() }, |_, _| None).await;
+    let registry = Faulty::at(
+        &host,
+        RegistrySettings { referrers: true, ..RegistrySettings::default() },
+        |_, _| None,
+    )
+    .await;
     registry.add_image("v1", &tar(1, 4, 50_000));
     let status = tokio::task::block_in_place(|| {
         stderr.read_to_string(&mut said).unwrap();
@@ -38,7 +44,10 @@ async fn index_waits_for_a_registry_that_restarts_and_says_so() {
     });
     assert_eq!(status.code(), Some(0), "{said}");
     assert_eq!(said.matches("cannot connect").count(), 1, "{said}");
-    assert!(said.contains("; trying again for 30 s\n") && said.contains("is reachable again\n"), "{said}");
+    assert!(
+        said.contains("; trying again for 30 s\n") && said.contains("is reachable again\n"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -47,7 +56,10 @@ fn retry_for_sets_how_long_to_wait_for_a_registry() {
     let host = format!("127.0.0.1:{}", free_port());
     let text = sandbox.run(&["inspect", "--retry-for=1s", &format!("{host}/a/b:v1")]);
     assert!(text.contains("; trying again for 1 s\n"), "{text}");
-    assert!(text.contains("error: ") && text.contains("cannot read the image: gave up after "), "{text}");
+    assert!(
+        text.contains("error: ") && text.contains("cannot read the image: gave up after "),
+        "{text}"
+    );
     let hint = format!("hint: check that {host} is right and reachable; to wait longer");
     assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
 }
@@ -81,7 +93,8 @@ fn credentials_for_one_registry_are_refused_for_several() {
 async fn a_rejected_login_is_reported_as_such() {
     let login = Some(("u".to_owned(), "p".to_owned()));
     let basic = RegistrySettings { basic: login.clone(), ..RegistrySettings::default() };
-    for settings in [basic, RegistrySettings { bearer: Some(login), ..RegistrySettings::default() }] {
+    for settings in [basic, RegistrySettings { bearer: Some(login), ..RegistrySettings::default() }]
+    {
         let registry = Faulty::honest(settings).await;
         registry.add_image("v1", &tar(1, 4, 50_000));
         let host = registry.host();
@@ -89,7 +102,8 @@ async fn a_rejected_login_is_reported_as_such() {
         let image = format!("{host}/a/b:v1");
         let run = |arguments: &[&str]| tokio::task::block_in_place(|| sandbox.run(arguments));
         let text = run(&["inspect", "--creds=u:hunter2", &image]);
-        let hint = format!("hint: 401 from {host}: the user name or password in --creds was rejected\n");
+        let hint =
+            format!("hint: 401 from {host}: the user name or password in --creds was rejected\n");
         assert!(text.contains(&hint) && !text.contains("hunter2"), "{text}");
         assert!(run(&["inspect", "--creds=u:p", &image]).ends_with("--- status 0 ---"));
         std::fs::create_dir(sandbox.path(".docker")).unwrap();
@@ -108,12 +122,15 @@ async fn a_rejected_login_is_reported_as_such() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_read_only_registry_is_reported() {
     let registry = Faulty::start(RegistrySettings::default(), |seen, _| {
-        seen.is("POST", "/blobs/uploads/").then(|| crate::support::faulty::problem(405, "UNSUPPORTED", "read-only"))
+        seen.is("POST", "/blobs/uploads/")
+            .then(|| crate::support::faulty::problem(405, "UNSUPPORTED", "read-only"))
     })
     .await;
     registry.add_image("v1", &tar(1, 4, 50_000));
     let sandbox = Sandbox::new();
-    let text = tokio::task::block_in_place(|| sandbox.run(&index(&[&format!("{}/a/b:v1", registry.host())])));
+    let text = tokio::task::block_in_place(|| {
+        sandbox.run(&index(&[&format!("{}/a/b:v1", registry.host())]))
+    });
     let hint = format!("hint: 405 from {}: it seems to be read-only", registry.host());
     assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
 }
@@ -127,19 +144,29 @@ fn unreachable_and_invalid_proxies_are_reported() {
         ("--plain-http=false", "https_proxy", "http"),
         ("--plain-http=false", "ALL_PROXY", "socks5h"),
     ] {
-        let mut command = sandbox.command(&["inspect", "--retry-for=1s", option, "registry.invalid/a/b:v1"]);
+        let mut command =
+            sandbox.command(&["inspect", "--retry-for=1s", option, "registry.invalid/a/b:v1"]);
         let text = shown(command.env(variable, format!("{scheme}://u:hunter2@{proxy}")));
         let named = format!("the proxy {scheme}://{proxy} (${variable})");
         assert!(text.contains(&format!("via {named}: ")), "{text}");
-        assert!(text.contains(&format!("hint: the request went to {named}: check that it is right")), "{text}");
-        assert!(text.contains("warning: cannot connect to registry.invalid (via the proxy"), "{text}");
+        assert!(
+            text.contains(&format!("hint: the request went to {named}: check that it is right")),
+            "{text}"
+        );
+        assert!(
+            text.contains("warning: cannot connect to registry.invalid (via the proxy"),
+            "{text}"
+        );
         assert!(!text.contains("hunter2") && text.ends_with("--- status 1 ---"), "{text}");
     }
     for value in ["ftp://u:hunter2@h", "htp:/u:hunter2@h:1", "http://[::1"] {
         let mut command = sandbox.command(&["inspect", "--plain-http", "registry.invalid/a/b:v1"]);
         let text = shown(command.env("http_proxy", value));
         assert!(text.contains("the proxy in $http_proxy cannot be used: "), "{text}");
-        assert!(text.contains("hint: set $http_proxy to a URL such as http://proxy.example:3128"), "{text}");
+        assert!(
+            text.contains("hint: set $http_proxy to a URL such as http://proxy.example:3128"),
+            "{text}"
+        );
         assert!(!text.contains("hunter2") && text.ends_with("--- status 1 ---"), "{text}");
     }
 }
@@ -151,7 +178,9 @@ fn certificates_of_the_system_and_docker_are_used() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
-    let inspect = |options: &[&str]| -> Command { sandbox.command(&[&["inspect", &image], options].concat()) };
+    let inspect = |options: &[&str]| -> Command {
+        sandbox.command(&[&["inspect", &image], options].concat())
+    };
 
     // A registry on this machine with a certificate that the system trusts.
     let trusted = ("SSL_CERT_FILE", &authority);
@@ -161,7 +190,8 @@ fn certificates_of_the_system_and_docker_are_used() {
     assert!(text.ends_with("--- status 0 ---"), "{text}");
     let text = shown(&mut inspect(&["--plain-http=false"]));
     assert!(text.contains("its certificate is not signed by a trusted authority\n"), "{text}");
-    let hint = format!("use --ca-file FILE, or store it as /etc/docker/certs.d/{}/ca.crt\n", server.host);
+    let hint =
+        format!("use --ca-file FILE, or store it as /etc/docker/certs.d/{}/ca.crt\n", server.host);
     assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
 
     let text = shown(inspect(&["--plain-http=false"]).env("SSL_CERT_FILE", "/none.pem"));
@@ -175,7 +205,11 @@ fn certificates_of_the_system_and_docker_are_used() {
         assert!(text.ends_with("--- status 0 ---"), "{text}");
         std::fs::write(folder.join("client.cert"), "").unwrap();
         let text = shown(&mut inspect(&[]));
-        assert!(text.contains("client.cert has no matching .key file") && text.contains("docs/laptop.md"), "{text}");
+        assert!(
+            text.contains("client.cert has no matching .key file")
+                && text.contains("docs/laptop.md"),
+            "{text}"
+        );
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

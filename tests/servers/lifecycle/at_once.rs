@@ -25,7 +25,11 @@ fn parsed(body: &str) -> Value {
 }
 
 fn digests(list: &Value) -> Vec<String> {
-    list.as_array().into_iter().flatten().filter_map(|entry| Some(entry["digest"].as_str()?.to_owned())).collect()
+    list.as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry["digest"].as_str()?.to_owned()))
+        .collect()
 }
 
 /// The referrers of each of an image's platforms, as the registry lists them: by its API, or under
@@ -37,7 +41,8 @@ fn listed(server: &Server, subjects: &[String]) -> Vec<Vec<String>> {
             200 => by_api,
             _ => server.request("GET", &format!("/v2/a/b/manifests/{}", subject.replace(':', "-"))),
         };
-        let mut listed = if status == 200 { digests(&parsed(&body)["manifests"]) } else { Vec::new() };
+        let mut listed =
+            if status == 200 { digests(&parsed(&body)["manifests"]) } else { Vec::new() };
         listed.sort();
         listed
     };
@@ -67,9 +72,14 @@ fn assert_tags_are_complete(server: &Server) {
         assert_eq!(status, 200, "{reference} is missing: {body}");
         let manifest = parsed(&body);
         for blob in [digests(&json!([manifest["config"]])), digests(&manifest["layers"])].concat() {
-            assert_eq!(server.request("HEAD", &format!("/v2/a/b/blobs/{blob}")).0, 200, "{blob} of {reference}");
+            assert_eq!(
+                server.request("HEAD", &format!("/v2/a/b/blobs/{blob}")).0,
+                200,
+                "{blob} of {reference}"
+            );
         }
-        let more = [digests(&manifest["manifests"]), digests(&json!([manifest["subject"]]))].concat();
+        let more =
+            [digests(&manifest["manifests"]), digests(&json!([manifest["subject"]]))].concat();
         left.extend(more.into_iter().filter(|digest| seen.insert(digest.clone())));
     }
 }
@@ -84,7 +94,8 @@ fn all_at_once(sandbox: &Sandbox, hooks: &[Hook], image: &str, commands: &[&[&st
     std::thread::scope(|scope| {
         for &args in commands {
             scope.spawn(move || {
-                let small: &[&str] = if matches!(args[0], "index" | "convert") { &SMALL } else { &[] };
+                let small: &[&str] =
+                    if matches!(args[0], "index" | "convert") { &SMALL } else { &[] };
                 let said = sandbox.run(&[args, small].concat());
                 let is_done = said.ends_with("--- status 0 ---");
                 assert!(is_done || said.contains(LOST_THE_RACE), "{args:?}: {said}");
@@ -111,7 +122,9 @@ fn concurrent_commands_and_hooks_lose_nothing() {
         let place = format!("{}/a/b", server.host);
         // Another image, with indexes by ociseek and others, which must not be affected.
         crate::support::sandbox::small_image(&sandbox.path("other"));
-        let Some(other) = super::pushed_from(&sandbox, "other", &server, "a/b:other") else { return };
+        let Some(other) = super::pushed_from(&sandbox, "other", &server, "a/b:other") else {
+            return;
+        };
         indexed_by(&sandbox, "AWS SOCI CLI v0.2", &other);
         indexed_by(&sandbox, "somebody", &other);
         let others = found(&sandbox, &other);
@@ -120,7 +133,9 @@ fn concurrent_commands_and_hooks_lose_nothing() {
         let by_v2 = format!("{place}:v1-soci");
         let converted = format!("{place}:converted");
         let allow = format!("--allow={}", server.host);
-        let hooks = [(); 2].map(|()| Hook::serve(&sandbox, &[&*allow, "--fine", "--v2={tag}-soci", "--retry-wait=1"]));
+        let hooks = [(); 2].map(|()| {
+            Hook::serve(&sandbox, &[&*allow, "--fine", "--v2={tag}-soci", "--retry-wait=1"])
+        });
 
         for round in 0..ROUNDS {
             let copied = format!("oci:copy{round}:v1");
@@ -145,7 +160,11 @@ fn concurrent_commands_and_hooks_lose_nothing() {
             assert_whole(&sandbox, &converted, 4);
             if let Some(digest) = digest_of(&server, "v1-soci") {
                 assert_whole(&sandbox, &by_v2, 4);
-                assert_eq!(Some(digest), digest_of(&server, "converted"), "the same image by both names");
+                assert_eq!(
+                    Some(digest),
+                    digest_of(&server, "converted"),
+                    "the same image by both names"
+                );
             }
             assert_eq!(digest_of(&server, "v1"), before, "the image keeps its tag");
             assert_eq!(found(&sandbox, &other), others);
@@ -162,7 +181,10 @@ fn concurrent_commands_and_hooks_lose_nothing() {
         let fine = made(|manifest| &manifest["fine"]);
         assert_eq!(found(&sandbox, &image), ours, "one index for each platform, and no other");
         assert_eq!(fine_in(&inspected(&sandbox, &image)), fine, "and one fine index");
-        assert_eq!(report["images"][0]["enabled"]["digest"].as_str(), digest_of(&server, "v1-soci").as_deref());
+        assert_eq!(
+            report["images"][0]["enabled"]["digest"].as_str(),
+            digest_of(&server, "v1-soci").as_deref()
+        );
         assert_eq!(digest_of(&server, "v1-soci"), digest_of(&server, "converted"));
         assert_whole(&sandbox, &image, 4);
         let subjects_of = |image: &str| subjects(&sandbox, image);

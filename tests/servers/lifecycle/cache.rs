@@ -13,7 +13,8 @@ fn image(sandbox: &Sandbox) {
     let rootfs = json!({"type": "layers", "diff_ids": tars.map(|tar| Digest::sha256(&tar))});
     let config = json!({"os": "linux", "architecture": "amd64", "rootfs": rootfs});
     let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+    let manifest =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
     let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
     layout.tag(manifest, "v1");
 }
@@ -52,7 +53,8 @@ fn the_cache_is_listed_and_cleared() {
     assert_eq!((usage(&shown["ztocs"], "bytes"), usage(&shown["spans"], "bytes")), there);
     let text = sandbox.run(&["cache", "ls"]);
     assert!(
-        text.contains(&format!("{}\n  ztocs ", sandbox.path(ztocs).display())) && text.contains("  spans "),
+        text.contains(&format!("{}\n  ztocs ", sandbox.path(ztocs).display()))
+            && text.contains("  spans "),
         "{text}"
     );
 
@@ -64,7 +66,8 @@ fn the_cache_is_listed_and_cleared() {
     assert!(sandbox.path(spans).join(".claims").exists());
     let text = sandbox.run(&["cache", "clear"]);
     assert!(
-        text.starts_with("freed ") && text.contains(&format!(": {} entries of ztocs, 0 entries of spans\n", there.0.0)),
+        text.starts_with("freed ")
+            && text.contains(&format!(": {} entries of ztocs, 0 entries of spans\n", there.0.0)),
         "{text}"
     );
     assert_eq!(on_disk(&sandbox, ztocs), (0, 0));
@@ -74,7 +77,8 @@ fn the_cache_is_listed_and_cleared() {
 
 /// The number of entries and bytes of the cache after indexing an image.
 fn indexed(sandbox: &Sandbox, options: &[&str]) -> (u64, u64) {
-    let args = [&["index", "--min-layer-size=1KiB", "--span-size=16KiB"], options, &["oci:img"]].concat();
+    let args =
+        [&["index", "--min-layer-size=1KiB", "--span-size=16KiB"], options, &["oci:img"]].concat();
     let text = sandbox.run(&args);
     assert!(text.ends_with("--- status 0 ---"), "{text}");
     on_disk(sandbox, ".cache/ociseek")

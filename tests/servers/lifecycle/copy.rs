@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{found, image, indexed_by, is_there, lost, pushed_from, registries, subjects, without_api};
+use super::{
+    found, image, indexed_by, is_there, lost, pushed_from, registries, subjects, without_api,
+};
 use crate::support::faulty::{Faulty, RegistrySettings, problem};
 use crate::support::sandbox::{
     Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, enabled, gzip, index, small_image, tar,
@@ -36,7 +38,8 @@ fn with_referrers(sandbox: &Sandbox, server: &Server, image: &str) -> [String; 2
     if server.request("GET", &format!("/v2/a/b/referrers/{ours}")).0 == 404 {
         let entry = json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": bytes.len(),
             "artifactType": "application/vnd.example.signature", "annotations": {"who": "me"}});
-        let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry]}).to_string();
+        let list =
+            json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry]}).to_string();
         server.put_manifest("a/b", &ours.replace(':', "-"), OCI_INDEX, list.as_bytes());
     }
     [ours, digest.to_string()]
@@ -44,7 +47,10 @@ fn with_referrers(sandbox: &Sandbox, server: &Server, image: &str) -> [String; 2
 
 /// The referrers of `subject` and their referrers, according to oras.
 fn seen_by_oras(subject: &str) -> Option<Vec<String>> {
-    let tree = run(&tool("oras")?, &["discover", "--plain-http", "--format", "json", "--depth", "3", subject]);
+    let tree = run(
+        &tool("oras")?,
+        &["discover", "--plain-http", "--format", "json", "--depth", "3", subject],
+    );
     fn digests(tree: &Value, found: &mut Vec<String>) {
         for referrer in tree["referrers"].as_array().into_iter().flatten() {
             found.push(referrer["digest"].as_str().unwrap().to_owned());
@@ -72,7 +78,11 @@ fn images_are_copied_with_all_referrers() {
         let [at_hand, mounted, streamed] = blobs(&report);
         assert_eq!((at_hand, mounted, report["manifests"].as_u64()), (0, 0, Some(3)), "{report}");
         assert!(streamed >= 5 && report["bytes_streamed"].as_u64().unwrap() > 100_000, "{report}");
-        assert_eq!(report["referrers"].as_array().unwrap().len(), 3, "two indexes and a signature of one");
+        assert_eq!(
+            report["referrers"].as_array().unwrap().len(),
+            3,
+            "two indexes and a signature of one"
+        );
         assert_eq!(
             (found(&sandbox, &there), subjects(&sandbox, &there)),
             (indexes.clone(), subjects(&sandbox, &image))
@@ -98,7 +108,10 @@ fn images_are_copied_with_all_referrers() {
 
         let alone = format!("{}/copy/alone:v1", to.host);
         let text = sandbox.run(&["copy", "--no-referrers", "--progress=none", &image, &alone]);
-        assert!(text.contains("3 manifests, 0 referrers; ") && text.ends_with("--- status 0 ---"), "{text}");
+        assert!(
+            text.contains("3 manifests, 0 referrers; ") && text.ends_with("--- status 0 ---"),
+            "{text}"
+        );
         assert_eq!(found(&sandbox, &alone), [vec![], Vec::<String>::new()]);
     }
 }
@@ -131,8 +144,9 @@ fn soci_enabled_images_are_copied() {
     let Some(image) = pushed_from(&sandbox, "enabled", &server, "a/b:v1") else { return };
     let to = format!("{}/c:v1", server.host);
     assert_eq!(copied(&sandbox, &image, &to)["manifests"], 3);
-    let versions =
-        |image: &str| sandbox.json(0, &["inspect", "--format=json", image])["manifests"][0]["indexes"].clone();
+    let versions = |image: &str| {
+        sandbox.json(0, &["inspect", "--format=json", image])["manifests"][0]["indexes"].clone()
+    };
     assert_eq!(versions(&to), versions(&image));
     assert_eq!(versions(&to)[0]["version"], 2);
 }
@@ -145,7 +159,10 @@ fn incomplete_copies_get_no_tag() {
     let layer = layout.blob(crate::support::sandbox::GZIP, &gzip(&tar(1, 1, 1000)));
     let image = layout.image("amd64", std::slice::from_ref(&layer));
     layout.tag(image, "v1");
-    let file = sandbox.path("img").join("blobs/sha256").join(&layer["digest"].as_str().unwrap()["sha256:".len()..]);
+    let file = sandbox
+        .path("img")
+        .join("blobs/sha256")
+        .join(&layer["digest"].as_str().unwrap()["sha256:".len()..]);
     let whole = std::fs::read(&file).unwrap();
     let to = format!("{}/a:v1", server.host);
     // With the right size but other content; then missing.
@@ -154,7 +171,10 @@ fn incomplete_copies_get_no_tag() {
     std::fs::remove_file(&file).unwrap();
     let missing = sandbox.run(&["copy", "--progress=none", "oci:img:v1", &to]);
     for text in [damaged, missing] {
-        assert!(text.contains("error: cannot copy blob") && text.ends_with("--- status 1 ---"), "{text}");
+        assert!(
+            text.contains("error: cannot copy blob") && text.ends_with("--- status 1 ---"),
+            "{text}"
+        );
     }
     assert!(!is_there(&server, "a", "v1"));
     std::fs::write(&file, whole).unwrap();
@@ -170,16 +190,24 @@ fn hostile_lists_of_referrers_are_refused() {
     let Some((sandbox, image)) = image(&server) else { return };
     let [mine, other] = <[String; 2]>::try_from(subjects(&sandbox, &image)).unwrap();
     let missing = lost(&server);
-    let entry =
-        |digest: &str| json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": 2, "artifactType": OCI_CONFIG});
+    let entry = |digest: &str| json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": 2, "artifactType": OCI_CONFIG});
     let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry(&other), entry(&missing)]});
     server.put_manifest("a/b", &mine.replace(':', "-"), OCI_INDEX, list.to_string().as_bytes());
     assert_eq!(server.request("DELETE", &format!("/v2/a/b/manifests/{missing}")).0, 202);
     let by_digest = format!("{}/a/b@{mine}", server.host);
-    let text = sandbox.run(&["copy", "--progress=none", &by_digest, &format!("{}/c:v1", server.host)]);
-    assert!(text.contains("1 manifest, 0 referrers") && text.ends_with("--- status 0 ---"), "{text}");
+    let text =
+        sandbox.run(&["copy", "--progress=none", &by_digest, &format!("{}/c:v1", server.host)]);
+    assert!(
+        text.contains("1 manifest, 0 referrers") && text.ends_with("--- status 0 ---"),
+        "{text}"
+    );
     for digest in [&other, &missing] {
-        assert!(text.contains(&format!("warning: {digest} is listed as a referrer but was not copied: ")), "{text}");
+        assert!(
+            text.contains(&format!(
+                "warning: {digest} is listed as a referrer but was not copied: "
+            )),
+            "{text}"
+        );
     }
     assert!(!is_there(&server, "c", &other));
 
@@ -189,7 +217,10 @@ fn hostile_lists_of_referrers_are_refused() {
     let text = sandbox.run(&["copy", &by_digest, &format!("{}/c", server.host)]);
     assert!(text.contains("/c has no tag: write ") && text.ends_with("--- status 2 ---"), "{text}");
     let text = sandbox.run(&["copy", &image, "oci-archive:out.tar"]);
-    assert!(text.contains("archives are read-only") && text.ends_with("--- status 2 ---"), "{text}");
+    assert!(
+        text.contains("archives are read-only") && text.ends_with("--- status 2 ---"),
+        "{text}"
+    );
 }
 
 /// Another manifest that refers to `image`, of the type `kind` with `layers`. Its config is `{}`.
@@ -204,26 +235,35 @@ fn attached(faulty: &Faulty, image: &[u8], kind: &str, layers: &Value) -> String
 }
 
 fn referrers_of(report: &Value) -> Vec<&str> {
-    report["referrers"].as_array().unwrap().iter().map(|one| one["digest"].as_str().unwrap()).collect()
+    report["referrers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["digest"].as_str().unwrap())
+        .collect()
 }
 
 /// A registry need not check what a manifest says of its blobs. Anyone who may push a referrer
 /// decides that.
 #[tokio::test(flavor = "multi_thread")]
 async fn referrers_with_other_blobs_than_they_say_are_left_out() {
-    let faulty = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let faulty =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let layer = faulty.add_image("v1", &tar(1, 2, 40_000));
     let image = faulty.manifest("v1").unwrap();
     let size = faulty.blob(&layer).unwrap().len();
     let config = faulty.add_blob("{}");
     let missing = ociseek::digest::Digest::sha256(b"not there");
     let attach = |kind: &str, layers: Value| attached(&faulty, &image, kind, &layers);
-    let good = attach("application/good", json!([{"mediaType": "x/y", "digest": layer, "size": size}]));
+    let good =
+        attach("application/good", json!([{"mediaType": "x/y", "digest": layer, "size": size}]));
     attach("application/x", json!([{"mediaType": "x/y", "digest": layer, "size": size + 1}]));
     attach("application/x", json!([{"mediaType": "x/y", "digest": config, "size": 1}]));
     attach("application/x", json!([{"mediaType": "x/y", "digest": missing, "size": 1}]));
     let sandbox = Sandbox::new();
-    let report = tokio::task::block_in_place(|| copied(&sandbox, &format!("{}/a/b:v1", faulty.host()), "oci:out:v1"));
+    let report = tokio::task::block_in_place(|| {
+        copied(&sandbox, &format!("{}/a/b:v1", faulty.host()), "oci:out:v1")
+    });
     assert_eq!(referrers_of(&report), [good.as_str()]);
 }
 
@@ -240,21 +280,27 @@ async fn referrers_that_the_destination_refuses_are_left_out() {
     let attach = |kind: &str, layers: Value| attached(&from, &image, kind, &layers);
     let good = attach("application/good", json!([]));
     let refused = attach("application/refused", json!([]));
-    let large = attach("application/large", json!([{"mediaType": "x/y", "digest": blob, "size": 9}]));
+    let large =
+        attach("application/large", json!([{"mediaType": "x/y", "digest": blob, "size": 9}]));
     let to = Faulty::start(with_api.clone(), move |seen, _| {
         let body = String::from_utf8_lossy(&seen.body);
         let is_manifest = seen.is("PUT", "/manifests/");
         if is_manifest && (body.contains("application/refused") || body.contains("index.v1")) {
             return Some(problem(415, "MANIFEST_INVALID", "no such type here"));
         }
-        (!is_manifest && body.contains("too large")).then(|| problem(413, "SIZE_INVALID", "too large"))
+        (!is_manifest && body.contains("too large"))
+            .then(|| problem(413, "SIZE_INVALID", "too large"))
     })
     .await;
     let sandbox = Sandbox::new();
     let source = format!("{}/a/b:v1", from.host());
     let copy = format!("{}/a/b:v1", to.host());
-    let text = tokio::task::block_in_place(|| sandbox.run(&["copy", "--progress=none", &source, &copy]));
-    assert!(text.contains("1 manifest, 1 referrer;") && text.ends_with("--- status 0 ---"), "{text}");
+    let text =
+        tokio::task::block_in_place(|| sandbox.run(&["copy", "--progress=none", &source, &copy]));
+    assert!(
+        text.contains("1 manifest, 1 referrer;") && text.ends_with("--- status 0 ---"),
+        "{text}"
+    );
     for (digest, why) in [(&refused, "no such type here"), (&large, "too large")] {
         let warning = format!("warning: {digest} is listed as a referrer but was not copied: ");
         assert!(text.contains(&warning) && text.contains(why), "{text}");
@@ -262,6 +308,10 @@ async fn referrers_that_the_destination_refuses_are_left_out() {
     assert!(to.manifest("v1").is_some() && to.manifest(&good).is_some());
 
     attach("application/vnd.amazon.soci.index.v1+json", json!([]));
-    let text = tokio::task::block_in_place(|| sandbox.run(&["copy", "--progress=none", &source, &copy]));
-    assert!(text.contains("the destination rejected manifest ") && text.ends_with("--- status 1 ---"), "{text}");
+    let text =
+        tokio::task::block_in_place(|| sandbox.run(&["copy", "--progress=none", &source, &copy]));
+    assert!(
+        text.contains("the destination rejected manifest ") && text.ends_with("--- status 1 ---"),
+        "{text}"
+    );
 }

@@ -6,7 +6,8 @@ use super::{image, indexed_by, registries};
 use crate::support::sandbox::{GZIP, Layout, Sandbox, gzip, tar};
 
 fn codes(differences: &Value) -> Vec<&str> {
-    let mut codes: Vec<&str> = differences.as_array().unwrap().iter().map(|d| d["code"].as_str().unwrap()).collect();
+    let mut codes: Vec<&str> =
+        differences.as_array().unwrap().iter().map(|d| d["code"].as_str().unwrap()).collect();
     codes.dedup();
     codes
 }
@@ -27,8 +28,14 @@ fn ztocs_are_compared() {
     let a = ztoc(&sandbox, "a.ztoc", &base, "16KiB");
     let same = ztoc(&sandbox, "same.ztoc", &base, "16KiB");
     let report = sandbox.json(0, &["diff", "--format=json", &a, &same]);
-    assert_eq!((&report["status"], &report["differences"]), (&"same".into(), &Value::Array(Vec::new())));
-    assert_eq!(sandbox.run(&["diff", &a, &same]), "no difference\n--- stderr ---\n--- status 0 ---");
+    assert_eq!(
+        (&report["status"], &report["differences"]),
+        (&"same".into(), &Value::Array(Vec::new()))
+    );
+    assert_eq!(
+        sandbox.run(&["diff", &a, &same]),
+        "no difference\n--- stderr ---\n--- status 0 ---"
+    );
 
     // Other spans for the same layer.
     let spans = ztoc(&sandbox, "spans.ztoc", &base, "32KiB");
@@ -56,7 +63,11 @@ fn ztocs_are_compared() {
     let entries: Vec<_> = (report["differences"].as_array().unwrap().iter())
         .filter_map(|d| Some((d["code"].as_str().unwrap(), d["name"].as_str()?)))
         .collect();
-    let want = [("entry-field", "dir1/file0"), ("entry-removed", "dir1/file1"), ("entry-added", "dir1/new")];
+    let want = [
+        ("entry-field", "dir1/file0"),
+        ("entry-removed", "dir1/file1"),
+        ("entry-added", "dir1/new"),
+    ];
     assert_eq!(entries, want);
     let text = sandbox.run(&["diff", &a, &b]);
     assert!(text.contains("entry-field: \"dir1/file0\": mode 0o644 in A, 0o600 in B\n"), "{text}");
@@ -78,14 +89,18 @@ fn indexes_of_images_are_compared() {
             (&report["index_a"]["digest"], &report["index_b"]["digest"]),
             (&theirs[0].clone().into(), &ours[0].clone().into())
         );
-        assert!(report["index_a"]["size"].is_u64() && report["index_b"]["size"].is_u64(), "{report}");
+        assert!(
+            report["index_a"]["size"].is_u64() && report["index_b"]["size"].is_u64(),
+            "{report}"
+        );
         assert_eq!(codes(&report["differences"]), ["tool"]);
         for layer in report["layers"].as_array().unwrap() {
             assert_eq!(codes(&layer["differences"]), ["tool"]);
         }
         assert_eq!(report["layers"].as_array().unwrap().len(), 2);
         // For an image, the index that a reader takes. The two platforms share a layer.
-        let report = sandbox.json(3, &["diff", "--format=json", "--platform=linux/arm64", &image, &at(&theirs[0])]);
+        let report = sandbox
+            .json(3, &["diff", "--format=json", "--platform=linux/arm64", &image, &at(&theirs[0])]);
         assert_eq!(codes(&report["differences"]).last(), Some(&"subject"));
         assert!(report["index_a"]["size"].is_u64(), "{report}");
         let layers = report["layers"].as_array().unwrap().iter();
@@ -104,7 +119,10 @@ fn incomparable_inputs_are_refused() {
     let image = layout.image("amd64", &[layer]);
     layout.tag(image, "v1");
     let text = sandbox.run(&["diff", "oci:img", "oci:img"]);
-    assert!(text.contains("has no usable SOCI index") && text.contains("smaller than 10 MiB"), "{text}");
+    assert!(
+        text.contains("has no usable SOCI index") && text.contains("smaller than 10 MiB"),
+        "{text}"
+    );
     std::fs::write(sandbox.path("file"), b"").unwrap();
     for args in [["diff", "file", "oci:img"], ["diff", "UPPER", "oci:img"]] {
         let text = sandbox.run(&args);

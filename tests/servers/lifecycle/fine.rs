@@ -34,7 +34,8 @@ fn fine_by(server: &Server, maker: &str, subject: &str) -> String {
         profile: None,
     };
     let encoded = index.encode();
-    let config = ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
+    let config =
+        ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let repository = Client::new(config).unwrap().repository(&server.host, "a/b").unwrap();
@@ -51,7 +52,8 @@ fn fine_by(server: &Server, maker: &str, subject: &str) -> String {
 pub(super) fn fine_in(report: &Value) -> Vec<Vec<String>> {
     let digests = |manifest: &Value| {
         let fine = manifest["fine"].as_array().unwrap().iter();
-        let mut digests: Vec<String> = fine.map(|fine| fine["digest"].as_str().unwrap().to_owned()).collect();
+        let mut digests: Vec<String> =
+            fine.map(|fine| fine["digest"].as_str().unwrap().to_owned()).collect();
         digests.sort();
         digests
     };
@@ -77,8 +79,12 @@ fn pruned(sandbox: &Sandbox, server: &Server, options: &[&str]) -> Vec<[String; 
     told(report["waste"].as_array().unwrap().iter(), ["kind", "reason", "status", "digest"])
 }
 
-fn told<'a, const N: usize>(objects: impl Iterator<Item = &'a Value>, keys: [&str; N]) -> Vec<[String; N]> {
-    let mut told: Vec<_> = objects.map(|one| keys.map(|key| one[key].as_str().unwrap().to_owned())).collect();
+fn told<'a, const N: usize>(
+    objects: impl Iterator<Item = &'a Value>,
+    keys: [&str; N],
+) -> Vec<[String; N]> {
+    let mut told: Vec<_> =
+        objects.map(|one| keys.map(|key| one[key].as_str().unwrap().to_owned())).collect();
     told.sort();
     told
 }
@@ -99,23 +105,36 @@ fn list_and_inspect_show_fine_indexes_beside_soci_indexes() {
         let [first, second] = [0, 1].map(|n| &report["images"][0]["manifests"][n]);
         assert_eq!(first["indexes"].as_array().unwrap().len(), 1);
         let shown = &first["fine"][0];
-        assert_eq!((&shown["digest"], &shown["chosen"]), (&json!(fine), &json!(true)), "{report:#}");
+        assert_eq!(
+            (&shown["digest"], &shown["chosen"]),
+            (&json!(fine), &json!(true)),
+            "{report:#}"
+        );
         assert_eq!((&shown["tool"], &shown["error"]), (&json!("ociseek v0.0.2"), &Value::Null));
         assert_eq!((&shown["coverage"]["layers"], &shown["start_bytes"]), (&json!(2), &json!(40)));
         assert_eq!(second["fine"], json!([]));
         let text = sandbox.run(&["list", &image]);
-        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert!(rows.iter().any(|row| row.starts_with(&["v1", "linux/amd64", "fine", "2/2", "100%"])), "{text}");
+        let rows: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(
+            rows.iter().any(|row| row.starts_with(&["v1", "linux/amd64", "fine", "2/2", "100%"])),
+            "{text}"
+        );
         assert_eq!(rows.iter().filter(|row| row.get(2) == Some(&"1")).count(), 2, "{text}");
 
         let report = inspected(&sandbox, &image);
         assert_eq!(fine_in(&report), [vec![fine.clone()], vec![]]);
         let layer = &report["manifests"][0]["layers"][0];
-        assert_eq!((&layer["document"]["head_size"], &layer["document"]["start_size"]), (&json!(10), &json!(20)));
+        assert_eq!(
+            (&layer["document"]["head_size"], &layer["document"]["start_size"]),
+            (&json!(10), &json!(20))
+        );
         assert_ne!(layer["ztoc"], Value::Null);
         let text = sandbox.run(&["inspect", &image]);
         assert!(
-            text.contains(&format!("  fine index {fine}\n    by \"ociseek v0.0.2\", 2 of 2 layers (100%)")),
+            text.contains(&format!(
+                "  fine index {fine}\n    by \"ociseek v0.0.2\", 2 of 2 layers (100%)"
+            )),
             "{text}"
         );
 
@@ -139,13 +158,20 @@ fn rm_removes_our_fine_indexes_with_the_soci_indexes() {
         let ours = fine_by(&server, "ociseek v0.0.2", &subjects[0]);
         let theirs = fine_by(&server, "another tool", &subjects[0]);
 
-        let mut want = vec![words(["fine", "would-remove", &ours]), words(["fine", "kept", &theirs])];
+        let mut want =
+            vec![words(["fine", "would-remove", &ours]), words(["fine", "kept", &theirs])];
         want.extend(soci.iter().map(|digest| words(["soci", "would-remove", digest])));
         want.sort();
         assert_eq!(removed(&sandbox, &["--dry-run", &image]), want);
         let text = sandbox.run(&["rm", &image]);
-        assert!(text.contains(&format!(": removed fine index {ours} by \"ociseek v0.0.2\"\n")), "{text}");
-        assert!(text.contains(&format!(": kept fine index {theirs} by \"another tool\"")), "{text}");
+        assert!(
+            text.contains(&format!(": removed fine index {ours} by \"ociseek v0.0.2\"\n")),
+            "{text}"
+        );
+        assert!(
+            text.contains(&format!(": kept fine index {theirs} by \"another tool\"")),
+            "{text}"
+        );
         assert!(!is_there(&server, "a/b", &ours) && !is_there(&server, "a/b", &soci[0]));
         assert_eq!(fine_in(&inspected(&sandbox, &image)), [vec![theirs.clone()], vec![]]);
 
@@ -168,13 +194,25 @@ fn prune_removes_outdated_and_orphaned_fine_indexes() {
         assert_eq!(pruned(&sandbox, &server, &["--delete"]), Vec::<[String; 4]>::new());
         assert!([&old, &new, &soci[0]].iter().all(|index| is_there(&server, "a/b", index)));
         // Those of this version do, and no fine index replaces a SOCI index.
-        let made = sandbox.json(0, &["index", "--fine-only", "--format=json", "--min-layer-size=0", &image]);
-        let made = made["images"][0]["manifests"][0]["fine"]["index"]["digest"].as_str().unwrap().to_owned();
+        let made = sandbox
+            .json(0, &["index", "--fine-only", "--format=json", "--min-layer-size=0", &image]);
+        let made = made["images"][0]["manifests"][0]["fine"]["index"]["digest"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         let old = fine_by(&server, "ociseek v0.0.2", &subjects[0]);
-        assert_eq!(pruned(&sandbox, &server, &[]), [words(["fine", "superseded", "would-remove", &old])]);
-        assert_eq!(pruned(&sandbox, &server, &["--delete"]), [words(["fine", "superseded", "removed", &old])]);
+        assert_eq!(
+            pruned(&sandbox, &server, &[]),
+            [words(["fine", "superseded", "would-remove", &old])]
+        );
+        assert_eq!(
+            pruned(&sandbox, &server, &["--delete"]),
+            [words(["fine", "superseded", "removed", &old])]
+        );
         assert!(
-            !is_there(&server, "a/b", &old) && is_there(&server, "a/b", &made) && is_there(&server, "a/b", &soci[0])
+            !is_there(&server, "a/b", &old)
+                && is_there(&server, "a/b", &made)
+                && is_there(&server, "a/b", &soci[0])
         );
     }
     let Some(server) = without_api() else { return };
@@ -186,7 +224,10 @@ fn prune_removes_outdated_and_orphaned_fine_indexes() {
     for digest in [&request_digest(&server, "v1"), &gone] {
         assert_eq!(server.request("DELETE", &format!("/v2/a/b/manifests/{digest}")).0, 202);
     }
-    assert_eq!(pruned(&sandbox, &server, &["--delete"]), [words(["fine", "image-gone", "removed", &of_gone])]);
+    assert_eq!(
+        pruned(&sandbox, &server, &["--delete"]),
+        [words(["fine", "image-gone", "removed", &of_gone])]
+    );
     assert!(!is_there(&server, "a/b", &of_gone) && is_there(&server, "a/b", &of_stays));
 }
 
@@ -203,11 +244,20 @@ fn copies_include_fine_indexes_and_their_documents() {
     for (from, to) in [(olareg, distribution), (distribution, olareg)] {
         let Some((sandbox, image)) = image(from) else { return };
         let subjects = subjects(&sandbox, &image);
-        let fine: Vec<Vec<String>> = subjects.iter().map(|subject| vec![fine_by(from, "x", subject)]).collect();
+        let fine: Vec<Vec<String>> =
+            subjects.iter().map(|subject| vec![fine_by(from, "x", subject)]).collect();
         let there = format!("{}/copy/fine:v1", to.host);
-        for (source, copy) in [(&*image, &*there), (&there, "oci:copy:v1"), ("oci:copy:v1", &format!("{there}2"))] {
-            let report = sandbox.json(0, &["copy", "--format=json", "--progress=none", source, copy]);
-            let kinds: Vec<_> = report["referrers"].as_array().unwrap().iter().map(|r| &r["artifact_type"]).collect();
+        for (source, copy) in
+            [(&*image, &*there), (&there, "oci:copy:v1"), ("oci:copy:v1", &format!("{there}2"))]
+        {
+            let report =
+                sandbox.json(0, &["copy", "--format=json", "--progress=none", source, copy]);
+            let kinds: Vec<_> = report["referrers"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|r| &r["artifact_type"])
+                .collect();
             assert_eq!(kinds, [&json!("application/vnd.ociseek.fine.v1+json"); 2]);
             let report = inspected(&sandbox, copy);
             assert_eq!(fine_in(&report), fine);
@@ -245,14 +295,17 @@ fn fake_fine_indexes_are_shown_and_not_removed() {
     let image = format!("{}/a/b@{mine}", server.host);
     let report = inspected(&sandbox, &image);
     let fine = report["manifests"][0]["fine"].as_array().unwrap();
-    let errors: Vec<&str> = fine.iter().filter_map(|fine| fine["error"]["message"].as_str()).collect();
+    let errors: Vec<&str> =
+        fine.iter().filter_map(|fine| fine["error"]["message"].as_str()).collect();
     assert_eq!(errors.len(), 2, "{fine:?}");
     assert!(
-        errors[0].contains("the manifest is not a fine index") && errors[1].contains("another image"),
+        errors[0].contains("the manifest is not a fine index")
+            && errors[1].contains("another image"),
         "{errors:?}"
     );
     assert_eq!((&fine[2]["digest"], &fine[2]["chosen"]), (&json!(good), &json!(true)));
-    let mut want = vec![words(["fine", "not-an-index", &other]), words(["fine", "not-an-index", &of_other])];
+    let mut want =
+        vec![words(["fine", "not-an-index", &other]), words(["fine", "not-an-index", &of_other])];
     want.push(words(["fine", "removed", &good]));
     want.sort();
     assert_eq!(removed(&sandbox, &["--all", &image]), want);
@@ -260,7 +313,9 @@ fn fake_fine_indexes_are_shown_and_not_removed() {
     assert_eq!(found(&sandbox, &image), [Vec::<String>::new()]);
 
     // A list with a wrong size for the manifest.
-    let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry(&of_other, 1)]}).to_string();
+    let list =
+        json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry(&of_other, 1)]})
+            .to_string();
     server.put_manifest("a/b", &other.replace(':', "-"), OCI_INDEX, list.as_bytes());
     let report = inspected(&sandbox, &format!("{}/a/b@{other}", server.host));
     let error = report["manifests"][0]["fine"][0]["error"]["message"].as_str().unwrap();
@@ -274,11 +329,17 @@ fn index_and_backfill_attach_fine_indexes_in_registries() {
     for server in registries() {
         let Some((sandbox, image)) = image(&server) else { return };
         let index = |args: &[&str]| {
-            let common = ["index", "--fine", "--min-layer-size=1KiB", "--no-cache", "--format=json"];
+            let common =
+                ["index", "--fine", "--min-layer-size=1KiB", "--no-cache", "--format=json"];
             let report = sandbox.json(0, &[&common, args, &[&*image]].concat());
             let manifests = report["images"][0]["manifests"].as_array().unwrap();
-            let statuses: Vec<Value> = manifests.iter().map(|manifest| manifest["fine"]["status"].clone()).collect();
-            (statuses, report["bytes_read"].as_u64().unwrap(), report["bytes_written"].as_u64().unwrap())
+            let statuses: Vec<Value> =
+                manifests.iter().map(|manifest| manifest["fine"]["status"].clone()).collect();
+            (
+                statuses,
+                report["bytes_read"].as_u64().unwrap(),
+                report["bytes_written"].as_u64().unwrap(),
+            )
         };
         let (statuses, read, written) = index(&[]);
         assert_eq!(statuses, [json!("attached"), json!("attached")]);
@@ -289,8 +350,10 @@ fn index_and_backfill_attach_fine_indexes_in_registries() {
 
         let repository = format!("{}/a/b", server.host);
         let backfill = |args: &[&str]| {
-            let common = ["backfill", "--fine", "--min-layer-size=1KiB", "--no-cache", "--format=json"];
-            let output = sandbox.command(&[&common, args, &[&*repository]].concat()).output().unwrap();
+            let common =
+                ["backfill", "--fine", "--min-layer-size=1KiB", "--no-cache", "--format=json"];
+            let output =
+                sandbox.command(&[&common, args, &[&*repository]].concat()).output().unwrap();
             let lines = String::from_utf8(output.stdout).unwrap();
             let line: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
             line["status"].as_str().unwrap().to_owned()
@@ -313,14 +376,27 @@ fn copies_by_other_tools_and_garbage_collection_keep_what_an_image_binds() {
     // Version 2 deletes the manifests of image indexes, too (distribution#3178).
     let Some(server) = Server::distribution_on_disk("distribution3") else { return };
     let Some((sandbox, source)) = image(&server) else { return };
-    let (Some(skopeo), Some(crane), Some(regctl)) = (tool("skopeo"), tool("crane"), tool("regctl")) else { return };
+    let (Some(skopeo), Some(crane), Some(regctl)) = (tool("skopeo"), tool("crane"), tool("regctl"))
+    else {
+        return;
+    };
     let name = |repository: &str| format!("{}/{repository}:v1-soci", server.host);
-    let options = ["--fine", "--span-size=16KiB", "--min-layer-size=1KiB", "--no-cache", "--progress=none", "-q"];
+    let options = [
+        "--fine",
+        "--span-size=16KiB",
+        "--min-layer-size=1KiB",
+        "--no-cache",
+        "--progress=none",
+        "-q",
+    ];
     let said = sandbox.run(&[&["convert"], &options[..], &[&source, &name("a/b")]].concat());
     assert!(said.ends_with("--- status 0 ---"), "{said}");
     let docker = |repository: &str| format!("docker://{}", name(repository));
     let plain = ["--src-tls-verify=false", "--dest-tls-verify=false"];
-    run(&skopeo, &[&["copy", "--quiet", "--all"], &plain[..], &[&docker("a/b"), &docker("c/d")]].concat());
+    run(
+        &skopeo,
+        &[&["copy", "--quiet", "--all"], &plain[..], &[&docker("a/b"), &docker("c/d")]].concat(),
+    );
     run(&crane, &["copy", "--insecure", &name("a/b"), &name("e/f")]);
     let host = format!("reg={},tls=disabled", server.host);
     run(&regctl, &["--host", &host, "image", "copy", &name("a/b"), &name("g/h")]);

@@ -7,8 +7,9 @@ use crate::support::sandbox::{OCI_MANIFEST, Sandbox, enabled, index, small_image
 
 /// The name, the status, and for each platform the versions of its indexes.
 fn rows(report: &Value) -> Vec<(String, String, Vec<Vec<u64>>)> {
-    let versions =
-        |m: &Value| m["indexes"].as_array().unwrap().iter().map(|i| i["version"].as_u64().unwrap()).collect();
+    let versions = |m: &Value| {
+        m["indexes"].as_array().unwrap().iter().map(|i| i["version"].as_u64().unwrap()).collect()
+    };
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let row = |image: &Value| {
         let manifests = image["manifests"].as_array().unwrap().iter().map(versions).collect();
@@ -54,7 +55,11 @@ fn tags_of_a_repository_are_listed() {
         );
         let subject = &subjects(&sandbox, &image)[0];
         let log = sandbox.run(&["-v", "list", &format!("{repository}@{subject}")]);
-        assert_eq!(log.matches(&format!("/manifests/{subject} ")).count(), 1, "it is read once: {log}");
+        assert_eq!(
+            log.matches(&format!("/manifests/{subject} ")).count(),
+            1,
+            "it is read once: {log}"
+        );
         let first = &report["images"][0]["manifests"][0];
         assert_eq!(first["platform"], "linux/amd64");
         assert_eq!(first["manifest"]["digest"].as_str(), Some(&**subject));
@@ -71,7 +76,9 @@ fn tags_of_a_repository_are_listed() {
         assert!(coverage["ztoc_bytes"].as_u64().unwrap() > 0);
 
         let text = sandbox.run(&["list", &repository]);
-        let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap_or_default().to_owned();
+        let line = |start: &str| {
+            text.lines().find(|line| line.starts_with(start)).unwrap_or_default().to_owned()
+        };
         let words = |line: String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let v1 = words(line("v1 "));
         assert_eq!(v1[..5], ["v1", "linux/amd64", "1", "2/2", "100%"], "{text}");
@@ -125,7 +132,9 @@ fn layouts_of_other_tools_are_listed_and_kept() {
     let digest = own["manifests"][0]["digest"].as_str().unwrap();
     let size = &own["manifests"][0]["size"];
     let null = r#""annotations":{"y":null},"urls":null,"platform":null"#;
-    let entry = format!(r#"{{"size":{size},"x":null,"digest":"{digest}",{null},"mediaType":"{OCI_MANIFEST}"}}"#);
+    let entry = format!(
+        r#"{{"size":{size},"x":null,"digest":"{digest}",{null},"mediaType":"{OCI_MANIFEST}"}}"#
+    );
     let text = format!(r#"{{"manifests":[{entry}],"other":{{"b":1,"a":[]}},"schemaVersion":2}}"#);
     std::fs::write(&path, &text).unwrap();
     for versions in [&[][..], &[1]] {
@@ -148,7 +157,8 @@ fn an_image_of_a_layout_is_named_in_full() {
     small_image(&sandbox.path("img"));
     let path = sandbox.path("img/index.json");
     let text = std::fs::read_to_string(&path).unwrap();
-    let mut both: Value = serde_json::from_str(&text.replace("\"v1\"", "\"localhost/a:v1\"")).unwrap();
+    let mut both: Value =
+        serde_json::from_str(&text.replace("\"v1\"", "\"localhost/a:v1\"")).unwrap();
     let mut other = both["manifests"][0].clone();
     other["annotations"]["org.opencontainers.image.ref.name"] = "localhost/b:v1".into();
     both["manifests"].as_array_mut().unwrap().push(other);

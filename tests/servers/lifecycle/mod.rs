@@ -30,7 +30,10 @@ fn pushed_from(sandbox: &Sandbox, dir: &str, server: &Server, name: &str) -> Opt
     let skopeo = tool("skopeo")?;
     let from = format!("oci:{}:v1", sandbox.path(dir).display());
     let to = format!("{}/{name}", server.host);
-    run(&skopeo, &["copy", "--quiet", "--all", "--dest-tls-verify=false", &from, &format!("docker://{to}")]);
+    run(
+        &skopeo,
+        &["copy", "--quiet", "--all", "--dest-tls-verify=false", &from, &format!("docker://{to}")],
+    );
     Some(to)
 }
 
@@ -46,7 +49,14 @@ fn image(server: &Server) -> Option<(Sandbox, String)> {
 /// one for each platform.
 fn indexed_by(sandbox: &Sandbox, maker: &str, image: &str) -> Vec<String> {
     let maker = format!("--build-tool-identifier={maker}");
-    let args = ["index", "--span-size=16KiB", "--min-layer-size=1KiB", "--no-cache", "--jobs=2", "--format=json"];
+    let args = [
+        "index",
+        "--span-size=16KiB",
+        "--min-layer-size=1KiB",
+        "--no-cache",
+        "--jobs=2",
+        "--format=json",
+    ];
     let report = sandbox.json(0, &[&args[..], &[&maker, image]].concat());
     let manifests = report["images"][0]["manifests"].as_array().unwrap().iter();
     manifests.map(|m| m["index"]["digest"].as_str().unwrap().to_owned()).collect()
@@ -56,8 +66,12 @@ fn indexed_by(sandbox: &Sandbox, maker: &str, image: &str) -> Vec<String> {
 fn found(sandbox: &Sandbox, image: &str) -> Vec<Vec<String>> {
     let report = sandbox.json(0, &["inspect", "--format=json", image]);
     let digests = |indexes: &Value| {
-        let mut digests: Vec<String> =
-            indexes.as_array().unwrap().iter().map(|i| i["digest"].as_str().unwrap().to_owned()).collect();
+        let mut digests: Vec<String> = indexes
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|i| i["digest"].as_str().unwrap().to_owned())
+            .collect();
         digests.sort();
         digests
     };

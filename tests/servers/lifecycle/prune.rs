@@ -12,19 +12,26 @@ fn pruned(sandbox: &Sandbox, options: &[&str], server: &Server) -> Vec<[String; 
     let report = sandbox.json(0, &[&["prune", "--format=json"], options, &[&repository]].concat());
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let waste = report["waste"].as_array().unwrap().iter();
-    let mut waste: Vec<_> = waste.map(|w| ["reason", "status", "digest"].map(|key| text(&w[key]))).collect();
+    let mut waste: Vec<_> =
+        waste.map(|w| ["reason", "status", "digest"].map(|key| text(&w[key]))).collect();
     waste.sort();
     waste
 }
 
 fn all(reason: &str, status: &str, digests: &[String]) -> Vec<[String; 3]> {
-    let mut all: Vec<_> = digests.iter().map(|d| [reason.to_owned(), status.to_owned(), d.clone()]).collect();
+    let mut all: Vec<_> =
+        digests.iter().map(|d| [reason.to_owned(), status.to_owned(), d.clone()]).collect();
     all.sort();
     all
 }
 
 /// A copy of the image with indexes under this tool name. Returns its name and the indexes.
-fn elsewhere(sandbox: &Sandbox, server: &Server, image: &str, maker: &str) -> (String, Vec<String>) {
+fn elsewhere(
+    sandbox: &Sandbox,
+    server: &Server,
+    image: &str,
+    maker: &str,
+) -> (String, Vec<String>) {
     let place = format!("{}/elsewhere/{}:v1", server.host, maker.replace(' ', "-"));
     copy(sandbox, &["--no-referrers", image, &place]);
     let made = indexed_by(sandbox, maker, &place);
@@ -79,7 +86,8 @@ fn prune_removes_orphaned_indexes_and_dangling_entries() {
         assert_eq!(server.request("DELETE", &format!("/v2/a/b/manifests/{digest}")).0, 202);
     }
     // The other platform's list has an entry for a missing manifest, and one with a wrong type.
-    let (_, list) = server.request("GET", &format!("/v2/a/b/manifests/{}", stays.replace(':', "-")));
+    let (_, list) =
+        server.request("GET", &format!("/v2/a/b/manifests/{}", stays.replace(':', "-")));
     let mut list: Value = serde_json::from_str(&list).unwrap();
     let lost = lost(&server);
     let entry = |digest: &str| json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": 2, "artifactType": "x/y"});
@@ -94,7 +102,10 @@ fn prune_removes_orphaned_indexes_and_dangling_entries() {
     let mut want = all("image-gone", "removed", &ours[..1]);
     want.extend(all("not-there", "removed", &[lost]));
     assert_eq!(pruned(&sandbox, &["--delete"], &server), want);
-    assert_eq!(pruned(&sandbox, &["--delete", "--all"], &server), all("image-gone", "removed", &soci[..1]));
+    assert_eq!(
+        pruned(&sandbox, &["--delete", "--all"], &server),
+        all("image-gone", "removed", &soci[..1])
+    );
     assert!([&ours[0], &soci[0]].iter().all(|digest| !is_there(&server, "a/b", digest)));
     // The image that still exists kept both of its indexes.
     let mut both = [soci[1].clone(), ours[1].clone()];
@@ -127,7 +138,8 @@ fn pruning_while_attaching_loses_nothing() {
         assert_eq!(pruner.join().unwrap(), all("superseded", "removed", &old));
     });
     for (place, platform) in found(&sandbox, &image).into_iter().enumerate() {
-        let mut want = vec![new[place].clone(), others[0].1[place].clone(), others[1].1[place].clone()];
+        let mut want =
+            vec![new[place].clone(), others[0].1[place].clone(), others[1].1[place].clone()];
         want.sort();
         assert_eq!(platform, want);
     }
@@ -138,6 +150,10 @@ fn prune_requires_a_repository() {
     let sandbox = Sandbox::new();
     for place in ["localhost:1/a:v1", "oci:img"] {
         let text = sandbox.run(&["prune", place]);
-        assert!(text.contains("expected a repository in a registry") && text.ends_with("--- status 2 ---"), "{text}");
+        assert!(
+            text.contains("expected a repository in a registry")
+                && text.ends_with("--- status 2 ---"),
+            "{text}"
+        );
     }
 }

@@ -12,7 +12,8 @@ fn removed(sandbox: &Sandbox, status: i32, args: &[&str]) -> Vec<Vec<(String, St
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let indexes = |m: &Value| {
         let indexes = m["indexes"].as_array().unwrap().iter();
-        let mut indexes: Vec<_> = indexes.map(|i| (text(&i["status"]), text(&i["digest"]))).collect();
+        let mut indexes: Vec<_> =
+            indexes.map(|i| (text(&i["status"]), text(&i["digest"]))).collect();
         indexes.sort();
         indexes
     };
@@ -49,18 +50,33 @@ fn rm_removes_our_indexes_and_those_of_other_tools_only_on_request() {
         let text = sandbox.run(&["rm", &image]);
         let first = &ours[0];
         let name = format!("{image} linux/amd64");
-        assert!(text.contains(&format!("{name}: removed {first} by \"ociseek v0.0.1\"\n")), "{text}");
-        assert!(text.contains(&format!("{name}: kept {} by \"{SOCI}\": --all removes it too\n", theirs[0])), "{text}");
+        assert!(
+            text.contains(&format!("{name}: removed {first} by \"ociseek v0.0.1\"\n")),
+            "{text}"
+        );
+        assert!(
+            text.contains(&format!(
+                "{name}: kept {} by \"{SOCI}\": --all removes it too\n",
+                theirs[0]
+            )),
+            "{text}"
+        );
         assert!(text.ends_with("--- stderr ---\n--- status 0 ---"), "{text}");
         assert!(ours.iter().all(|digest| !is_there(&server, "a/b", digest)));
 
         // A named index is removed, whichever tool made it.
         let named = format!("{}/a/b@{}", server.host, theirs[0]);
         assert_eq!(removed(&sandbox, 0, &[&named]), [[one("removed", &theirs[0])]]);
-        assert_eq!(removed(&sandbox, 0, &["--all", &image]), [vec![], vec![one("removed", &theirs[1])]]);
+        assert_eq!(
+            removed(&sandbox, 0, &["--all", &image]),
+            [vec![], vec![one("removed", &theirs[1])]]
+        );
         assert_eq!(found(&sandbox, &image), [vec![], Vec::<String>::new()]);
         let none = sandbox.run(&["rm", &image]);
-        assert!(none.contains("linux/arm64: no index (SOCI version 1 or fine) to remove\n"), "{none}");
+        assert!(
+            none.contains("linux/arm64: no index (SOCI version 1 or fine) to remove\n"),
+            "{none}"
+        );
         // The image is unchanged, and can be indexed again.
         let again = sandbox.json(0, &index(&["--format=json", &image]));
         assert_eq!(again["images"][0]["manifests"][0]["status"], "attached");
@@ -73,7 +89,8 @@ fn rm_leaves_fake_indexes() {
     let Some(server) = without_api() else { return };
     let Some((sandbox, image)) = image(&server) else { return };
     let [mine, other] = <[String; 2]>::try_from(subjects(&sandbox, &image)).unwrap();
-    let of_other = &indexed_by(&sandbox, "ociseek v0.0.1", &format!("{}/a/b@{other}", server.host))[0];
+    let of_other =
+        &indexed_by(&sandbox, "ociseek v0.0.1", &format!("{}/a/b@{other}", server.host))[0];
     let entry = |digest: &str| {
         let (_, body) = server.request("GET", &format!("/v2/a/b/manifests/{digest}"));
         json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": body.len(),
@@ -85,14 +102,21 @@ fn rm_leaves_fake_indexes() {
     server.put_manifest("a/b", &mine.replace(':', "-"), OCI_INDEX, list.as_bytes());
     assert_eq!(server.request("DELETE", &format!("/v2/a/b/manifests/{missing}")).0, 202);
 
-    let mut want = vec![one("not-an-index", &other), one("not-an-index", of_other), one("not-an-index", &missing)];
+    let mut want = vec![
+        one("not-an-index", &other),
+        one("not-an-index", of_other),
+        one("not-an-index", &missing),
+    ];
     want.sort();
     let named = format!("{}/a/b@{mine}", server.host);
     assert_eq!(removed(&sandbox, 0, &["--all", &named]), [want]);
     assert!(is_there(&server, "a/b", &other) && is_there(&server, "a/b", of_other));
     // An image is not an index either.
     let text = sandbox.run(&["rm", "--all", &format!("{}/a/b@{other}", server.host)]);
-    assert!(text.contains(&format!("removed {of_other}")) && is_there(&server, "a/b", &other), "{text}");
+    assert!(
+        text.contains(&format!("removed {of_other}")) && is_there(&server, "a/b", &other),
+        "{text}"
+    );
 }
 
 #[test]
@@ -102,8 +126,14 @@ fn a_registry_that_refuses_deletion_is_reported() {
     let ours = indexed_by(&sandbox, "ociseek v0.0.1", &image);
     let text = sandbox.run(&["rm", &image]);
     assert!(text.contains(&format!("unlisted, but could not delete {}", ours[0])), "{text}");
-    assert!(text.contains("error: 2 of 2 indexes could not be removed: ") && text.contains(": 405 "), "{text}");
-    assert!(text.contains(&format!("hint: {} does not allow deleting manifests", server.host)), "{text}");
+    assert!(
+        text.contains("error: 2 of 2 indexes could not be removed: ") && text.contains(": 405 "),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!("hint: {} does not allow deleting manifests", server.host)),
+        "{text}"
+    );
     assert!(text.ends_with("--- status 1 ---"), "{text}");
     assert_eq!(found(&sandbox, &image), [vec![], Vec::<String>::new()]);
     assert!(is_there(&server, "a/b", &ours[0]));
@@ -130,7 +160,8 @@ fn removing_while_indexing_loses_nothing() {
     let Some(server) = without_api() else { return };
     let Some((sandbox, image)) = image(&server) else { return };
     let image = format!("{}/a/b@{}", server.host, subjects(&sandbox, &image)[0]);
-    let old: Vec<String> = ["x1", "x2"].iter().map(|maker| indexed_by(&sandbox, maker, &image).remove(0)).collect();
+    let old: Vec<String> =
+        ["x1", "x2"].iter().map(|maker| indexed_by(&sandbox, maker, &image).remove(0)).collect();
     let new: Vec<String> = std::thread::scope(|scope| {
         let removers: Vec<_> = (old.iter())
             .map(|digest| {
@@ -150,7 +181,8 @@ fn removing_while_indexing_loses_nothing() {
         for (remover, digest) in removers.into_iter().zip(&old) {
             assert_eq!(remover.join().unwrap(), [[one("removed", digest)]]);
         }
-        let mut new: Vec<String> = indexers.into_iter().map(|indexer| indexer.join().unwrap()).collect();
+        let mut new: Vec<String> =
+            indexers.into_iter().map(|indexer| indexer.join().unwrap()).collect();
         new.sort();
         new
     });
@@ -163,7 +195,10 @@ fn rm_removes_indexes_from_layouts() {
     small_image(&sandbox.path("img"));
     let theirs = indexed_by(&sandbox, SOCI, "oci:img");
     let ours = indexed_by(&sandbox, "ociseek v0.0.1", "oci:img");
-    assert_eq!(removed(&sandbox, 0, &["oci:img"]), [[one("kept", &theirs[0]), one("removed", &ours[0])]]);
+    assert_eq!(
+        removed(&sandbox, 0, &["oci:img"]),
+        [[one("kept", &theirs[0]), one("removed", &ours[0])]]
+    );
     assert_eq!(found(&sandbox, "oci:img:v1"), std::slice::from_ref(&theirs));
     // The image is alone again.
     assert_eq!(removed(&sandbox, 0, &["--all", "oci:img"]), [[one("removed", &theirs[0])]]);
@@ -173,7 +208,10 @@ fn rm_removes_indexes_from_layouts() {
     archive.append_dir_all(".", sandbox.path("img")).unwrap();
     archive.finish().unwrap();
     let text = sandbox.run(&["rm", "oci-archive:img.tar"]);
-    assert!(text.contains("archives are read-only") && text.ends_with("--- status 2 ---"), "{text}");
+    assert!(
+        text.contains("archives are read-only") && text.ends_with("--- status 2 ---"),
+        "{text}"
+    );
 
     // The list that regctl keeps in a layout.
     let Some(regctl) = tool("regctl") else { return };
@@ -185,6 +223,9 @@ fn rm_removes_indexes_from_layouts() {
     let to = format!("ocidir://{}:v1", to.display());
     run(&regctl, &["--host", &registry, "image", "copy", "--referrers", &image, &to]);
     assert_eq!(found(&sandbox, "oci:copy:v1"), [[ours[0].clone()], [ours[1].clone()]]);
-    assert_eq!(removed(&sandbox, 0, &["oci:copy:v1"]), [[one("removed", &ours[0])], [one("removed", &ours[1])]]);
+    assert_eq!(
+        removed(&sandbox, 0, &["oci:copy:v1"]),
+        [[one("removed", &ours[0])], [one("removed", &ours[1])]]
+    );
     assert_eq!(found(&sandbox, "oci:copy:v1"), [vec![], Vec::<String>::new()]);
 }

@@ -34,8 +34,10 @@ fn with_hosts(hosts: &Path, command: &Command) -> Command {
 /// `command` in a network of its own, with these addresses.
 fn in_a_network(addresses: &[&str], command: &Command) -> Command {
     let mut inside = Command::new("unshare");
-    let add: String =
-        addresses.iter().map(|address| format!(" && ip address add {address}/128 dev lo nodad")).collect();
+    let add: String = addresses
+        .iter()
+        .map(|address| format!(" && ip address add {address}/128 dev lo nodad"))
+        .collect();
     inside.args(["--net", "sh", "-c", &format!("ip link set lo up{add} && exec \"$@\""), "sh"]);
     inside.arg(command.get_program()).args(command.get_args());
     inside
@@ -47,7 +49,9 @@ async fn silent(address: SocketAddr) -> (TcpListener, Vec<TcpStream>) {
     socket.bind(address).unwrap();
     let listener = socket.listen(1).unwrap();
     let mut full = Vec::new();
-    while let Ok(connected) = tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(address)).await {
+    while let Ok(connected) =
+        tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(address)).await
+    {
         full.push(connected.unwrap());
     }
     (listener, full)
@@ -97,7 +101,8 @@ async fn asks(host: &str) {
 async fn asks_within(host: &str, connect: Duration) {
     let limits = Limits { connect, ..Limits::default() };
     let credentials = CredentialSource::Anonymous;
-    let config = ClientConfig { credentials, limits, plain_http: Some(true), ..ClientConfig::default() };
+    let config =
+        ClientConfig { credentials, limits, plain_http: Some(true), ..ClientConfig::default() };
     let repository = Client::new(config).unwrap().repository(host, "a/b").unwrap();
     let asked = tokio::time::timeout(PATIENCE, repository.manifest(&Target::Tag("t".into()))).await;
     assert_eq!(&asked.unwrap().unwrap().bytes[..], b"{}");
@@ -115,9 +120,11 @@ fn the_next_ipv6_address_is_tried_while_the_first_is_silent() {
 fn passes_where_the_name_has(addresses: &[&str], test: &str) {
     let sandbox = Sandbox::new();
     let hosts = sandbox.path("hosts");
-    let names: String = addresses.iter().map(|address| format!("{address} several.example\n")).collect();
+    let names: String =
+        addresses.iter().map(|address| format!("{address} several.example\n")).collect();
     std::fs::write(&hosts, names).unwrap();
-    let ipv6: Vec<&str> = addresses.iter().copied().filter(|address| address.contains(':')).collect();
+    let ipv6: Vec<&str> =
+        addresses.iter().copied().filter(|address| address.contains(':')).collect();
     let mut child = with_hosts(&hosts, &in_a_network(&ipv6, &this_test(module_path!(), test)));
     let output = child.env(HOST, "several.example").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -141,7 +148,10 @@ fn the_next_addresses_are_tried_while_the_first_of_both_families_are_silent() {
     if !can_name() || tool("ip").is_none() {
         return;
     }
-    passes_where_the_name_has(&["127.0.0.2", "127.0.0.3", "fd00::2", "fd00::3"], "child_of_the_silent_addresses");
+    passes_where_the_name_has(
+        &["127.0.0.2", "127.0.0.3", "fd00::2", "fd00::3"],
+        "child_of_the_silent_addresses",
+    );
 }
 
 #[tokio::test]
@@ -149,7 +159,8 @@ async fn child_of_the_silent_addresses() {
     let Ok(host) = std::env::var(HOST) else { return };
     let four = Faulty::at("127.0.0.3:0", RegistrySettings::default(), |_, _| None).await;
     let port = four.address.port();
-    let six = Faulty::at(&format!("[fd00::3]:{port}"), RegistrySettings::default(), |_, _| None).await;
+    let six =
+        Faulty::at(&format!("[fd00::3]:{port}"), RegistrySettings::default(), |_, _| None).await;
     for registry in [&four, &six] {
         registry.add_manifest("t", OCI_MANIFEST, "{}");
     }
@@ -180,7 +191,8 @@ fn a_hook_follows_a_name_to_another_address() {
     let hosts = sandbox.path("hosts");
     std::fs::write(&hosts, "127.0.0.2 moving.example\n").unwrap();
     let allow = format!("--allow={host}");
-    let args = ["hook", "serve", "--listen=127.0.0.1:0", "--plain-http", "--min-layer-size=0", &allow];
+    let args =
+        ["hook", "serve", "--listen=127.0.0.1:0", "--plain-http", "--min-layer-size=0", &allow];
     let hook = Hook::spawn(&mut with_hosts(&hosts, &sandbox.command(&args)));
     let push = |registry: &Faulty, number: u64| {
         registry.add_image("v1", &tar(number, 2, 30_000));
@@ -203,13 +215,20 @@ async fn a_registry_may_have_only_an_ipv6_address() {
     if !can_name() {
         return;
     }
-    let registry =
-        Faulty::at("[::1]:0", RegistrySettings { referrers: true, ..RegistrySettings::default() }, |_, _| None).await;
+    let registry = Faulty::at(
+        "[::1]:0",
+        RegistrySettings { referrers: true, ..RegistrySettings::default() },
+        |_, _| None,
+    )
+    .await;
     registry.add_image("v1", &tar(1, 2, 30_000));
     let sandbox = Sandbox::new();
     let hosts = sandbox.path("hosts");
     std::fs::write(&hosts, "::1 six.example\n").unwrap();
-    for image in [format!("six.example:{}/a/b:v1", registry.address.port()), format!("{}/a/b:v1", registry.host())] {
+    for image in [
+        format!("six.example:{}/a/b:v1", registry.address.port()),
+        format!("{}/a/b:v1", registry.host()),
+    ] {
         let command = sandbox.command(&index(&["--plain-http", &image]));
         let text = tokio::task::block_in_place(|| shown(&mut with_hosts(&hosts, &command)));
         assert!(text.ends_with("--- status 0 ---"), "{text}");

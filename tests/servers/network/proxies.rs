@@ -22,7 +22,9 @@ impl Proxy {
     fn start(kind: &str, certificate: &[&Path]) -> Option<Proxy> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/proxy.py");
         let mut command = Command::new(tool("python3")?);
-        let mut child = ChildProcess::spawn(command.arg(script).arg(kind).args(certificate).stdout(Stdio::piped()));
+        let mut child = ChildProcess::spawn(
+            command.arg(script).arg(kind).args(certificate).stdout(Stdio::piped()),
+        );
         let mut lines = BufReader::new(child.stdout()).lines().map_while(Result::ok);
         let port = lines.next().unwrap().parse().unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
@@ -44,7 +46,8 @@ impl Proxy {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socks_proxy_resolves_the_names() {
     let Some(proxy) = Proxy::start("socks", &[]) else { return };
-    let registry = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     registry.add_image("v1", &tar(1, 2, 40_000));
     let port = registry.address.port();
     let sandbox = Sandbox::new();
@@ -76,7 +79,8 @@ fn an_https_proxy_forwards_https() {
     // Registries on this machine are spoken to without a proxy.
     let image = format!("registry.invalid:{}/a/b:v1", server.port());
     let run = |user: &str| {
-        let mut command = sandbox.command(&index(&["--plain-http=false", "--retry-for=1s", &image]));
+        let mut command =
+            sandbox.command(&index(&["--plain-http=false", "--retry-for=1s", &image]));
         command.env("SSL_CERT_FILE", at("ca.pem"));
         command.env("https_proxy", format!("https://{user}@localhost:{}", proxy.port));
         shown(&mut command)

@@ -18,7 +18,8 @@ use ociseek::digest::Digest;
 async fn stopped_twice(settings: RegistrySettings) -> Faulty {
     let slow = Duration::from_millis(500);
     let has_tokens = settings.bearer.is_some();
-    let registry = Faulty::honest(RegistrySettings { referrers: true, slow_blobs: slow, ..settings }).await;
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, slow_blobs: slow, ..settings }).await;
     registry.add_image("v1", &tar(1, 2, 60_000));
     let sandbox = Sandbox::new();
     let image = format!("{}/a/b:v1", registry.host());
@@ -55,7 +56,8 @@ async fn a_stopped_process_continues_later() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_process_continues_with_a_new_token() {
     let token_lifetime = Some(Duration::from_secs(2));
-    let settings = RegistrySettings { bearer: Some(None), token_lifetime, ..RegistrySettings::default() };
+    let settings =
+        RegistrySettings { bearer: Some(None), token_lifetime, ..RegistrySettings::default() };
     let registry = stopped_twice(settings).await;
     let reads = registry.saw("GET", "/blobs/");
     let tokens: BTreeSet<_> = reads.iter().map(|read| read.header("authorization")).collect();
@@ -66,17 +68,29 @@ async fn a_stopped_process_continues_with_a_new_token() {
 fn a_hook_survives_clock_jumps() {
     let Some(faketime) = faketime() else { return };
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let settings = RegistrySettings { referrers: true, bearer: Some(None), ..RegistrySettings::default() };
+    let settings =
+        RegistrySettings { referrers: true, bearer: Some(None), ..RegistrySettings::default() };
     let registry = runtime.block_on(Faulty::honest(settings));
     let sandbox = Sandbox::new();
     let clock = "clock";
     let allow = format!("--allow={}", registry.host());
     let journal = "--journal=journal";
-    let args = ["hook", "serve", "--listen=127.0.0.1:0", "--min-layer-size=0", "--retry-wait=1", &allow, journal];
+    let args = [
+        "hook",
+        "serve",
+        "--listen=127.0.0.1:0",
+        "--min-layer-size=0",
+        "--retry-wait=1",
+        &allow,
+        journal,
+    ];
     let start = |fakes: bool| {
         let mut command = sandbox.command(&args);
         if fakes {
-            command.envs(faketime).env("FAKETIME_TIMESTAMP_FILE", sandbox.path(clock)).env("FAKETIME_NO_CACHE", "1");
+            command
+                .envs(faketime)
+                .env("FAKETIME_TIMESTAMP_FILE", sandbox.path(clock))
+                .env("FAKETIME_NO_CACHE", "1");
         }
         Hook::spawn(&mut command)
     };
@@ -84,7 +98,8 @@ fn a_hook_survives_clock_jumps() {
     let push = |hook: &Hook, number: u64| {
         registry.add_image("v1", &tar(number, 2, 30_000));
         let digest = Digest::sha256(&registry.manifest("v1").unwrap());
-        let (status, text) = hook.post(&pushed(&number.to_string(), &registry.host(), "a/b", &digest));
+        let (status, text) =
+            hook.post(&pushed(&number.to_string(), &registry.host(), "a/b", &digest));
         assert_eq!(status, 202, "{text}");
     };
     let mut hook = start(true);
@@ -93,7 +108,8 @@ fn a_hook_survives_clock_jumps() {
         push(&hook, number);
         hook.until("an index", |hook| hook.indexed() as u64 == number);
     }
-    let years: Vec<_> = hook.log().iter().map(|line| line["time"].as_str().unwrap()[..4].to_owned()).collect();
+    let years: Vec<_> =
+        hook.log().iter().map(|line| line["time"].as_str().unwrap()[..4].to_owned()).collect();
     assert!(years.iter().min() < years.iter().max(), "the clock did not jump: {years:?}");
     hook.until_recorded(&sandbox.path("journal"), 5);
     hook.child.kill();

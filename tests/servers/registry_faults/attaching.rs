@@ -4,7 +4,8 @@ use super::*;
 
 #[tokio::test]
 async fn attaching_uses_the_referrers_api_if_there_is_one() {
-    let faulty = Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let faulty =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     let repository = repository(&faulty, config());
     let old = index("old").1.digest;
     assert_eq!(
@@ -14,11 +15,18 @@ async fn attaching_uses_the_referrers_api_if_there_is_one() {
     attach(&repository, "new", &[old]).await.unwrap();
     let found = repository.referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
     assert!(found.api);
-    assert_eq!(found.descriptors.iter().map(|d| d.digest).collect::<Vec<_>>(), [index("new").1.digest]);
+    assert_eq!(
+        found.descriptors.iter().map(|d| d.digest).collect::<Vec<_>>(),
+        [index("new").1.digest]
+    );
     assert_eq!(faulty.manifest(&tag()), None);
     // The manifest is pushed after the blob.
-    let order: Vec<_> =
-        faulty.requests().iter().filter(|s| s.method == "PUT").map(|s| s.path.contains("/manifests/")).collect();
+    let order: Vec<_> = faulty
+        .requests()
+        .iter()
+        .filter(|s| s.method == "PUT")
+        .map(|s| s.path.contains("/manifests/"))
+        .collect();
     assert_eq!(order, [false, true, true]);
 }
 
@@ -68,7 +76,10 @@ async fn a_manifest_that_was_deleted_without_the_list_is_taken_off_it() {
     let digests: Vec<_> = listed.iter().map(|d| d.digest).collect();
     assert_eq!(digests, [index("kept").1.digest, index("new").1.digest]);
     let warnings = recorder.warnings();
-    assert!(matches!(&warnings[..], [warning] if warning.contains(&deleted.to_string())), "{warnings:?}");
+    assert!(
+        matches!(&warnings[..], [warning] if warning.contains(&deleted.to_string())),
+        "{warnings:?}"
+    );
     // A list can also be emptied.
     faulty.remove_manifest(&index("new").1.digest.to_string());
     repository.unlist(&subject().1.digest, &[index("kept").1.digest]).await.unwrap();
@@ -116,13 +127,15 @@ async fn a_manifest_whose_blobs_are_known_late_is_pushed_again() {
 /// HTML.
 #[tokio::test]
 async fn a_web_page_does_not_confirm_a_push() {
-    for (method, part) in [("PUT", "/blobs/uploads/"), ("PUT", "/manifests/"), ("DELETE", "/manifests/")] {
+    for (method, part) in
+        [("PUT", "/blobs/uploads/"), ("PUT", "/manifests/"), ("DELETE", "/manifests/")]
+    {
         let once = first(1);
-        let faulty =
-            Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, _| {
-                (seen.is(method, part) && once()).then(web_page)
-            })
-            .await;
+        let faulty = Faulty::start(
+            RegistrySettings { referrers: true, ..RegistrySettings::default() },
+            move |seen, _| (seen.is(method, part) && once()).then(web_page),
+        )
+        .await;
         let repository = repository(&faulty, config());
         let (old, replaces) = (index("old"), [index("old").1.digest]);
         faulty.add_manifest(&replaces[0].to_string(), OCI_MANIFEST, old.0);
@@ -132,45 +145,61 @@ async fn a_web_page_does_not_confirm_a_push() {
             // Attached manifests stay attached, and failed deletions are reported.
             "DELETE" => assert!(is_attached && attached.unwrap().not_deleted.len() == 1),
             _ => {
-                assert!(matches!(attached, Err(RegistryError::Protocol { .. })), "{method} {part}: {attached:?}");
+                assert!(
+                    matches!(attached, Err(RegistryError::Protocol { .. })),
+                    "{method} {part}: {attached:?}"
+                );
                 assert!(!is_attached);
             }
         }
     }
-    let faulty = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, |seen, truth| {
-        (seen.method == "PUT").then(|| {
-            let mut answer = truth.truth_now(seen);
-            *answer.status_mut() = axum::http::StatusCode::OK;
-            answer.headers_mut().insert(header::CONTENT_TYPE, "text/html; charset=utf-8".parse().unwrap());
-            answer
-        })
-    })
+    let faulty = Faulty::start(
+        RegistrySettings { referrers: true, ..RegistrySettings::default() },
+        |seen, truth| {
+            (seen.method == "PUT").then(|| {
+                let mut answer = truth.truth_now(seen);
+                *answer.status_mut() = axum::http::StatusCode::OK;
+                answer
+                    .headers_mut()
+                    .insert(header::CONTENT_TYPE, "text/html; charset=utf-8".parse().unwrap());
+                answer
+            })
+        },
+    )
     .await;
     attach(&repository(&faulty, config()), "x", &[]).await.unwrap();
 }
 
 #[tokio::test]
 async fn an_api_without_oci_subject_is_recognized_by_its_list() {
-    let faulty = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, |seen, truth| {
-        seen.is("PUT", "/manifests/").then(|| {
-            let mut answer = truth.truth_now(seen);
-            answer.headers_mut().remove("oci-subject");
-            answer
-        })
-    })
+    let faulty = Faulty::start(
+        RegistrySettings { referrers: true, ..RegistrySettings::default() },
+        |seen, truth| {
+            seen.is("PUT", "/manifests/").then(|| {
+                let mut answer = truth.truth_now(seen);
+                answer.headers_mut().remove("oci-subject");
+                answer
+            })
+        },
+    )
     .await;
-    assert_eq!(attach(&repository(&faulty, config()), "x", &[]).await.unwrap().attached, AttachMethod::ReferrersApi);
+    assert_eq!(
+        attach(&repository(&faulty, config()), "x", &[]).await.unwrap().attached,
+        AttachMethod::ReferrersApi
+    );
     assert_eq!(faulty.manifest(&tag()), None);
 }
 
 #[tokio::test]
 async fn oci_subject_counts_where_the_list_cannot_be_read_now() {
-    for (answer, method) in [(500, AttachMethod::ReferrersApi), (404, AttachMethod::TagSchema(tag()))] {
-        let faulty =
-            Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, _| {
-                seen.is("GET", "/referrers/").then(|| status(answer))
-            })
-            .await;
+    for (answer, method) in
+        [(500, AttachMethod::ReferrersApi), (404, AttachMethod::TagSchema(tag()))]
+    {
+        let faulty = Faulty::start(
+            RegistrySettings { referrers: true, ..RegistrySettings::default() },
+            move |seen, _| seen.is("GET", "/referrers/").then(|| status(answer)),
+        )
+        .await;
         let attached = attach(&repository(&faulty, config()), "x", &[]).await.unwrap().attached;
         assert_eq!(attached, method, "{answer}");
     }
@@ -178,10 +207,14 @@ async fn oci_subject_counts_where_the_list_cannot_be_read_now() {
 
 #[tokio::test]
 async fn without_the_api_the_fallback_tag_is_used() {
-    let faulty = Faulty::honest(RegistrySettings { conditions: true, ..RegistrySettings::default() }).await;
+    let faulty =
+        Faulty::honest(RegistrySettings { conditions: true, ..RegistrySettings::default() }).await;
     let repository = repository(&faulty, config());
     let report = attach(&repository, "one", &[]).await.unwrap();
-    assert_eq!(report, AttachReport { attached: AttachMethod::TagSchema(tag()), not_deleted: vec![] });
+    assert_eq!(
+        report,
+        AttachReport { attached: AttachMethod::TagSchema(tag()), not_deleted: vec![] }
+    );
     attach(&repository, "two", &[]).await.unwrap();
     attach(&repository, "three", &[index("one").1.digest]).await.unwrap();
     // Again: nothing changes, and nothing is written.
@@ -194,19 +227,26 @@ async fn without_the_api_the_fallback_tag_is_used() {
     assert_eq!(found.descriptors, [index("three").1, index("two").1]);
     assert_eq!(faulty.manifest(&index("one").1.digest.to_string()), None);
     assert!(
-        faulty.saw("PUT", &tag()).iter().all(|put| put.header("if-match").or(put.header("if-none-match")).is_some())
+        faulty
+            .saw("PUT", &tag())
+            .iter()
+            .all(|put| put.header("if-match").or(put.header("if-none-match")).is_some())
     );
 }
 
 #[tokio::test]
 async fn an_older_index_that_cannot_be_deleted_is_reported() {
-    let faulty =
-        Faulty::start(RegistrySettings::default(), |seen, _| (seen.method == "DELETE").then(|| status(405))).await;
+    let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
+        (seen.method == "DELETE").then(|| status(405))
+    })
+    .await;
     let repository = repository(&faulty, config());
     attach(&repository, "one", &[]).await.unwrap();
     let old = index("one").1.digest;
     // Neither the subject nor the index itself is ever deleted.
-    let report = attach(&repository, "two", &[old, subject().1.digest, index("two").1.digest]).await.unwrap();
+    let report = attach(&repository, "two", &[old, subject().1.digest, index("two").1.digest])
+        .await
+        .unwrap();
     assert_eq!(report.not_deleted, [old]);
     assert_eq!(faulty.saw("DELETE", "").len(), 1);
     let found = repository.referrers(&subject().1.digest, None).await.unwrap();
@@ -216,8 +256,11 @@ async fn an_older_index_that_cannot_be_deleted_is_reported() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_attaching_loses_nothing() {
     for (conditions, slow) in [(false, 0), (false, 20), (true, 5)] {
-        let settings =
-            RegistrySettings { conditions, slow_manifests: Duration::from_millis(slow), ..RegistrySettings::default() };
+        let settings = RegistrySettings {
+            conditions,
+            slow_manifests: Duration::from_millis(slow),
+            ..RegistrySettings::default()
+        };
         let faulty = Faulty::honest(settings).await;
         // Separate clients, which only share the registry.
         let names: Vec<String> = (0..5).map(|i| format!("w{i}")).collect();
@@ -232,7 +275,8 @@ async fn concurrent_attaching_loses_nothing() {
         for one in all {
             assert_eq!(one.await.unwrap().unwrap().attached, AttachMethod::TagSchema(tag()));
         }
-        let found = repository(&faulty, config()).referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
+        let found =
+            repository(&faulty, config()).referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
         let mut found = entries(&found.descriptors);
         found.sort_unstable();
         assert_eq!(found, names, "conditions {conditions}, slow {slow}");
@@ -259,7 +303,9 @@ async fn tasks_of_one_client_take_turns() {
 #[tokio::test]
 async fn an_entry_dropped_by_another_writer_is_restored() {
     let once = first(1);
-    let stranger = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [index("stranger").1]}).to_string();
+    let stranger =
+        json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [index("stranger").1]})
+            .to_string();
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         // After our write, another client that had read the list before writes it without our
         // entry.
@@ -278,7 +324,8 @@ async fn an_entry_dropped_by_another_writer_is_restored() {
 #[tokio::test]
 async fn registries_that_refuse_conditions_are_written_to_without_them() {
     let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
-        (seen.header("if-match").is_some() || seen.header("if-none-match").is_some()).then(|| status(412))
+        (seen.header("if-match").is_some() || seen.header("if-none-match").is_some())
+            .then(|| status(412))
     })
     .await;
     let repository = repository(&faulty, config());
@@ -294,7 +341,9 @@ async fn a_change_overwritten_twenty_times_finally_lasts() {
     let ours = index("ours").1.digest.to_string();
     let empty = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": []}).to_string();
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
-        let is_listed = truth.manifest(&tag()).is_some_and(|list| String::from_utf8_lossy(&list).contains(&ours));
+        let is_listed = truth
+            .manifest(&tag())
+            .is_some_and(|list| String::from_utf8_lossy(&list).contains(&ours));
         if seen.is("GET", &tag()) && is_listed && others() {
             truth.add_manifest(&tag(), OCI_INDEX, empty.clone());
         }
@@ -311,7 +360,11 @@ async fn a_change_overwritten_twenty_times_finally_lasts() {
 async fn writers_that_never_stop_are_an_error() {
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         if seen.is("GET", &tag()) {
-            truth.add_manifest(&tag(), OCI_INDEX, json!({"schemaVersion": 2, "manifests": []}).to_string());
+            truth.add_manifest(
+                &tag(),
+                OCI_INDEX,
+                json!({"schemaVersion": 2, "manifests": []}).to_string(),
+            );
         }
         None
     })
@@ -345,7 +398,8 @@ async fn a_registry_that_reads_the_fallback_tag_as_the_digest_may_take_a_list() 
             if seen.is("PUT", "/manifests/sha256-") && !works {
                 return Some(status(201));
             }
-            let reads_tag = seen.is("GET", "/manifests/sha256-") && truth.manifest(&tag()).is_none();
+            let reads_tag =
+                seen.is("GET", "/manifests/sha256-") && truth.manifest(&tag()).is_none();
             reads_tag.then(|| {
                 let answer = Response::builder().header(header::CONTENT_TYPE, OCI_MANIFEST);
                 answer.body(Body::from(subject().0)).unwrap()
@@ -357,7 +411,10 @@ async fn a_registry_that_reads_the_fallback_tag_as_the_digest_may_take_a_list() 
         assert_eq!(faulty.saw("PUT", "/manifests/sha256-").len(), 1);
         match attached {
             Ok(report) => assert!(works && report.attached == AttachMethod::TagSchema(tag())),
-            Err(error) => assert!(!works && error.to_string().contains("instead of the pushed index"), "{error}"),
+            Err(error) => assert!(
+                !works && error.to_string().contains("instead of the pushed index"),
+                "{error}"
+            ),
         }
     }
 }
@@ -374,7 +431,8 @@ async fn readings_that_never_agree_end_with_a_warning() {
     .await;
     let recorder = Arc::new(Recorder::default());
     let limits = Limits { settle: Duration::from_millis(1), ..limits() };
-    let repository = repository(&faulty, ClientConfig { limits, progress: recorder.clone(), ..config() });
+    let repository =
+        repository(&faulty, ClientConfig { limits, progress: recorder.clone(), ..config() });
     attach(&repository, "ours", &[]).await.unwrap();
     assert!(faulty.saw("GET", "/manifests/sha256-").len() < 300);
     let warned = |event: &ProgressEvent| matches!(event, ProgressEvent::Warning(text) if text.contains("not every"));
@@ -410,14 +468,18 @@ async fn a_fallback_tag_on_something_else_is_left_alone() {
 #[tokio::test]
 async fn a_blob_that_only_seems_to_exist_is_pushed() {
     let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
-        let there = || Response::builder().header(header::CONTENT_LENGTH, 2).body(Body::empty()).unwrap();
+        let there =
+            || Response::builder().header(header::CONTENT_LENGTH, 2).body(Body::empty()).unwrap();
         seen.is("HEAD", "/blobs/").then(there)
     })
     .await;
     let repository = repository(&faulty, config());
     let error = attach(&repository, "x", &[]).await.unwrap_err();
     assert!(error.is_blob_unknown(), "{error:?}");
-    repository.push_blob_unchecked(&Descriptor::of(SOCI, b"{}"), Bytes::from_static(b"{}")).await.unwrap();
+    repository
+        .push_blob_unchecked(&Descriptor::of(SOCI, b"{}"), Bytes::from_static(b"{}"))
+        .await
+        .unwrap();
     attach(&repository, "x", &[]).await.unwrap();
 }
 
@@ -446,8 +508,10 @@ async fn errors_of_refused_manifests_name_the_reason() {
     }
     let faulty = Faulty::honest(RegistrySettings::default()).await;
     let (bytes, descriptor) = index("x");
-    let error =
-        repository(&faulty, config()).attach(&descriptor, bytes.slice(1..), &subject().1, &[]).await.unwrap_err();
+    let error = repository(&faulty, config())
+        .attach(&descriptor, bytes.slice(1..), &subject().1, &[])
+        .await
+        .unwrap_err();
     assert!(matches!(error, RegistryError::Content { .. }), "{error:?}");
     assert!(faulty.requests().is_empty());
 }

@@ -4,7 +4,9 @@ use super::*;
 
 #[tokio::test]
 async fn one_token_serves_all_waiting_requests() {
-    let faulty = Faulty::honest(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() }).await;
+    let faulty =
+        Faulty::honest(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() })
+            .await;
     let blob = content(1000);
     faulty.add_blob(blob.clone());
     let repository = repository(&faulty, config());
@@ -26,7 +28,9 @@ async fn one_token_serves_all_waiting_requests() {
 
 #[tokio::test]
 async fn a_learned_challenge_serves_other_repositories_with_their_own_tokens() {
-    let faulty = Faulty::honest(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() }).await;
+    let faulty =
+        Faulty::honest(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() })
+            .await;
     faulty.add_blob("x");
     let client = Client::new(config()).unwrap();
     let blob = Descriptor::of("x/y", b"x");
@@ -41,7 +45,10 @@ async fn a_learned_challenge_serves_other_repositories_with_their_own_tokens() {
         .map(|s| format!("{} {}", s.method, s.path.split(['&', ',']).next_back().unwrap()))
         .collect();
     let at = |name: &str| format!("GET /v2/{name}/blobs/{}", Digest::sha256(b"x"));
-    assert_eq!(story[..3], [at("one/a"), "GET scope=repository%3Aone%2Fa%3Apull".to_owned(), at("one/a")]);
+    assert_eq!(
+        story[..3],
+        [at("one/a"), "GET scope=repository%3Aone%2Fa%3Apull".to_owned(), at("one/a")]
+    );
     assert_eq!(story[3..5], ["GET scope=repository%3Atwo%3Apull".to_owned(), at("two")]);
     let tokens = faulty.saw("GET", "/token");
     assert_eq!(tokens.len(), 3);
@@ -54,19 +61,23 @@ async fn a_token_that_expires_during_a_transfer_is_renewed() {
     let blob = content(300_000);
     let whole = blob.clone();
     let once = first(1);
-    let faulty =
-        Faulty::start(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() }, move |seen, truth| {
-            let cut_off = seen.is("GET", "/blobs/") && seen.header("authorization").is_some() && once();
+    let faulty = Faulty::start(
+        RegistrySettings { bearer: Some(None), ..RegistrySettings::default() },
+        move |seen, truth| {
+            let cut_off =
+                seen.is("GET", "/blobs/") && seen.header("authorization").is_some() && once();
             cut_off.then(|| {
                 truth.revoke_tokens();
                 cut(Response::new(Body::empty()), &whole, 100_000)
             })
-        })
-        .await;
+        },
+    )
+    .await;
     faulty.add_blob(blob.clone());
     assert_eq!(read(&repository(&faulty, config()), &descriptor(&blob)).await.unwrap(), blob);
     let gets = faulty.saw("GET", "/blobs/");
-    let story: Vec<_> = gets.iter().map(|get| (get.header("authorization"), get.header("range"))).collect();
+    let story: Vec<_> =
+        gets.iter().map(|get| (get.header("authorization"), get.header("range"))).collect();
     assert_eq!(
         story,
         [
@@ -80,14 +91,16 @@ async fn a_token_that_expires_during_a_transfer_is_renewed() {
 
 #[tokio::test]
 async fn a_token_that_never_helps_is_renewed_once() {
-    let faulty =
-        Faulty::start(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() }, |seen, truth| {
+    let faulty = Faulty::start(
+        RegistrySettings { bearer: Some(None), ..RegistrySettings::default() },
+        |seen, truth| {
             if seen.is("GET", "/blobs/") {
                 truth.revoke_tokens();
             }
             None
-        })
-        .await;
+        },
+    )
+    .await;
     let repository = repository(&faulty, config());
     let error = repository.blob(&descriptor(&content(1))).await.err().unwrap();
     assert!(error.is_unauthorized(), "{error:?}");
@@ -132,36 +145,53 @@ async fn token_responses_of_all_kinds_are_handled() {
 
 #[tokio::test]
 async fn passwords_are_sent_to_the_token_service_and_rejections_are_reported() {
-    let settings = RegistrySettings { bearer: Some(Some(("u".into(), "p:q".into()))), ..RegistrySettings::default() };
+    let settings = RegistrySettings {
+        bearer: Some(Some(("u".into(), "p:q".into()))),
+        ..RegistrySettings::default()
+    };
     let faulty = Faulty::honest(settings).await;
     faulty.add_blob("x");
     let blob = Descriptor::of("x/y", b"x");
     repository(&faulty, with_password(&faulty, "u", "p:q")).blob_bytes(&blob, 1).await.unwrap();
     let token = &faulty.saw("GET", "/token")[0];
     assert_eq!(token.header("authorization"), Some(basic("u", "p:q").as_str()));
-    assert!(faulty.saw("GET", "/blobs/").iter().all(|get| get.header("authorization") != Some(&basic("u", "p:q"))));
+    assert!(
+        faulty
+            .saw("GET", "/blobs/")
+            .iter()
+            .all(|get| get.header("authorization") != Some(&basic("u", "p:q")))
+    );
 
-    let error = repository(&faulty, with_password(&faulty, "u", "hunter2")).blob_bytes(&blob, 1).await.unwrap_err();
+    let error = repository(&faulty, with_password(&faulty, "u", "hunter2"))
+        .blob_bytes(&blob, 1)
+        .await
+        .unwrap_err();
     assert!(error.is_unauthorized(), "{error:?}");
     assert_eq!(error.to_string(), format!("cannot get a token for {}", faulty.host()));
     assert_eq!((error.rejected(), error.token_service()), (Some(CredentialOrigin::Given), None));
     let all = everything(&error);
     assert!(
-        all.contains("wrong password") && !all.contains("hunter2") && !all.contains(&basic("u", "hunter2")),
+        all.contains("wrong password")
+            && !all.contains("hunter2")
+            && !all.contains(&basic("u", "hunter2")),
         "{all}"
     );
 }
 
 #[tokio::test]
 async fn basic_authorization_is_sent_only_on_request() {
-    let faulty =
-        Faulty::honest(RegistrySettings { basic: Some(("u".into(), "p".into())), ..RegistrySettings::default() }).await;
+    let faulty = Faulty::honest(RegistrySettings {
+        basic: Some(("u".into(), "p".into())),
+        ..RegistrySettings::default()
+    })
+    .await;
     faulty.add_blob("x");
     let blob = Descriptor::of("x/y", b"x");
     let right = repository(&faulty, with_password(&faulty, "u", "p"));
     right.blob_bytes(&blob, 1).await.unwrap();
     right.blob_bytes(&blob, 1).await.unwrap();
-    let shown: Vec<_> = faulty.requests().iter().map(|seen| seen.header("authorization").is_some()).collect();
+    let shown: Vec<_> =
+        faulty.requests().iter().map(|seen| seen.header("authorization").is_some()).collect();
     assert_eq!(shown, [false, true, true]);
 
     for (config, requests) in [(with_password(&faulty, "u", "hunter2"), 2), (config(), 1)] {
@@ -169,7 +199,11 @@ async fn basic_authorization_is_sent_only_on_request() {
         let error = repository(&faulty, config).blob_bytes(&blob, 1).await.unwrap_err();
         assert!(error.is_unauthorized(), "{error:?}");
         assert!(error.to_string().contains("UNAUTHORIZED: authentication required"), "{error}");
-        assert_eq!(error.rejected(), (requests == 2).then_some(CredentialOrigin::Given), "{error:?}");
+        assert_eq!(
+            error.rejected(),
+            (requests == 2).then_some(CredentialOrigin::Given),
+            "{error:?}"
+        );
         assert_eq!(faulty.requests().len() - before, requests);
     }
 }
@@ -177,11 +211,16 @@ async fn basic_authorization_is_sent_only_on_request() {
 #[tokio::test]
 async fn a_401_without_a_challenge_is_final() {
     let faulty = Faulty::start(RegistrySettings::default(), |_, _| Some(status(401))).await;
-    let error =
-        repository(&faulty, with_password(&faulty, "u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
+    let error = repository(&faulty, with_password(&faulty, "u", "p"))
+        .manifest(&Target::Tag("t".into()))
+        .await
+        .unwrap_err();
     assert!(error.is_unauthorized(), "{error:?}");
     let asked = faulty.requests();
-    assert_eq!(asked.iter().map(|seen| &*seen.path).collect::<Vec<_>>(), ["/v2/a/b/manifests/t", "/v2/"]);
+    assert_eq!(
+        asked.iter().map(|seen| &*seen.path).collect::<Vec<_>>(),
+        ["/v2/a/b/manifests/t", "/v2/"]
+    );
     assert!(asked.iter().all(|seen| seen.header("authorization").is_none()));
 }
 
@@ -191,8 +230,14 @@ async fn a_401_without_a_challenge_is_final() {
 async fn a_login_is_used_where_only_the_root_asks_for_one() {
     for hidden in [401, 403, 404] {
         let faulty = Faulty::start(
-            RegistrySettings { basic: Some(("u".into(), "p".into())), ..RegistrySettings::default() },
-            move |seen, _| (seen.header("authorization").is_none() && seen.path != "/v2/").then(|| status(hidden)),
+            RegistrySettings {
+                basic: Some(("u".into(), "p".into())),
+                ..RegistrySettings::default()
+            },
+            move |seen, _| {
+                (seen.header("authorization").is_none() && seen.path != "/v2/")
+                    .then(|| status(hidden))
+            },
         )
         .await;
         let blob = Descriptor::of("x/y", b"x");
@@ -215,7 +260,9 @@ async fn a_login_is_used_where_only_the_root_asks_for_one() {
 #[tokio::test]
 async fn a_token_service_may_redirect_to_itself() {
     let other = Faulty::honest(RegistrySettings::default()).await;
-    for (to, is_followed) in [("/token/".to_owned(), true), (format!("http://{}/token/", other.host()), false)] {
+    for (to, is_followed) in
+        [("/token/".to_owned(), true), (format!("http://{}/token/", other.host()), false)]
+    {
         let faulty = Faulty::start(
             RegistrySettings { bearer: Some(None), ..RegistrySettings::default() },
             move |seen, truth| {
@@ -228,7 +275,9 @@ async fn a_token_service_may_redirect_to_itself() {
         )
         .await;
         faulty.add_manifest("t", OCI_MANIFEST, subject().0);
-        let found = repository(&faulty, with_password(&faulty, "u", "p")).manifest(&Target::Tag("t".into())).await;
+        let found = repository(&faulty, with_password(&faulty, "u", "p"))
+            .manifest(&Target::Tag("t".into()))
+            .await;
         assert_eq!(found.is_ok(), is_followed, "{found:?}");
     }
     assert!(other.requests().is_empty());
@@ -256,8 +305,10 @@ async fn credentials_are_not_sent_to_unsafe_token_services() {
             )
         })
         .await;
-        let error =
-            repository(&faulty, with_password(&faulty, "u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
+        let error = repository(&faulty, with_password(&faulty, "u", "p"))
+            .manifest(&Target::Tag("t".into()))
+            .await
+            .unwrap_err();
         let RegistryError::Token { source, .. } = &error else { panic!("{realm}: {error:?}") };
         assert!(matches!(**source, RegistryError::Detour { .. }), "{realm}: {error:?}");
         assert_eq!(faulty.requests().len(), 1);
@@ -267,12 +318,22 @@ async fn credentials_are_not_sent_to_unsafe_token_services() {
 
 #[tokio::test]
 async fn redirects_of_a_token_service_are_not_followed() {
-    let other = Faulty::honest(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() }).await;
+    let other =
+        Faulty::honest(RegistrySettings { bearer: Some(None), ..RegistrySettings::default() })
+            .await;
     let to = format!("http://{}/token", other.host());
-    let settings = RegistrySettings { bearer: Some(Some(("u".into(), "p".into()))), ..RegistrySettings::default() };
-    let faulty = Faulty::start(settings, move |seen, _| seen.is("GET", "/token").then(|| redirect(307, &to))).await;
-    let error =
-        repository(&faulty, with_password(&faulty, "u", "p")).manifest(&Target::Tag("t".into())).await.unwrap_err();
+    let settings = RegistrySettings {
+        bearer: Some(Some(("u".into(), "p".into()))),
+        ..RegistrySettings::default()
+    };
+    let faulty = Faulty::start(settings, move |seen, _| {
+        seen.is("GET", "/token").then(|| redirect(307, &to))
+    })
+    .await;
+    let error = repository(&faulty, with_password(&faulty, "u", "p"))
+        .manifest(&Target::Tag("t".into()))
+        .await
+        .unwrap_err();
     assert_eq!(error.status(), Some(307));
     assert!(other.requests().is_empty());
 }
@@ -291,9 +352,12 @@ async fn sending_a_password_to_a_foreign_token_service_warns_once() {
         Some(answer.body(Body::empty()).unwrap())
     })
     .await;
-    for (password, rejected) in [("p", CredentialOrigin::Granted), ("hunter2", CredentialOrigin::Given)] {
+    for (password, rejected) in
+        [("p", CredentialOrigin::Granted), ("hunter2", CredentialOrigin::Given)]
+    {
         let recorder = Arc::new(Recorder::default());
-        let config = ClientConfig { progress: recorder.clone(), ..with_password(&faulty, "u", password) };
+        let config =
+            ClientConfig { progress: recorder.clone(), ..with_password(&faulty, "u", password) };
         let client = Client::new(config).unwrap();
         for name in ["a", "b"] {
             let repository = client.repository(&faulty.host(), name).unwrap();
@@ -302,7 +366,8 @@ async fn sending_a_password_to_a_foreign_token_service_warns_once() {
             let service = (rejected == CredentialOrigin::Given).then_some("localhost");
             assert_eq!(error.token_service(), service, "{error:?}");
         }
-        let told = ProgressEvent::TokenService { registry: faulty.host(), host: "localhost".into() };
+        let told =
+            ProgressEvent::TokenService { registry: faulty.host(), host: "localhost".into() };
         assert_eq!(recorder.events(), [told]);
     }
     // Without a password, none is reported.

@@ -26,16 +26,21 @@ impl Tls {
     /// Uses `cert.pem` in `dir`, requests a client certificate issued by `ca.pem`, and sends the
     /// response that `answer` returns for a request's head.
     fn start(dir: &Path, answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Tls {
-        let certificates = |name: &str| CertificateDer::pem_file_iter(dir.join(name)).unwrap().map(Result::unwrap);
+        let certificates =
+            |name: &str| CertificateDer::pem_file_iter(dir.join(name)).unwrap().map(Result::unwrap);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(certificates("ca.pem"));
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
         let verifier = verifier.allow_unauthenticated().build().unwrap();
         let key = PrivateKeyDer::from_pem_file(dir.join("key.pem")).unwrap();
-        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
         let config = config.with_client_cert_verifier(verifier);
-        let config = Arc::new(config.with_single_cert(certificates("cert.pem").collect(), key).unwrap());
+        let config =
+            Arc::new(config.with_single_cert(certificates("cert.pem").collect(), key).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let log = Log::default();
@@ -96,7 +101,8 @@ async fn the_client_certificate_is_sent_only_to_its_registry() {
     let Some(()) = private_ca(dir.path()) else { return };
     let at = |name: &str| dir.path().join(name);
     let token = r#"{"token":"t"}"#;
-    let other = Tls::start(dir.path(), move |head| ok(if head.contains("/token") { token } else { "x" }));
+    let other =
+        Tls::start(dir.path(), move |head| ok(if head.contains("/token") { token } else { "x" }));
     let elsewhere = format!("https://localhost:{}", other.port);
     let registry = Tls::start(dir.path(), move |head| {
         let end = "Content-Length: 0\r\nConnection: close\r\n\r\n";
@@ -109,8 +115,11 @@ async fn the_client_certificate_is_sent_only_to_its_registry() {
         }
     });
     let host = format!("127.0.0.1:{}", registry.port);
-    let given =
-        ClientConfig { client_cert: Some(at("cert.pem")), client_key: Some(at("key.pem")), ..trusting(at("ca.pem")) };
+    let given = ClientConfig {
+        client_cert: Some(at("cert.pem")),
+        client_key: Some(at("key.pem")),
+        ..trusting(at("ca.pem"))
+    };
     // The same from a folder, which also provides the authority for hosts to which the registry
     // redirects.
     let folder = tempfile::tempdir().unwrap();
@@ -146,10 +155,26 @@ fn self_signed(dir: &Path, days: &str) -> Option<()> {
     let cert = at("cert.pem");
     let request = at("request.pem");
     let extensions = at("extensions");
-    std::fs::write(&extensions, "subjectAltName=DNS:localhost\nbasicConstraints=critical,CA:TRUE\n").unwrap();
-    let ask = ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-keyout", &key, "-out", &request];
+    std::fs::write(
+        &extensions,
+        "subjectAltName=DNS:localhost\nbasicConstraints=critical,CA:TRUE\n",
+    )
+    .unwrap();
+    let ask = [
+        "req",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-subj",
+        "/CN=localhost",
+        "-keyout",
+        &key,
+        "-out",
+        &request,
+    ];
     run(&openssl, &ask);
-    let sign = ["x509", "-req", "-in", &request, "-signkey", &key, "-days", days, "-extfile", &extensions];
+    let sign =
+        ["x509", "-req", "-in", &request, "-signkey", &key, "-days", days, "-extfile", &extensions];
     run(&openssl, &[&sign[..], &["-out", &cert]].concat());
     std::fs::copy(cert, at("ca.pem")).unwrap();
     Some(())
@@ -166,14 +191,21 @@ async fn a_self_signed_certificate_is_trusted_only_for_its_registry() {
     assert_eq!(get(&host, given()).await.unwrap(), "x");
     let error = get(&by_address, given()).await.unwrap_err();
     assert_eq!(error.untrusted(), Some(CertificateFault::Name), "{error:?}");
-    assert!(everything(&error).contains("its certificate is for localhost, not for 127.0.0.1"), "{error:?}");
+    assert!(
+        everything(&error).contains("its certificate is for localhost, not for 127.0.0.1"),
+        "{error:?}"
+    );
 
     let error = get(&host, config()).await.unwrap_err();
     assert_eq!(error.untrusted(), Some(CertificateFault::Authority), "{error:?}");
     let another = tempfile::tempdir().unwrap();
     self_signed(another.path(), "30").unwrap();
     let error = get(&host, trusting(another.path().join("cert.pem"))).await.unwrap_err();
-    assert_eq!(error.untrusted(), Some(CertificateFault::Authority), "another one of the same name: {error:?}");
+    assert_eq!(
+        error.untrusted(),
+        Some(CertificateFault::Authority),
+        "another one of the same name: {error:?}"
+    );
     assert_eq!(server.requests().len(), 1, "nothing is sent to one that is not trusted");
 }
 
@@ -181,10 +213,18 @@ async fn a_self_signed_certificate_is_trusted_only_for_its_registry() {
 fn a_self_signed_certificate_in_the_systems_store_is_trusted() {
     let dir = tempfile::tempdir().unwrap();
     let Some(()) = self_signed(dir.path(), "30") else { return };
-    let mut child = crate::support::this_test(module_path!(), "child_with_a_self_signed_certificate");
-    child.arg("--ignored").env("SSL_CERT_FILE", dir.path().join("cert.pem")).env("TEST_CERTIFICATES", dir.path());
+    let mut child =
+        crate::support::this_test(module_path!(), "child_with_a_self_signed_certificate");
+    child
+        .arg("--ignored")
+        .env("SSL_CERT_FILE", dir.path().join("cert.pem"))
+        .env("TEST_CERTIFICATES", dir.path());
     let output = child.output().unwrap();
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
@@ -204,7 +244,9 @@ async fn an_expired_pinned_certificate_is_refused() {
     let Some(()) = self_signed(dir.path(), "0") else { return };
     tokio::time::sleep(Duration::from_millis(1100)).await;
     let server = Tls::start(dir.path(), |_| ok("x"));
-    let error = get(&format!("localhost:{}", server.port), trusting(dir.path().join("cert.pem"))).await.unwrap_err();
+    let error = get(&format!("localhost:{}", server.port), trusting(dir.path().join("cert.pem")))
+        .await
+        .unwrap_err();
     assert_eq!(error.untrusted(), Some(CertificateFault::Expired), "{error:?}");
     assert!(everything(&error).contains("its certificate expired on "), "{error:?}");
 }

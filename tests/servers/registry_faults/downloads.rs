@@ -30,12 +30,16 @@ async fn a_server_without_ranges_is_read_up_to_the_break_and_remembered() {
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
         let answer = || Response::new(Body::from(whole.clone()));
         let cut_at = if seen.header("range").is_none() { 100_000 } else { 200_000 };
-        seen.is("GET", "/blobs/").then(|| if twice() { cut(answer(), &whole, cut_at) } else { answer() })
+        seen.is("GET", "/blobs/")
+            .then(|| if twice() { cut(answer(), &whole, cut_at) } else { answer() })
     })
     .await;
     assert_eq!(read(&repository(&faulty, config()), &descriptor(&blob)).await.unwrap(), blob);
-    let ranges: Vec<_> =
-        faulty.saw("GET", "/blobs/").iter().map(|get| get.header("range").map(str::to_owned)).collect();
+    let ranges: Vec<_> = faulty
+        .saw("GET", "/blobs/")
+        .iter()
+        .map(|get| get.header("range").map(str::to_owned))
+        .collect();
     assert_eq!(ranges, [None, Some("bytes=100000-299999".to_owned()), None]);
 }
 
@@ -48,7 +52,9 @@ async fn skipping_bytes_of_a_server_without_ranges_is_limited() {
     })
     .await;
     let limits = Limits { reread: 100_000, ..limits() };
-    let error = read(&repository(&faulty, ClientConfig { limits, ..config() }), &descriptor(&blob)).await.unwrap_err();
+    let error = read(&repository(&faulty, ClientConfig { limits, ..config() }), &descriptor(&blob))
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("200000 bytes precede the range"), "{error}");
 }
 
@@ -81,8 +87,15 @@ async fn a_server_with_wrong_parts_is_asked_for_the_whole() {
         let limits = Limits { reread: 50_000, ..limits() };
         let limited = repository(&faulty, ClientConfig { limits, ..config() });
         let error = read(&limited, &descriptor(&blob)).await.unwrap_err();
-        assert!(matches!(error, RegistryError::Protocol { .. } | RegistryError::Answer(_)), "{range}: {error:?}");
-        assert_eq!(read(&repository(&faulty, config()), &descriptor(&blob)).await.unwrap(), blob, "{status} {range}");
+        assert!(
+            matches!(error, RegistryError::Protocol { .. } | RegistryError::Answer(_)),
+            "{range}: {error:?}"
+        );
+        assert_eq!(
+            read(&repository(&faulty, config()), &descriptor(&blob)).await.unwrap(),
+            blob,
+            "{status} {range}"
+        );
         let gets = faulty.saw("GET", "/blobs/");
         let ranges: Vec<_> = gets.iter().map(|get| get.header("range").is_some()).collect();
         assert_eq!(ranges, [false, true, false, true, false], "{status} {range}");
@@ -92,13 +105,17 @@ async fn a_server_with_wrong_parts_is_asked_for_the_whole() {
 #[tokio::test]
 async fn a_blob_has_exactly_the_bytes_of_its_descriptor() {
     let blob = content(10_000);
-    for (length, announced) in [(9_999, true), (10_001, true), (10_001, false), (9_999, false), (0, true)] {
+    for (length, announced) in
+        [(9_999, true), (10_001, true), (10_001, false), (9_999, false), (0, true)]
+    {
         let other = content(length);
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             let body = if announced {
                 Body::from(other.clone())
             } else {
-                Body::from_stream(futures_util::stream::iter([Ok::<_, std::io::Error>(other.clone())]))
+                Body::from_stream(futures_util::stream::iter([Ok::<_, std::io::Error>(
+                    other.clone(),
+                )]))
             };
             seen.is("GET", "/blobs/").then(|| Response::new(body))
         })
@@ -109,7 +126,9 @@ async fn a_blob_has_exactly_the_bytes_of_its_descriptor() {
             (9_999, false) => assert!(
                 matches!(
                     error,
-                    RegistryError::Protocol { .. } | RegistryError::GaveUp { .. } | RegistryError::Size { .. }
+                    RegistryError::Protocol { .. }
+                        | RegistryError::GaveUp { .. }
+                        | RegistryError::Size { .. }
                 ),
                 "{error:?}"
             ),
@@ -129,16 +148,27 @@ async fn content_with_a_label_of_its_encoding_is_the_blob_if_it_has_its_size() {
         let once = first(1);
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
             seen.is("GET", "/blobs/").then(|| {
-                let mut answer =
-                    if once() { cut(Response::new(Body::empty()), &whole, 100_000) } else { truth.truth_now(seen) };
+                let mut answer = if once() {
+                    cut(Response::new(Body::empty()), &whole, 100_000)
+                } else {
+                    truth.truth_now(seen)
+                };
                 answer.headers_mut().insert(header::CONTENT_ENCODING, encoding.parse().unwrap());
                 answer
             })
         })
         .await;
         faulty.add_blob(blob.clone());
-        assert_eq!(read(&repository(&faulty, config()), &descriptor(&blob)).await.unwrap(), blob, "{encoding}");
-        assert_eq!(faulty.saw("GET", "/blobs/")[1].header("range"), Some("bytes=100000-299999"), "{encoding}");
+        assert_eq!(
+            read(&repository(&faulty, config()), &descriptor(&blob)).await.unwrap(),
+            blob,
+            "{encoding}"
+        );
+        assert_eq!(
+            faulty.saw("GET", "/blobs/")[1].header("range"),
+            Some("bytes=100000-299999"),
+            "{encoding}"
+        );
     }
 }
 
@@ -161,13 +191,27 @@ async fn parts_and_wholes_may_have_the_status_of_the_other() {
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             seen.is("GET", "/blobs/").then(|| match seen.header("range") {
                 None if once() => cut(Response::new(Body::empty()), &whole, 100_000),
-                None => part(0, 300_000, of_whole, (of_whole == 206).then(|| "bytes 0-299999/300000".into())),
-                Some(_) => part(100_000, 300_000, of_part, with_range.then(|| "bytes 100000-299999/300000".into())),
+                None => part(
+                    0,
+                    300_000,
+                    of_whole,
+                    (of_whole == 206).then(|| "bytes 0-299999/300000".into()),
+                ),
+                Some(_) => part(
+                    100_000,
+                    300_000,
+                    of_part,
+                    with_range.then(|| "bytes 100000-299999/300000".into()),
+                ),
             })
         })
         .await;
         assert_eq!(read(&repository(&faulty, config()), &descriptor(&blob)).await.unwrap(), blob);
-        assert_eq!(faulty.saw("GET", "/blobs/").len(), requests, "{of_part} {with_range} {of_whole}");
+        assert_eq!(
+            faulty.saw("GET", "/blobs/").len(),
+            requests,
+            "{of_part} {with_range} {of_whole}"
+        );
         // The first answer is the whole.
         assert_eq!(read(&repository(&faulty, config()), &descriptor(&blob)).await.unwrap(), blob);
     }
@@ -191,34 +235,44 @@ async fn a_mirror_that_lost_the_content_is_passed_over() {
     let hosts = tempfile::tempdir().unwrap();
     let dir = hosts.path().join(faulty.host());
     std::fs::create_dir(&dir).unwrap();
-    std::fs::write(dir.join("hosts.toml"), format!("[host.\"http://{}\"]\n", mirror.host())).unwrap();
+    std::fs::write(dir.join("hosts.toml"), format!("[host.\"http://{}\"]\n", mirror.host()))
+        .unwrap();
     let config = || ClientConfig { hosts_dir: Some(hosts.path().to_owned()), ..config() };
     let repository = repository(&faulty, config());
     assert_eq!(read(&repository, &descriptor(&blob)).await.unwrap(), blob);
     let found = repository.manifest(&Target::Digest(Digest::sha256(&manifest))).await.unwrap();
     assert_eq!(found.bytes, manifest);
-    assert_eq!((mirror.saw("GET", "/blobs/").len(), mirror.saw("GET", "/manifests/").len()), (1, 1));
+    assert_eq!(
+        (mirror.saw("GET", "/blobs/").len(), mirror.saw("GET", "/manifests/").len()),
+        (1, 1)
+    );
 }
 
 #[tokio::test]
 async fn a_cache_that_denies_a_blob_to_head_is_asked_with_get() {
     let blob = content(1000);
-    let faulty =
-        Faulty::start(RegistrySettings::default(), |seen, _| seen.is("HEAD", "/blobs/").then(|| status(404))).await;
+    let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
+        seen.is("HEAD", "/blobs/").then(|| status(404))
+    })
+    .await;
     faulty.add_blob(blob.clone());
     let repository = repository(&faulty, config());
     assert!(repository.blob_exists(&Digest::sha256(&blob), Some(1000)).await.unwrap());
     assert!(!repository.blob_exists(&Digest::sha256(&blob), Some(999)).await.unwrap());
     assert!(!repository.blob_exists(&Digest::sha256(b"none"), None).await.unwrap());
-    assert!(faulty.saw("GET", "/blobs/").iter().all(|get| get.header("range") == Some("bytes=0-0")));
+    assert!(
+        faulty.saw("GET", "/blobs/").iter().all(|get| get.header("range") == Some("bytes=0-0"))
+    );
 }
 
 #[tokio::test]
 async fn encoded_content_is_refused() {
     let blob = content(100);
     let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
-        let answer =
-            Response::builder().header(header::CONTENT_ENCODING, "gzip").body(Body::from(content(50))).unwrap();
+        let answer = Response::builder()
+            .header(header::CONTENT_ENCODING, "gzip")
+            .body(Body::from(content(50)))
+            .unwrap();
         seen.is("GET", "/blobs/").then_some(answer)
     })
     .await;
@@ -255,7 +309,9 @@ async fn a_trickling_download_is_retried() {
     .await;
     faulty.add_blob(blob.clone());
     let limits = Limits { idle: Duration::from_millis(200), slowest: 10_000, ..limits() };
-    let read = read(&repository(&faulty, ClientConfig { limits, ..config() }), &descriptor(&blob)).await.unwrap();
+    let read = read(&repository(&faulty, ClientConfig { limits, ..config() }), &descriptor(&blob))
+        .await
+        .unwrap();
     // The bytes that arrived slowly are wrong, which the caller's hash detects. Here it only
     // matters that the download ended.
     assert_eq!(read.len(), blob.len());
@@ -301,5 +357,7 @@ async fn the_empty_blob_is_read() {
     faulty.add_blob(Bytes::new());
     let repository = repository(&faulty, config());
     assert_eq!(repository.blob_bytes(&descriptor(&Bytes::new()), 0).await.unwrap(), Bytes::new());
-    assert!(repository.push_blob(&Descriptor::of("x/y", b"z"), Bytes::from_static(b"z")).await.unwrap());
+    assert!(
+        repository.push_blob(&Descriptor::of("x/y", b"z"), Bytes::from_static(b"z")).await.unwrap()
+    );
 }

@@ -6,17 +6,23 @@ use super::*;
 async fn errors_contain_no_secrets() {
     let store = Faulty::start(RegistrySettings::default(), |_, _| Some(status(500))).await;
     let to = format!("http://{}/x?X-Amz-Signature=hunter2", store.host());
-    let settings =
-        RegistrySettings { bearer: Some(Some(("u".into(), "hunter2".into()))), ..RegistrySettings::default() };
+    let settings = RegistrySettings {
+        bearer: Some(Some(("u".into(), "hunter2".into()))),
+        ..RegistrySettings::default()
+    };
     let faulty = Faulty::start(settings, move |seen, _| {
-        (seen.is("GET", "/v2/") && seen.header("authorization").is_some()).then(|| redirect(307, &to))
+        (seen.is("GET", "/v2/") && seen.header("authorization").is_some())
+            .then(|| redirect(307, &to))
     })
     .await;
     let config = with_password(&faulty, "u", "hunter2");
     assert!(!format!("{:?}", config.credentials).contains("hunter2"));
     let error = repository(&faulty, config).manifest(&Target::Tag("t".into())).await.unwrap_err();
     let all = everything(&error);
-    assert!(!all.contains("hunter2") && !all.contains("token-1") && !all.contains("Signature"), "{all}");
+    assert!(
+        !all.contains("hunter2") && !all.contains("token-1") && !all.contains("Signature"),
+        "{all}"
+    );
     assert!(all.contains(&format!("GET http://{}/x: 500", store.host())), "{all}");
 }
 
@@ -38,7 +44,9 @@ async fn plain_http_is_used_for_localhost_or_on_request() {
     // A setting for TLS may be meant for another registry.
     let insecure = || ClientConfig { insecure_skip_tls_verify: true, ..config() };
     for (plain_http, works) in [(None, true), (Some(true), true), (Some(false), false)] {
-        let found = repository(&faulty, ClientConfig { plain_http, ..insecure() }).blob_bytes(&blob, 1).await;
+        let found = repository(&faulty, ClientConfig { plain_http, ..insecure() })
+            .blob_bytes(&blob, 1)
+            .await;
         assert_eq!(found.is_ok(), works, "{plain_http:?}: {found:?}");
     }
 }
@@ -48,21 +56,36 @@ async fn plain_http_is_used_for_localhost_or_on_request() {
 fn in_child(test: &str, variables: &[(&str, &str)]) {
     let mut child = crate::support::this_test(module_path!(), test);
     child.arg("--ignored");
-    for name in
-        ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"]
-    {
+    for name in [
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "NO_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+        "no_proxy",
+    ] {
         child.env_remove(name);
     }
     let output = child.envs(variables.iter().copied()).output().unwrap();
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
 #[tokio::test]
 async fn proxies_are_read_from_the_environment() {
-    let proxy = Faulty::start(RegistrySettings { basic: None, ..RegistrySettings::default() }, |seen, truth| {
-        seen.is("GET", "/blobs/").then(|| truth.get_blob(seen, &Digest::sha256(b"x").to_string()))
-    })
+    let proxy = Faulty::start(
+        RegistrySettings { basic: None, ..RegistrySettings::default() },
+        |seen, truth| {
+            seen.is("GET", "/blobs/")
+                .then(|| truth.get_blob(seen, &Digest::sha256(b"x").to_string()))
+        },
+    )
     .await;
     proxy.add_blob("x");
     let url = format!("http://pu:pp@{}", proxy.host());
@@ -76,7 +99,9 @@ async fn proxies_are_read_from_the_environment() {
             ],
         )
     };
-    tokio::task::spawn_blocking(run).await.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()));
+    tokio::task::spawn_blocking(run)
+        .await
+        .unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()));
     let seen = proxy.requests();
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].header("host"), Some("registry.invalid"));
@@ -97,9 +122,16 @@ async fn child_with_a_proxy() {
     get("ported.invalid").await.unwrap_err();
     // An unusable proxy is not ignored.
     let client = Client::new(ClientConfig { plain_http: Some(false), ..config() }).unwrap();
-    let error = client.repository("registry.invalid", "a/b").unwrap().blob_bytes(&Descriptor::of("x/y", b"x"), 1).await;
+    let error = client
+        .repository("registry.invalid", "a/b")
+        .unwrap()
+        .blob_bytes(&Descriptor::of("x/y", b"x"), 1)
+        .await;
     let error = error.unwrap_err();
-    assert!(error.proxy_variable() == Some("HTTPS_PROXY") && !everything(&error).contains("pp@"), "{error:?}");
+    assert!(
+        error.proxy_variable() == Some("HTTPS_PROXY") && !everything(&error).contains("pp@"),
+        "{error:?}"
+    );
     // Hosts on this machine are accessed without the proxy.
     let local = Faulty::honest(RegistrySettings::default()).await;
     local.add_blob("x");
@@ -108,7 +140,10 @@ async fn child_with_a_proxy() {
 
 #[tokio::test]
 async fn credentials_of_docker_login_are_found() {
-    let settings = RegistrySettings { bearer: Some(Some(("u".into(), "p".into()))), ..RegistrySettings::default() };
+    let settings = RegistrySettings {
+        bearer: Some(Some(("u".into(), "p".into()))),
+        ..RegistrySettings::default()
+    };
     for kind in ["auth", "identitytoken", "registrytoken"] {
         let faulty = Faulty::start(settings.clone(), |seen, truth| {
             (seen.header("authorization") == Some("Bearer registry-token-of-u"))
@@ -126,8 +161,12 @@ async fn credentials_of_docker_login_are_found() {
         std::fs::write(dir.path().join("config.json"), auths.to_string()).unwrap();
         let path = dir.path().to_str().unwrap().to_owned();
         let host = faulty.host();
-        let run = move || in_child("child_with_a_login", &[("DOCKER_CONFIG", &path), ("TEST_REGISTRY", &host)]);
-        tokio::task::spawn_blocking(run).await.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()));
+        let run = move || {
+            in_child("child_with_a_login", &[("DOCKER_CONFIG", &path), ("TEST_REGISTRY", &host)])
+        };
+        tokio::task::spawn_blocking(run)
+            .await
+            .unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()));
         let post = faulty.saw("POST", "/token");
         if kind == "identitytoken" {
             let form = String::from_utf8_lossy(&post[0].body).into_owned();
@@ -153,7 +192,11 @@ async fn child_with_a_login() {
 }
 
 /// A registry that takes a password until it changes, and answers `refusal` to the old one.
-async fn expiring(refusal: u16, bearer: bool, password: &Arc<std::sync::Mutex<&'static str>>) -> Faulty {
+async fn expiring(
+    refusal: u16,
+    bearer: bool,
+    password: &Arc<std::sync::Mutex<&'static str>>,
+) -> Faulty {
     let password = Arc::clone(password);
     Faulty::start(RegistrySettings::default(), move |seen, truth| {
         let password = *password.lock().unwrap();
@@ -175,7 +218,8 @@ async fn expiring(refusal: u16, bearer: bool, password: &Arc<std::sync::Mutex<&'
             b"Basic realm=\"".to_vec()
         };
         challenge.extend(b"caf\xe9\"");
-        let mut answer = problem(if shown.is_empty() { 401 } else { refusal }, "DENIED", "token has expired");
+        let mut answer =
+            problem(if shown.is_empty() { 401 } else { refusal }, "DENIED", "token has expired");
         if shown.is_empty() || refusal == 401 {
             let challenge = axum::http::HeaderValue::from_bytes(&challenge).unwrap();
             answer.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
@@ -188,7 +232,10 @@ async fn expiring(refusal: u16, bearer: bool, password: &Arc<std::sync::Mutex<&'
 #[test]
 fn logins_that_expire_are_looked_up_again() {
     let dir = tempfile::tempdir().unwrap();
-    in_child("the_login_in_docker_config_changes", &[("DOCKER_CONFIG", dir.path().to_str().unwrap())]);
+    in_child(
+        "the_login_in_docker_config_changes",
+        &[("DOCKER_CONFIG", dir.path().to_str().unwrap())],
+    );
 }
 
 #[tokio::test]
@@ -201,13 +248,16 @@ async fn the_login_in_docker_config_changes() {
             let faulty = expiring(refusal, bearer, &password).await;
             faulty.add_blob("x");
             let store = |password: &str| {
-                let login = json!({"auths": {faulty.host(): {"username": "AWS", "password": password}}});
+                let login =
+                    json!({"auths": {faulty.host(): {"username": "AWS", "password": password}}});
                 std::fs::write(&file, login.to_string()).unwrap();
             };
             store("one");
             let limits = Limits { stale, ..limits() };
-            let repository =
-                repository(&faulty, ClientConfig { credentials: CredentialSource::Ambient, limits, ..config() });
+            let repository = repository(
+                &faulty,
+                ClientConfig { credentials: CredentialSource::Ambient, limits, ..config() },
+            );
             let blob = Descriptor::of("x/y", b"x");
             repository.blob_bytes(&blob, 1).await.unwrap();
 
@@ -218,7 +268,11 @@ async fn the_login_in_docker_config_changes() {
             let again = repository.blob_bytes(&blob, 1).await;
             let asked = faulty.saw("GET", "/blobs/").len() - before;
             if stale.is_zero() {
-                assert_eq!((again.unwrap(), asked), (Bytes::from_static(b"x"), 2), "{refusal} {bearer}");
+                assert_eq!(
+                    (again.unwrap(), asked),
+                    (Bytes::from_static(b"x"), 2),
+                    "{refusal} {bearer}"
+                );
             } else {
                 assert!(again.is_err() && asked == 1, "{refusal} {bearer}: {asked} {again:?}");
                 continue;
@@ -228,7 +282,10 @@ async fn the_login_in_docker_config_changes() {
             *password.lock().unwrap() = "three";
             let before = faulty.saw("GET", "/blobs/").len();
             let error = repository.blob_bytes(&blob, 1).await.unwrap_err();
-            assert_eq!((error.status(), faulty.saw("GET", "/blobs/").len() - before), (Some(refusal), 1));
+            assert_eq!(
+                (error.status(), faulty.saw("GET", "/blobs/").len() - before),
+                (Some(refusal), 1)
+            );
         }
     }
 }
@@ -236,7 +293,10 @@ async fn the_login_in_docker_config_changes() {
 #[test]
 fn messages_name_the_place_of_a_rejected_login() {
     let dir = tempfile::tempdir().unwrap();
-    in_child("the_login_in_docker_config_is_rejected", &[("DOCKER_CONFIG", dir.path().to_str().unwrap())]);
+    in_child(
+        "the_login_in_docker_config_is_rejected",
+        &[("DOCKER_CONFIG", dir.path().to_str().unwrap())],
+    );
 }
 
 #[tokio::test]
@@ -248,7 +308,8 @@ async fn the_login_in_docker_config_is_rejected() {
         let login = json!({"auths": {faulty.host(): {"username": "AWS", "password": "hunter2"}}});
         std::fs::write(&file, login.to_string()).unwrap();
         let config = ClientConfig { credentials: CredentialSource::Ambient, ..config() };
-        let error = repository(&faulty, config).manifest(&Target::Tag("t".into())).await.unwrap_err();
+        let error =
+            repository(&faulty, config).manifest(&Target::Tag("t".into())).await.unwrap_err();
         assert_eq!(error.rejected(), Some(CredentialOrigin::Stored));
         assert_eq!(error.rejected_place(), file.to_str());
     }

@@ -45,7 +45,8 @@ async fn damaging(path: &'static str, damage: Damage, times: usize) -> Faulty {
             answer.headers_mut().insert(header::LINK, "<?page=1>; rel=next".parse().unwrap());
         }
         let (answer, whole) = body_of(answer);
-        let is_hit = seen.method == "GET" && answer.status() == 200 && seen.path.contains(path) && now();
+        let is_hit =
+            seen.method == "GET" && answer.status() == 200 && seen.path.contains(path) && now();
         Some(match damage {
             _ if !is_hit => answer,
             Damage::Half => answer.map(|_| Body::from(whole.slice(..whole.len() / 2))),
@@ -101,11 +102,14 @@ async fn a_list_damaged_once_is_read_again() {
     for (name, path) in WANTED {
         for damage in [Damage::Half, Damage::Empty, Damage::Byte, Damage::BrokenOff] {
             let faulty = damaging(path, damage, 1).await;
-            ask(name, &repository(&faulty, config())).await.unwrap_or_else(|e| panic!("{name}, {damage:?}: {e}"));
+            ask(name, &repository(&faulty, config()))
+                .await
+                .unwrap_or_else(|e| panic!("{name}, {damage:?}: {e}"));
             let past_caches = (damage != Damage::BrokenOff).then_some("no-cache");
             let mut seen = faulty.saw("GET", path);
             seen.retain(|seen| name == "token" || seen.header("authorization").is_some());
-            let seen: Vec<_> = seen.iter().map(|seen| seen.header("cache-control")).take(2).collect();
+            let seen: Vec<_> =
+                seen.iter().map(|seen| seen.header("cache-control")).take(2).collect();
             assert_eq!(seen, [None, past_caches], "{name}, {damage:?}");
         }
     }
@@ -124,7 +128,9 @@ async fn a_permanently_damaged_list_is_reported() {
             let error = ask(name, &repository(&faulty, config())).await.unwrap_err();
             let text = everything(&error);
             let says = match (name, damage) {
-                ("second page of referrers", Damage::Empty) => "a further page of the list is missing",
+                ("second page of referrers", Damage::Empty) => {
+                    "a further page of the list is missing"
+                }
                 _ => "the answer is not the expected JSON (it was read twice)",
             };
             assert!(text.contains(says), "{name}, {damage:?}: {text}");
@@ -145,7 +151,10 @@ async fn a_manifest_is_accepted_if_the_registry_knows_its_digest() {
             assert_eq!(asked.is_ok(), is_right, "{name}, {times}: {asked:?}");
             if let Err(error) = asked {
                 let text = everything(&error);
-                assert!(text.contains("which the registry does not know (it was read twice)"), "{name}: {text}");
+                assert!(
+                    text.contains("which the registry does not know (it was read twice)"),
+                    "{name}: {text}"
+                );
             }
             let authorized = |method, path| {
                 let mut seen = faulty.saw(method, path);

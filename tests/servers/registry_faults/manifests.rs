@@ -14,21 +14,31 @@ async fn invalid_manifests_are_refused() {
                     .header("docker-content-digest", Digest::sha256(b"x").to_string())
                     .body(Body::from("{}"))
                     .unwrap(),
-                "bad header" => {
-                    answer.header("docker-content-digest", "sha256:../../etc").body(Body::from("{}")).unwrap()
-                }
+                "bad header" => answer
+                    .header("docker-content-digest", "sha256:../../etc")
+                    .body(Body::from("{}"))
+                    .unwrap(),
                 "html" => web_page(),
                 "large" => answer.body(Body::from(vec![b' '; (4 << 20) + 1])).unwrap(),
                 _ => endless(OCI_MANIFEST, Bytes::from(vec![b' '; 64 << 10]), Duration::ZERO),
             })
         })
         .await;
-        let target = if lie == "digest" { Target::Digest(Digest::sha256(b"{}")) } else { Target::Tag("t".into()) };
+        let target = if lie == "digest" {
+            Target::Digest(Digest::sha256(b"{}"))
+        } else {
+            Target::Tag("t".into())
+        };
         let error = repository(&faulty, config()).manifest(&target).await.unwrap_err();
         match lie {
-            "digest" | "header" => assert!(matches!(error, RegistryError::Digest { .. }), "{lie}: {error:?}"),
+            "digest" | "header" => {
+                assert!(matches!(error, RegistryError::Digest { .. }), "{lie}: {error:?}")
+            }
             "large" | "endless" => {
-                assert!(matches!(error, RegistryError::TooLarge { limit: 0x400000, .. }), "{lie}: {error:?}")
+                assert!(
+                    matches!(error, RegistryError::TooLarge { limit: 0x400000, .. }),
+                    "{lie}: {error:?}"
+                )
             }
             _ => assert!(matches!(error, RegistryError::Protocol { .. }), "{lie}: {error:?}"),
         }
@@ -36,7 +46,11 @@ async fn invalid_manifests_are_refused() {
         let reads = if matches!(lie, "digest" | "header") { 2 } else { 1 };
         let past_caches = [None, Some("no-cache")];
         let seen = faulty.requests();
-        assert_eq!(seen.iter().map(|s| s.header("cache-control")).collect::<Vec<_>>(), past_caches[..reads], "{lie}");
+        assert_eq!(
+            seen.iter().map(|s| s.header("cache-control")).collect::<Vec<_>>(),
+            past_caches[..reads],
+            "{lie}"
+        );
         assert_eq!(error.to_string().ends_with("(it was read twice)"), reads == 2, "{error}");
     }
 }
@@ -65,7 +79,9 @@ async fn manifests_are_read_by_tag_and_digest_with_their_media_types() {
         }
     }
     let asked = &faulty.requests()[0];
-    for kind in [OCI_INDEX, OCI_MANIFEST, "application/vnd.docker.distribution.manifest.list.v2+json"] {
+    for kind in
+        [OCI_INDEX, OCI_MANIFEST, "application/vnd.docker.distribution.manifest.list.v2+json"]
+    {
         assert!(asked.header("accept").unwrap().contains(kind));
     }
     assert!(asked.header("user-agent").unwrap().starts_with("ociseek/"));
@@ -107,7 +123,10 @@ async fn warnings_of_registries_are_shown_once() {
     for _ in 0..3 {
         repository.manifest(&Target::Tag("t".into())).await.unwrap();
     }
-    assert_eq!(recorder.events(), [ProgressEvent::Warning(format!("{} says: moving away", faulty.host()))]);
+    assert_eq!(
+        recorder.events(),
+        [ProgressEvent::Warning(format!("{} says: moving away", faulty.host()))]
+    );
 }
 
 #[tokio::test]
@@ -123,13 +142,20 @@ async fn what_is_there_need_not_be_written_again() {
         let push = |tag: &str, text: &'static str| {
             let target = Target::Tag(tag.to_owned());
             let repository = repository.clone();
-            async move { repository.push_manifest(&target, OCI_MANIFEST, Bytes::from_static(text.as_bytes())).await }
+            async move {
+                repository
+                    .push_manifest(&target, OCI_MANIFEST, Bytes::from_static(text.as_bytes()))
+                    .await
+            }
         };
         let [one, other] = ["{\"schemaVersion\":2}", "{\"schemaVersion\":2,\"layers\":[]}"];
         push("t", one).await.unwrap();
         push("t", one).await.unwrap();
         let error = push("t", other).await.unwrap_err();
-        assert!(error.status() == Some(status) && error.to_string().contains("immutable"), "{error}");
+        assert!(
+            error.status() == Some(status) && error.to_string().contains("immutable"),
+            "{error}"
+        );
         assert_eq!(faulty.manifest("t").unwrap(), one);
         // So is a referrer.
         for _ in 0..2 {

@@ -30,7 +30,8 @@ use ociseek::image::Descriptor;
 use ociseek::progress::{ProgressEvent, Recorder};
 use ociseek::store::blob::{AttachMethod, AttachReport, Target};
 use ociseek::store::registry::{
-    CertificateFault, Client, ClientConfig, CredentialOrigin, CredentialSource, Limits, RegistryError, Repository,
+    CertificateFault, Client, ClientConfig, CredentialOrigin, CredentialSource, Limits,
+    RegistryError, Repository,
 };
 use ociseek::store::{Destination, Source, StoreError};
 use serde_json::json;
@@ -51,11 +52,20 @@ fn limits() -> Limits {
 
 fn config() -> ClientConfig {
     let credentials = CredentialSource::Anonymous;
-    ClientConfig { credentials, limits: limits(), certs_d: Some(Vec::new()), ..ClientConfig::default() }
+    ClientConfig {
+        credentials,
+        limits: limits(),
+        certs_d: Some(Vec::new()),
+        ..ClientConfig::default()
+    }
 }
 
 fn with_password(faulty: &Faulty, user: &str, password: &str) -> ClientConfig {
-    let credentials = CredentialSource::Only { registry: faulty.host(), user: user.into(), password: password.into() };
+    let credentials = CredentialSource::Only {
+        registry: faulty.host(),
+        user: user.into(),
+        password: password.into(),
+    };
     ClientConfig { credentials, ..config() }
 }
 
@@ -93,7 +103,11 @@ fn index(name: &str) -> (Bytes, Descriptor) {
     index_manifest(&subject().1, &[], name)
 }
 
-async fn attach(repository: &Repository, name: &str, replaces: &[Digest]) -> Result<AttachReport, RegistryError> {
+async fn attach(
+    repository: &Repository,
+    name: &str,
+    replaces: &[Digest],
+) -> Result<AttachReport, RegistryError> {
     repository.push_blob(&Descriptor::of(SOCI, b"{}"), Bytes::from_static(b"{}")).await?;
     let (bytes, descriptor) = index(name);
     repository.attach(&descriptor, bytes, &subject().1, replaces).await
@@ -104,5 +118,9 @@ fn tag() -> String {
 }
 
 fn entries(descriptors: &[Descriptor]) -> Vec<&str> {
-    descriptors.iter().filter_map(|descriptor| descriptor.annotations.get("name")).map(String::as_str).collect()
+    descriptors
+        .iter()
+        .filter_map(|descriptor| descriptor.annotations.get("name"))
+        .map(String::as_str)
+        .collect()
 }

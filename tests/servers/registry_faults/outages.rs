@@ -9,7 +9,8 @@ fn nobody() -> String {
 }
 
 fn patient(patience: Duration, recorder: &Arc<Recorder>) -> ClientConfig {
-    let limits = Limits { patience: Some(patience), first_wait: Duration::from_millis(20), ..limits() };
+    let limits =
+        Limits { patience: Some(patience), first_wait: Duration::from_millis(20), ..limits() };
     ClientConfig { limits, progress: recorder.clone(), ..config() }
 }
 
@@ -58,7 +59,9 @@ async fn a_long_outage_is_not_waited_for_by_every_request() {
     let host = nobody();
     let recorder = Arc::new(Recorder::default());
     let client = Client::new(patient(Duration::from_millis(300), &recorder)).unwrap();
-    let get = || async { client.repository(&host, "a").unwrap().manifest(&Target::Tag("t".into())).await.unwrap_err() };
+    let get = || async {
+        client.repository(&host, "a").unwrap().manifest(&Target::Tag("t".into())).await.unwrap_err()
+    };
     let first = get().await;
     let RegistryError::GaveUp { tries, .. } = &first else { panic!("{first:?}") };
     assert!(*tries > 3 && first.is_unreachable() && first.is_transient(), "{first:?}");
@@ -71,7 +74,11 @@ async fn a_long_outage_is_not_waited_for_by_every_request() {
 async fn an_unknown_name_is_given_up_soon() {
     let recorder = Arc::new(Recorder::default());
     let client = Client::new(patient(Duration::from_secs(3600), &recorder)).unwrap();
-    let error = client.repository("registry.invalid", "a").unwrap().manifest(&Target::Tag("t".into())).await;
+    let error = client
+        .repository("registry.invalid", "a")
+        .unwrap()
+        .manifest(&Target::Tag("t".into()))
+        .await;
     let error = error.unwrap_err();
     assert_eq!(error.to_string(), "gave up after 3 tries");
     assert!(everything(&error).contains("cannot resolve the name registry.invalid: "), "{error:?}");
@@ -82,10 +89,13 @@ async fn an_unknown_name_is_given_up_soon() {
 async fn requests_with_their_own_time_limit_are_not_given_up() {
     for (outlasts, requests) in [(false, 8), (true, 10)] {
         let some = first(9);
-        let faulty = Faulty::start(RegistrySettings::default(), move |_, _| some().then(|| status(503))).await;
+        let faulty =
+            Faulty::start(RegistrySettings::default(), move |_, _| some().then(|| status(503)))
+                .await;
         faulty.add_manifest("t", OCI_MANIFEST, "{}");
         let recorder = Arc::new(Recorder::default());
-        let repository = repository(&faulty, ClientConfig { progress: recorder.clone(), ..config() });
+        let repository =
+            repository(&faulty, ClientConfig { progress: recorder.clone(), ..config() });
         if outlasts {
             repository.retry_forever();
         }
@@ -124,6 +134,13 @@ async fn a_tls_server_that_hangs_up_on_plain_http_is_recognized() {
     let (host, connections) = hangs_up_on_plain_http();
     let repository = Client::new(config()).unwrap().repository(&host, "a").unwrap();
     let error = repository.manifest(&Target::Tag("t".into())).await.unwrap_err();
-    assert!(matches!(error, RegistryError::SpeaksTls { .. }) && error.is_not_plain_http(), "{error:?}");
-    assert_eq!(connections.load(std::sync::atomic::Ordering::SeqCst), 2, "asked once, and once by TLS");
+    assert!(
+        matches!(error, RegistryError::SpeaksTls { .. }) && error.is_not_plain_http(),
+        "{error:?}"
+    );
+    assert_eq!(
+        connections.load(std::sync::atomic::Ordering::SeqCst),
+        2,
+        "asked once, and once by TLS"
+    );
 }

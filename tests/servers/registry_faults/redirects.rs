@@ -7,14 +7,22 @@ async fn another_host_never_sees_the_authorization() {
     let blob = content(1000);
     for settings in [
         RegistrySettings { basic: Some(("u".into(), "p".into())), ..RegistrySettings::default() },
-        RegistrySettings { bearer: Some(Some(("u".into(), "p".into()))), ..RegistrySettings::default() },
+        RegistrySettings {
+            bearer: Some(Some(("u".into(), "p".into()))),
+            ..RegistrySettings::default()
+        },
     ] {
         for status in [301, 302, 303, 307, 308] {
             let store = Faulty::honest(RegistrySettings::default()).await;
             store.add_blob(blob.clone());
-            let to = format!("http://{}/v2/store/blobs/{}?X-Sig=s%2F1#f", store.host(), Digest::sha256(&blob));
+            let to = format!(
+                "http://{}/v2/store/blobs/{}?X-Sig=s%2F1#f",
+                store.host(),
+                Digest::sha256(&blob)
+            );
             let faulty = Faulty::start(settings.clone(), move |seen, _| {
-                (seen.is("GET", "/blobs/") && seen.header("authorization").is_some()).then(|| redirect(status, &to))
+                (seen.is("GET", "/blobs/") && seen.header("authorization").is_some())
+                    .then(|| redirect(status, &to))
             })
             .await;
             let found = repository(&faulty, with_password(&faulty, "u", "p"))
@@ -40,8 +48,13 @@ async fn an_expired_signed_url_is_requested_again() {
         })
         .await;
         store.add_blob("x");
-        let to = format!("http://{}/v2/s/blobs/{}?Signature=hunter2", store.host(), Digest::sha256(b"x"));
-        let faulty = Faulty::start(RegistrySettings::default(), move |_, _| Some(redirect(307, &to))).await;
+        let to = format!(
+            "http://{}/v2/s/blobs/{}?Signature=hunter2",
+            store.host(),
+            Digest::sha256(b"x")
+        );
+        let faulty =
+            Faulty::start(RegistrySettings::default(), move |_, _| Some(redirect(307, &to))).await;
         let found = repository(&faulty, config()).blob_bytes(&Descriptor::of("x/y", b"x"), 1).await;
         assert_eq!(found.is_ok(), works);
         assert_eq!((faulty.requests().len(), store.requests().len()), (2, 2));
@@ -97,7 +110,8 @@ async fn the_location_is_used_for_as_long_as_it_states() {
     })
     .await;
     let source = Source::Registry(repository(&faulty, config()));
-    for (requests, wait) in [(1, Duration::ZERO), (1, Duration::from_secs(6)), (2, Duration::ZERO)] {
+    for (requests, wait) in [(1, Duration::ZERO), (1, Duration::from_secs(6)), (2, Duration::ZERO)]
+    {
         assert_eq!(source.blob_range(&descriptor(&blob), 0..50).await.unwrap(), blob.slice(..50));
         assert_eq!(faulty.requests().len(), requests);
         tokio::time::sleep(wait).await;
@@ -111,8 +125,11 @@ async fn the_location_is_requested_again_after_a_failure() {
         // The first signature is valid for a single request.
         let answers = AtomicUsize::new(0);
         let store = Faulty::start(RegistrySettings::default(), move |seen, _| {
-            let later = seen.path.ends_with("Signature=0") && answers.fetch_add(1, Ordering::SeqCst) > 0;
-            let broken = || Body::from_stream(stream::iter([Err::<Bytes, _>(std::io::Error::other("gone"))]));
+            let later =
+                seen.path.ends_with("Signature=0") && answers.fetch_add(1, Ordering::SeqCst) > 0;
+            let broken = || {
+                Body::from_stream(stream::iter([Err::<Bytes, _>(std::io::Error::other("gone"))]))
+            };
             later.then(|| match answer {
                 0 => Response::new(broken()),
                 status => Response::builder().status(status).body(Body::from("expired")).unwrap(),
@@ -141,8 +158,11 @@ async fn endless_and_invalid_redirects_are_errors() {
         ("http://u:p@127.0.0.1/", 1),
         ("http://:99999/", 1),
     ] {
-        let faulty = Faulty::start(RegistrySettings::default(), move |_, _| Some(redirect(302, location))).await;
-        let error = repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
+        let faulty =
+            Faulty::start(RegistrySettings::default(), move |_, _| Some(redirect(302, location)))
+                .await;
+        let error =
+            repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
         assert!(
             matches!(error, RegistryError::Protocol { .. } | RegistryError::Detour { .. }),
             "{location}: {error:?}"

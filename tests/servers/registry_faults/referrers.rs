@@ -29,9 +29,10 @@ async fn any_response_but_an_index_means_that_there_is_no_referrers_api() {
                 "redirect to a login page" => redirect(302, &login),
                 "other JSON" => json_answer(200, &json!({"errors": []})),
                 "empty" => status(200),
-                "empty index" => {
-                    Response::builder().header(header::CONTENT_TYPE, OCI_INDEX).body(Body::empty()).unwrap()
-                }
+                "empty index" => Response::builder()
+                    .header(header::CONTENT_TYPE, OCI_INDEX)
+                    .body(Body::empty())
+                    .unwrap(),
                 number => status(number.parse().unwrap()),
             })
         })
@@ -43,7 +44,14 @@ async fn any_response_but_an_index_means_that_there_is_no_referrers_api() {
         faulty.add_manifest(&tag(), OCI_INDEX, list.to_string());
         let found = repository.referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
         assert_eq!((found.descriptors, found.api), (vec![index("x").1], false), "{kind}");
-        assert!(repository.referrers(&subject().1.digest, Some("x/other")).await.unwrap().descriptors.is_empty());
+        assert!(
+            repository
+                .referrers(&subject().1.digest, Some("x/other"))
+                .await
+                .unwrap()
+                .descriptors
+                .is_empty()
+        );
     }
 }
 
@@ -86,9 +94,13 @@ async fn entries_that_cannot_be_read_do_not_hide_the_others() {
         if !api {
             // Those of others stay.
             attach(&repository, "z", &[]).await.unwrap();
-            let after: serde_json::Value = serde_json::from_slice(&faulty.manifest(&tag()).unwrap()).unwrap();
+            let after: serde_json::Value =
+                serde_json::from_slice(&faulty.manifest(&tag()).unwrap()).unwrap();
             let manifests = after["manifests"].as_array().unwrap();
-            assert!(strange.iter().all(|one| manifests.contains(one)) && manifests.len() == strange.len() + 2);
+            assert!(
+                strange.iter().all(|one| manifests.contains(one))
+                    && manifests.len() == strange.len() + 2
+            );
         }
     }
 }
@@ -96,10 +108,14 @@ async fn entries_that_cannot_be_read_do_not_hide_the_others() {
 #[tokio::test]
 async fn one_web_page_does_not_hide_the_referrers_api() {
     let pages = AtomicUsize::new(0);
-    let faulty = Faulty::start(RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, _| {
-        let is_first = seen.is("GET", "/referrers/") && pages.fetch_add(1, Ordering::SeqCst) == 0;
-        is_first.then(web_page)
-    })
+    let faulty = Faulty::start(
+        RegistrySettings { referrers: true, ..RegistrySettings::default() },
+        move |seen, _| {
+            let is_first =
+                seen.is("GET", "/referrers/") && pages.fetch_add(1, Ordering::SeqCst) == 0;
+            is_first.then(web_page)
+        },
+    )
     .await;
     let repository = repository(&faulty, config());
     attach(&repository, "x", &[]).await.unwrap();
@@ -111,13 +127,21 @@ async fn one_web_page_does_not_hide_the_referrers_api() {
 #[tokio::test]
 async fn the_fallback_tag_is_requested_until_the_api_is_known() {
     for (referrers, tags) in [(true, 1), (false, 3)] {
-        let faulty = Faulty::honest(RegistrySettings { referrers, ..RegistrySettings::default() }).await;
+        let faulty =
+            Faulty::honest(RegistrySettings { referrers, ..RegistrySettings::default() }).await;
         let repository = repository(&faulty, config());
         for _ in 0..3 {
-            assert_eq!(repository.referrers(&subject().1.digest, None).await.unwrap().api, referrers);
+            assert_eq!(
+                repository.referrers(&subject().1.digest, None).await.unwrap().api,
+                referrers
+            );
         }
         assert_eq!(faulty.saw("GET", "/referrers/").len(), 3);
-        assert_eq!(faulty.saw("GET", "/manifests/sha256-").len(), tags, "with the API: {referrers}");
+        assert_eq!(
+            faulty.saw("GET", "/manifests/sha256-").len(),
+            tags,
+            "with the API: {referrers}"
+        );
     }
 }
 
@@ -128,14 +152,21 @@ async fn failures_of_the_referrers_api_are_errors() {
             seen.is("GET", "/referrers/").then(|| faulty::status(status))
         })
         .await;
-        let error = repository(&faulty, config()).referrers(&subject().1.digest, None).await.unwrap_err();
+        let error =
+            repository(&faulty, config()).referrers(&subject().1.digest, None).await.unwrap_err();
         assert_eq!(error.status(), Some(status));
     }
     let broken = |_: &ReceivedRequest, _: &Faulty| {
-        Some(Response::builder().header(header::CONTENT_TYPE, OCI_INDEX).body(Body::from("{\"manifests\":7}")).unwrap())
+        Some(
+            Response::builder()
+                .header(header::CONTENT_TYPE, OCI_INDEX)
+                .body(Body::from("{\"manifests\":7}"))
+                .unwrap(),
+        )
     };
     let faulty = Faulty::start(RegistrySettings::default(), broken).await;
-    let error = repository(&faulty, config()).referrers(&subject().1.digest, None).await.unwrap_err();
+    let error =
+        repository(&faulty, config()).referrers(&subject().1.digest, None).await.unwrap_err();
     assert!(matches!(error, RegistryError::Json { .. }), "{error:?}");
 }
 
@@ -143,11 +174,13 @@ async fn failures_of_the_referrers_api_are_errors() {
 async fn a_refused_referrers_api_does_not_exist_if_the_image_can_be_read() {
     for (refusal, refuses_head) in [(401, false), (403, false), (403, true)] {
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
-            (seen.is("GET", "/referrers/") || refuses_head && seen.method == "HEAD").then(|| status(refusal))
+            (seen.is("GET", "/referrers/") || refuses_head && seen.method == "HEAD")
+                .then(|| status(refusal))
         })
         .await;
         faulty.add_manifest("image", OCI_MANIFEST, subject().0);
-        let found = repository(&faulty, config()).referrers(&subject().1.digest, None).await.unwrap();
+        let found =
+            repository(&faulty, config()).referrers(&subject().1.digest, None).await.unwrap();
         assert_eq!((found.descriptors.len(), found.api), (0, false));
     }
 }
@@ -156,12 +189,17 @@ async fn a_refused_referrers_api_does_not_exist_if_the_image_can_be_read() {
 async fn pages_are_followed_and_filtered() {
     let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
         seen.is("GET", "/referrers/").then(|| {
-            let page: usize = seen.path.split("page=").nth(1).map_or(0, |page| page.parse().unwrap());
+            let page: usize =
+                seen.path.split("page=").nth(1).map_or(0, |page| page.parse().unwrap());
             let mut other = index(&format!("other{page}")).1;
             other.artifact_type = Some("x/other".into());
             let mut answer = index_answer(&json!([index(&format!("p{page}")).1, other]));
             if page < 4 {
-                let next = format!("<{}?page={}>; rel=\"next\"", seen.path.split('?').next().unwrap(), page + 1);
+                let next = format!(
+                    "<{}?page={}>; rel=\"next\"",
+                    seen.path.split('?').next().unwrap(),
+                    page + 1
+                );
                 answer.headers_mut().insert(header::LINK, next.parse().unwrap());
             }
             answer
@@ -173,8 +211,14 @@ async fn pages_are_followed_and_filtered() {
     assert!(found.api);
     assert_eq!(entries(&found.descriptors), ["p0", "p1", "p2", "p3", "p4"]);
     let first = faulty.saw("GET", "/referrers/").remove(0).path;
-    assert!(first.ends_with("?artifactType=application%2Fvnd.amazon.soci.index.v1%2Bjson"), "{first}");
-    assert_eq!(repository.referrers(&subject().1.digest, None).await.unwrap().descriptors.len(), 10);
+    assert!(
+        first.ends_with("?artifactType=application%2Fvnd.amazon.soci.index.v1%2Bjson"),
+        "{first}"
+    );
+    assert_eq!(
+        repository.referrers(&subject().1.digest, None).await.unwrap().descriptors.len(),
+        10
+    );
 }
 
 #[tokio::test]
@@ -184,7 +228,10 @@ async fn endless_lists_are_limited() {
     for kind in ["same", "new", "elsewhere", "no URL", "gone"] {
         let elsewhere = elsewhere.clone();
         let faulty = Faulty::start(
-            RegistrySettings { basic: Some(("u".into(), "p".into())), ..RegistrySettings::default() },
+            RegistrySettings {
+                basic: Some(("u".into(), "p".into())),
+                ..RegistrySettings::default()
+            },
             move |seen, _| {
                 seen.header("authorization")?;
                 let count = seen.path.split("n=").nth(1).map_or(0, |n| n.parse::<u32>().unwrap());

@@ -7,7 +7,11 @@ use crate::support::faulty;
 async fn retry_after_is_honoured() {
     let once = first(1);
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
-        let busy = Response::builder().status(429).header(header::RETRY_AFTER, "1").body(Body::empty()).unwrap();
+        let busy = Response::builder()
+            .status(429)
+            .header(header::RETRY_AFTER, "1")
+            .body(Body::empty())
+            .unwrap();
         (seen.is("GET", "/manifests/") && once()).then_some(busy)
     })
     .await;
@@ -22,11 +26,18 @@ async fn retry_after_is_honoured() {
 async fn too_long_a_retry_after_is_not_waited_for() {
     for wait in ["1000000000", "18446744073709551615", "Fri, 31 Dec 2100 23:59:59 GMT"] {
         let faulty = Faulty::start(RegistrySettings::default(), move |_, _| {
-            Some(Response::builder().status(429).header(header::RETRY_AFTER, wait).body(Body::empty()).unwrap())
+            Some(
+                Response::builder()
+                    .status(429)
+                    .header(header::RETRY_AFTER, wait)
+                    .body(Body::empty())
+                    .unwrap(),
+            )
         })
         .await;
         let begun = Instant::now();
-        let error = repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
+        let error =
+            repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
         assert_eq!(error.status(), Some(429));
         assert!(error.to_string().contains("asks to wait"), "{error}");
         assert!(begun.elapsed() < Duration::from_secs(3));
@@ -38,8 +49,10 @@ async fn too_long_a_retry_after_is_not_waited_for() {
 async fn transient_failures_are_retried() {
     for status in [408, 425, 429, 499, 500, 502, 503, 504, 520, 522, 524] {
         let thrice = first(3);
-        let faulty =
-            Faulty::start(RegistrySettings::default(), move |_, _| thrice().then(|| faulty::status(status))).await;
+        let faulty = Faulty::start(RegistrySettings::default(), move |_, _| {
+            thrice().then(|| faulty::status(status))
+        })
+        .await;
         faulty.add_manifest("t", OCI_MANIFEST, "{}");
         repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap();
         assert_eq!(faulty.requests().len(), 4, "{status}");
@@ -49,7 +62,9 @@ async fn transient_failures_are_retried() {
 #[tokio::test]
 async fn persistent_failures_report_the_message_of_the_registry() {
     let faulty = Faulty::start(RegistrySettings::default(), |_, _| {
-        Some(Response::builder().status(503).body(Body::from("<h1>down\x1b[2J</h1>\nmore")).unwrap())
+        Some(
+            Response::builder().status(503).body(Body::from("<h1>down\x1b[2J</h1>\nmore")).unwrap(),
+        )
     })
     .await;
     let error = repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
@@ -75,10 +90,15 @@ async fn retries_of_a_run_are_limited() {
 
 #[tokio::test]
 async fn final_responses_are_not_retried() {
-    for (status, code) in [(403, "DENIED"), (404, "NAME_UNKNOWN"), (400, "UNSUPPORTED"), (409, "CONFLICT")] {
-        let faulty =
-            Faulty::start(RegistrySettings::default(), move |_, _| Some(problem(status, code, "no\nway"))).await;
-        let error = repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
+    for (status, code) in
+        [(403, "DENIED"), (404, "NAME_UNKNOWN"), (400, "UNSUPPORTED"), (409, "CONFLICT")]
+    {
+        let faulty = Faulty::start(RegistrySettings::default(), move |_, _| {
+            Some(problem(status, code, "no\nway"))
+        })
+        .await;
+        let error =
+            repository(&faulty, config()).manifest(&Target::Tag("t".into())).await.unwrap_err();
         assert!(error.to_string().ends_with(&format!(" {code}: no")), "{error}");
         assert_eq!(error.status(), Some(status));
         assert_eq!(faulty.requests().len(), 1);
@@ -91,7 +111,12 @@ async fn a_silent_registry_is_given_up() {
     let host = listener.local_addr().unwrap().to_string();
     let limits = Limits { header: Duration::from_millis(100), tries: 2, ..limits() };
     let client = Client::new(ClientConfig { limits, ..config() }).unwrap();
-    let error = client.repository(&host, "a").unwrap().manifest(&Target::Tag("t".into())).await.unwrap_err();
+    let error = client
+        .repository(&host, "a")
+        .unwrap()
+        .manifest(&Target::Tag("t".into()))
+        .await
+        .unwrap_err();
     assert!(everything(&error).contains("an answer did not arrive within 0.1 s"), "{error:?}");
     drop(listener);
 }
@@ -116,7 +141,10 @@ async fn a_stalled_upload_is_given_up() {
     let blob = content(32 << 20);
     let repository = repository(&faulty, ClientConfig { limits, ..config() });
     let error = repository.push_blob_unchecked(&descriptor(&blob), blob.clone()).await.unwrap_err();
-    assert!(everything(&error).contains("room for the next bytes of the body did not arrive"), "{error:?}");
+    assert!(
+        everything(&error).contains("room for the next bytes of the body did not arrive"),
+        "{error:?}"
+    );
 }
 
 #[tokio::test]
@@ -137,7 +165,9 @@ async fn connections_that_break_before_a_response_are_retried() {
 
 #[tokio::test]
 async fn what_is_waited_for_is_reported_once() {
-    for (failing, requested, warned) in [(429, Some("1"), true), (503, Some("1"), true), (503, None, false)] {
+    for (failing, requested, warned) in
+        [(429, Some("1"), true), (503, Some("1"), true), (503, None, false)]
+    {
         let twice = first(2);
         let faulty = Faulty::start(RegistrySettings::default(), move |_, _| {
             twice().then(|| {
@@ -151,12 +181,16 @@ async fn what_is_waited_for_is_reported_once() {
         .await;
         faulty.add_manifest("t", OCI_MANIFEST, "{}");
         let recorder = Arc::new(Recorder::default());
-        let repository = repository(&faulty, ClientConfig { progress: recorder.clone(), ..config() });
+        let repository =
+            repository(&faulty, ClientConfig { progress: recorder.clone(), ..config() });
         repository.manifest(&Target::Tag("t".into())).await.unwrap();
         let warnings = recorder.warnings();
         assert_eq!(warnings.len(), usize::from(warned), "{warnings:?}");
         for warning in warnings {
-            assert!(warning.contains(&failing.to_string()) && warning.contains("slow down"), "{warning}");
+            assert!(
+                warning.contains(&failing.to_string()) && warning.contains("slow down"),
+                "{warning}"
+            );
             assert!(warning.contains("; trying again in 1."), "{warning}");
         }
     }

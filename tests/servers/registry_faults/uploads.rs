@@ -4,9 +4,11 @@ use super::*;
 
 #[tokio::test]
 async fn blobs_are_uploaded_whole_and_in_chunks() {
-    for (monolithic, chunk, requests) in
-        [(1 << 20, 1000, "POST PUT"), (0, 400, "POST PATCH PATCH PATCH PUT"), (0, 1000, "POST PATCH PUT")]
-    {
+    for (monolithic, chunk, requests) in [
+        (1 << 20, 1000, "POST PUT"),
+        (0, 400, "POST PATCH PATCH PATCH PUT"),
+        (0, 1000, "POST PATCH PUT"),
+    ] {
         let faulty = Faulty::honest(RegistrySettings::default()).await;
         let limits = Limits { monolithic, chunk, ..limits() };
         let repository = repository(&faulty, ClientConfig { limits, ..config() });
@@ -16,8 +18,12 @@ async fn blobs_are_uploaded_whole_and_in_chunks() {
         assert!(!repository.push_blob(&descriptor(&blob), blob.clone()).await.unwrap());
         assert!(repository.blob_exists(&Digest::sha256(&blob), None).await.unwrap());
         assert!(!repository.blob_exists(&Digest::sha256(b"no"), None).await.unwrap());
-        let made: Vec<_> =
-            faulty.requests().iter().map(|s| s.method.to_string()).filter(|m| m != "HEAD" && m != "GET").collect();
+        let made: Vec<_> = faulty
+            .requests()
+            .iter()
+            .map(|s| s.method.to_string())
+            .filter(|m| m != "HEAD" && m != "GET")
+            .collect();
         assert_eq!(made.join(" "), requests);
         let put = &faulty.saw("PUT", "uploads")[0];
         assert!(put.path.contains("?_state=a%2Fb&digest=sha256%3A"), "{}", put.path);
@@ -31,8 +37,10 @@ async fn blobs_are_uploaded_whole_and_in_chunks() {
 #[tokio::test]
 async fn content_that_does_not_match_its_descriptor_is_not_sent() {
     let faulty = Faulty::honest(RegistrySettings::default()).await;
-    let error =
-        repository(&faulty, config()).push_blob_unchecked(&descriptor(&content(5)), content(6)).await.unwrap_err();
+    let error = repository(&faulty, config())
+        .push_blob_unchecked(&descriptor(&content(5)), content(6))
+        .await
+        .unwrap_err();
     assert!(matches!(error, RegistryError::Content { expected: 5, found: 6, .. }), "{error:?}");
     assert!(faulty.requests().is_empty());
 }
@@ -49,8 +57,12 @@ async fn the_minimum_chunk_size_of_the_registry_is_honoured() {
     .await;
     let limits = Limits { monolithic: 0, chunk: 100, ..limits() };
     let blob = content(1000);
-    repository(&faulty, ClientConfig { limits, ..config() }).push_blob(&descriptor(&blob), blob.clone()).await.unwrap();
-    let sizes: Vec<_> = faulty.saw("PATCH", "uploads").iter().map(|patch| patch.body.len()).collect();
+    repository(&faulty, ClientConfig { limits, ..config() })
+        .push_blob(&descriptor(&blob), blob.clone())
+        .await
+        .unwrap();
+    let sizes: Vec<_> =
+        faulty.saw("PATCH", "uploads").iter().map(|patch| patch.body.len()).collect();
     assert_eq!(sizes, [600, 400]);
 }
 
@@ -72,16 +84,20 @@ async fn a_too_large_body_is_sent_in_chunks() {
 async fn a_chunk_with_a_lost_response_is_not_sent_twice() {
     let once = first(1);
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
-        (seen.is("PATCH", "uploads") && seen.header("content-range") == Some("400-799") && once()).then(|| {
-            // It accepts the chunk, but reports an error.
-            truth.truth_now(seen);
-            status(503)
-        })
+        (seen.is("PATCH", "uploads") && seen.header("content-range") == Some("400-799") && once())
+            .then(|| {
+                // It accepts the chunk, but reports an error.
+                truth.truth_now(seen);
+                status(503)
+            })
     })
     .await;
     let limits = Limits { monolithic: 0, chunk: 400, ..limits() };
     let blob = content(1000);
-    repository(&faulty, ClientConfig { limits, ..config() }).push_blob(&descriptor(&blob), blob.clone()).await.unwrap();
+    repository(&faulty, ClientConfig { limits, ..config() })
+        .push_blob(&descriptor(&blob), blob.clone())
+        .await
+        .unwrap();
     assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob));
     let ranges: Vec<_> = faulty
         .saw("PATCH", "uploads")
@@ -102,7 +118,9 @@ async fn a_lost_response_to_an_upload_is_detected() {
     })
     .await;
     let blob = content(1000);
-    assert!(repository(&faulty, config()).push_blob(&descriptor(&blob), blob.clone()).await.unwrap());
+    assert!(
+        repository(&faulty, config()).push_blob(&descriptor(&blob), blob.clone()).await.unwrap()
+    );
     let made: Vec<_> = faulty.requests().iter().map(|s| s.method.to_string()).collect();
     assert_eq!(made, ["HEAD", "POST", "PUT", "DELETE", "HEAD"]);
 }
@@ -121,7 +139,10 @@ async fn a_throttled_upload_is_repeated_in_its_session() {
             .push_blob(&descriptor(&blob), blob.clone())
             .await
             .unwrap();
-        assert_eq!((faulty.saw("POST", "uploads").len(), faulty.saw(method, "uploads").len()), (1, 2));
+        assert_eq!(
+            (faulty.saw("POST", "uploads").len(), faulty.saw(method, "uploads").len()),
+            (1, 2)
+        );
     }
 }
 
@@ -130,11 +151,13 @@ async fn lost_sessions_are_restarted_a_limited_number_of_times() {
     for (lost, works) in [(2, true), (3, false)] {
         let some = first(lost);
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
-            (seen.is("PUT", "uploads") && some()).then(|| problem(404, "BLOB_UPLOAD_UNKNOWN", "gone"))
+            (seen.is("PUT", "uploads") && some())
+                .then(|| problem(404, "BLOB_UPLOAD_UNKNOWN", "gone"))
         })
         .await;
         let blob = content(1000);
-        let pushed = repository(&faulty, config()).push_blob(&descriptor(&blob), blob.clone()).await;
+        let pushed =
+            repository(&faulty, config()).push_blob(&descriptor(&blob), blob.clone()).await;
         assert_eq!(pushed.is_ok(), works, "{pushed:?}");
         assert_eq!(faulty.saw("POST", "uploads").len(), 3);
         if let Err(error) = pushed {
@@ -152,7 +175,10 @@ async fn every_request_of_an_upload_states_its_length() {
     })
     .await;
     for (monolithic, size) in [(u64::MAX, 1000), (u64::MAX, 0), (0, 1000)] {
-        let repository = repository(&faulty, ClientConfig { limits: Limits { monolithic, ..limits() }, ..config() });
+        let repository = repository(
+            &faulty,
+            ClientConfig { limits: Limits { monolithic, ..limits() }, ..config() },
+        );
         let blob = content(size);
         repository.push_blob_unchecked(&descriptor(&blob), blob.clone()).await.unwrap();
         assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob));
@@ -164,7 +190,10 @@ async fn every_request_of_an_upload_states_its_length() {
 async fn answering_patch(status: u16, range: fn(u64, u64, u64) -> Option<String>) -> Faulty {
     Faulty::start(RegistrySettings::default(), move |seen, truth| {
         seen.is("PATCH", "uploads").then(|| {
-            let (begin, end) = match seen.header("content-range").and_then(|range| range.split_once('-')) {
+            let (begin, end) = match seen
+                .header("content-range")
+                .and_then(|range| range.split_once('-'))
+            {
                 Some((begin, last)) => (begin.parse().unwrap(), last.parse::<u64>().unwrap() + 1),
                 None => (0, seen.body.len() as u64),
             };
@@ -201,7 +230,10 @@ async fn chunks_are_accepted_whatever_the_status_and_the_range() {
             let blob = content(1000);
             repository.push_blob(&descriptor(&blob), blob.clone()).await.unwrap();
             assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob));
-            assert_eq!((faulty.saw("PATCH", "uploads").len(), faulty.saw("POST", "uploads").len()), (3, 1));
+            assert_eq!(
+                (faulty.saw("PATCH", "uploads").len(), faulty.saw("POST", "uploads").len()),
+                (3, 1)
+            );
         }
     }
 }
@@ -209,8 +241,13 @@ async fn chunks_are_accepted_whatever_the_status_and_the_range() {
 #[tokio::test]
 async fn a_registry_that_drops_chunks_gets_one_request() {
     let faulty = Faulty::start(RegistrySettings::default(), |seen, _| {
-        seen.is("PATCH", "uploads")
-            .then(|| Response::builder().status(202).header(header::RANGE, "0-0").body(Body::empty()).unwrap())
+        seen.is("PATCH", "uploads").then(|| {
+            Response::builder()
+                .status(202)
+                .header(header::RANGE, "0-0")
+                .body(Body::empty())
+                .unwrap()
+        })
     })
     .await;
     let limits = Limits { monolithic: 0, ..limits() };
@@ -229,8 +266,10 @@ async fn a_registry_that_refuses_one_way_is_asked_in_the_other() {
                 (seen.is(method, "uploads") && !seen.body.is_empty()).then(|| status(refusal))
             })
             .await;
-            let repository =
-                repository(&faulty, ClientConfig { limits: Limits { monolithic, ..limits() }, ..config() });
+            let repository = repository(
+                &faulty,
+                ClientConfig { limits: Limits { monolithic, ..limits() }, ..config() },
+            );
             let blob = content(1000);
             repository.push_blob(&descriptor(&blob), blob.clone()).await.unwrap();
             assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob));
@@ -243,7 +282,10 @@ async fn a_registry_that_refuses_one_way_is_asked_in_the_other() {
         _ => None,
     })
     .await;
-    let error = repository(&faulty, config()).push_blob(&descriptor(&content(9)), content(9)).await.unwrap_err();
+    let error = repository(&faulty, config())
+        .push_blob(&descriptor(&content(9)), content(9))
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("at most 1 GB"), "{error}");
     assert_eq!(faulty.saw("POST", "uploads").len(), 2);
 }
@@ -270,7 +312,12 @@ async fn an_upload_that_starts_with_201_is_finished_or_there() {
 }
 
 /// Copies a blob of three chunks from another registry.
-async fn copied(faulty: &Faulty, config: ClientConfig, blob: &Bytes, there: Bytes) -> Result<(), StoreError> {
+async fn copied(
+    faulty: &Faulty,
+    config: ClientConfig,
+    blob: &Bytes,
+    there: Bytes,
+) -> Result<(), StoreError> {
     let from = Faulty::start(RegistrySettings::default(), move |seen, _| {
         seen.is("GET", "blobs").then(|| Response::new(Body::from(there.clone())))
     })
@@ -298,7 +345,10 @@ async fn a_large_blob_is_copied_in_one_request() {
     damaged[999] ^= 1;
     let error = copied(&faulty, config(), &blob, damaged.into()).await.unwrap_err();
     // It was read twice.
-    assert!(matches!(&error, StoreError::Twice(error) if error.to_string().contains("the content for")), "{error:?}");
+    assert!(
+        matches!(&error, StoreError::Twice(error) if error.to_string().contains("the content for")),
+        "{error:?}"
+    );
     assert_eq!(faulty.blob(&Digest::sha256(&blob)), None);
 }
 
@@ -334,19 +384,29 @@ async fn a_chunk_whose_token_ended_is_sent_again_in_its_session() {
     let once = first(1);
     let settings = RegistrySettings { bearer: Some(None), ..RegistrySettings::default() };
     let faulty = Faulty::start(settings, move |seen, truth| {
-        if seen.is("PATCH", "uploads") && seen.header("content-range") == Some("400-799") && once() {
+        if seen.is("PATCH", "uploads") && seen.header("content-range") == Some("400-799") && once()
+        {
             truth.revoke_tokens();
         }
         None
     })
     .await;
     let blob = content(1000);
-    copied(&faulty, ClientConfig { limits: Limits { monolithic: 0, ..limits() }, ..config() }, &blob, blob.clone())
-        .await
-        .unwrap();
+    copied(
+        &faulty,
+        ClientConfig { limits: Limits { monolithic: 0, ..limits() }, ..config() },
+        &blob,
+        blob.clone(),
+    )
+    .await
+    .unwrap();
     assert_eq!(faulty.blob(&Digest::sha256(&blob)), Some(blob));
     // The first was without a token.
-    let sessions = faulty.saw("POST", "uploads").iter().filter(|post| post.header("authorization").is_some()).count();
+    let sessions = faulty
+        .saw("POST", "uploads")
+        .iter()
+        .filter(|post| post.header("authorization").is_some())
+        .count();
     assert_eq!((sessions, faulty.saw("PATCH", "uploads").len()), (1, 4));
 }
 
@@ -358,14 +418,16 @@ async fn upload_locations_are_followed_and_checked() {
         repository.push_blob(&descriptor(&blob), blob.clone()).await.unwrap()
     };
     // An absolute URL at the registry itself: with authorization.
-    let settings = RegistrySettings { basic: Some(("u".into(), "p".into())), ..RegistrySettings::default() };
+    let settings =
+        RegistrySettings { basic: Some(("u".into(), "p".into())), ..RegistrySettings::default() };
     let faulty = Faulty::start(settings.clone(), |seen, truth| {
         (seen.is("POST", "uploads") && seen.header("authorization").is_some()).then(|| {
             let mut answer = truth.truth_now(seen);
             let relative = answer.headers()[header::LOCATION].to_str().unwrap().to_owned();
-            answer
-                .headers_mut()
-                .insert(header::LOCATION, format!("http://{}{relative}", truth.host()).parse().unwrap());
+            answer.headers_mut().insert(
+                header::LOCATION,
+                format!("http://{}{relative}", truth.host()).parse().unwrap(),
+            );
             answer
         })
     })
@@ -376,7 +438,8 @@ async fn upload_locations_are_followed_and_checked() {
     let store = Faulty::start(RegistrySettings::default(), |_, _| Some(status(201))).await;
     let to = format!("http://{}/up?sig=1", store.host());
     let faulty = Faulty::start(settings, move |seen, _| {
-        (seen.is("POST", "uploads") && seen.header("authorization").is_some()).then(|| redirect(202, &to))
+        (seen.is("POST", "uploads") && seen.header("authorization").is_some())
+            .then(|| redirect(202, &to))
     })
     .await;
     assert!(pushed(&faulty).await);
@@ -386,12 +449,17 @@ async fn upload_locations_are_followed_and_checked() {
     assert_eq!(seen[0].header("authorization"), None);
 
     // A missing URL, and a forbidden one.
-    for (answer, what) in [(None, "no Location"), (Some("http://169.254.169.254/up"), "link-local")] {
+    for (answer, what) in [(None, "no Location"), (Some("http://169.254.169.254/up"), "link-local")]
+    {
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
-            seen.is("POST", "uploads").then(|| answer.map_or_else(|| status(202), |to| redirect(202, to)))
+            seen.is("POST", "uploads")
+                .then(|| answer.map_or_else(|| status(202), |to| redirect(202, to)))
         })
         .await;
-        let error = repository(&faulty, config()).push_blob(&descriptor(&blob), blob.clone()).await.unwrap_err();
+        let error = repository(&faulty, config())
+            .push_blob(&descriptor(&blob), blob.clone())
+            .await
+            .unwrap_err();
         assert!(error.to_string().contains(what), "{error}");
     }
 }
@@ -403,7 +471,10 @@ async fn errors_of_refused_uploads_contain_the_message_of_the_registry() {
             seen.is("PUT", "uploads").then(|| problem(status, code, "quota"))
         })
         .await;
-        let error = repository(&faulty, config()).push_blob(&descriptor(&content(9)), content(9)).await.unwrap_err();
+        let error = repository(&faulty, config())
+            .push_blob(&descriptor(&content(9)), content(9))
+            .await
+            .unwrap_err();
         assert!(error.to_string().ends_with(&format!("{code}: quota")), "{error}");
         // For 400, also in chunks.
         assert_eq!(faulty.saw("PUT", "uploads").len(), if status == 400 { 2 } else { 1 });
@@ -412,9 +483,14 @@ async fn errors_of_refused_uploads_contain_the_message_of_the_registry() {
 }
 
 /// A blob of `a/b` is mounted into `c/d`, with a lie.
-async fn mounted(lie: impl Fn(&ReceivedRequest) -> Option<u16> + Send + Sync + 'static) -> (bool, Faulty) {
+async fn mounted(
+    lie: impl Fn(&ReceivedRequest) -> Option<u16> + Send + Sync + 'static,
+) -> (bool, Faulty) {
     let settings = RegistrySettings { bearer: Some(None), ..RegistrySettings::default() };
-    let faulty = Faulty::start(settings, move |seen, _| lie(seen).map(|status| problem(status, "DENIED", "no"))).await;
+    let faulty = Faulty::start(settings, move |seen, _| {
+        lie(seen).map(|status| problem(status, "DENIED", "no"))
+    })
+    .await;
     let digest = faulty.add_blob("x");
     let client = Client::new(config()).unwrap();
     let [from, to] = ["a/b", "c/d"].map(|name| client.repository(&faulty.host(), name).unwrap());
@@ -436,10 +512,12 @@ async fn a_mount_asks_for_both_repositories() {
 #[tokio::test]
 async fn a_refused_mount_becomes_an_upload() {
     for status in [400, 401, 403, 404, 500] {
-        let (mounted, faulty) = mounted(move |seen| seen.is("POST", "mount=").then_some(status)).await;
+        let (mounted, faulty) =
+            mounted(move |seen| seen.is("POST", "mount=").then_some(status)).await;
         assert!(!mounted && faulty.blob(&Digest::sha256(b"x")).is_some(), "{status}");
-        let token_refused =
-            move |seen: &ReceivedRequest| (seen.is("GET", "/token") && seen.path.contains("a%2Fb")).then_some(status);
+        let token_refused = move |seen: &ReceivedRequest| {
+            (seen.is("GET", "/token") && seen.path.contains("a%2Fb")).then_some(status)
+        };
         let (mounted, _) = self::mounted(token_refused).await;
         assert!(!mounted, "no token, {status}");
     }

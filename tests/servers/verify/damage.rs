@@ -165,7 +165,8 @@ fn a_ztoc_for_another_compression() {
 
 #[test]
 fn a_layer_that_is_not_a_tar() {
-    let image = Image::of(&[(GZIP, &tar(1, 6, 70_000)), (GZIP, &b"not a tar".repeat(20_000))], |_| {});
+    let image =
+        Image::of(&[(GZIP, &tar(1, 6, 70_000)), (GZIP, &b"not a tar".repeat(20_000))], |_| {});
     image.run_index(&[]);
     image.edit_index(&image.layers[0].to_string(), &image.layers[1].to_string());
     found(&image, &["broken-tar"], &["size", "span-range"]);
@@ -216,8 +217,9 @@ pub fn consumer(image: &Image, status: i32) -> serde_json::Value {
 #[test]
 fn the_effect_of_a_broken_ztoc_on_consumers_is_reported() {
     let layers = |consumer: &serde_json::Value| consumer["coverage"]["layers"].as_u64();
-    let text =
-        |image: &Image| String::from_utf8(image.sandbox.command(&["doctor", "oci:img:v1"]).output().unwrap().stdout);
+    let text = |image: &Image| {
+        String::from_utf8(image.sandbox.command(&["doctor", "oci:img:v1"]).output().unwrap().stdout)
+    };
     let all = layers(&consumer(&Image::new(), 0)).unwrap();
     assert!(all > 1);
     // It has its digest but is not a ztoc: only its layer is pulled whole.
@@ -265,7 +267,8 @@ fn with_list(list: &str) -> Image {
 }
 
 fn spans(ranges: &[(u32, u32)]) -> String {
-    let ranges: Vec<String> = ranges.iter().map(|(a, b)| format!(r#"{{"start_span":{a},"end_span":{b}}}"#)).collect();
+    let ranges: Vec<String> =
+        ranges.iter().map(|(a, b)| format!(r#"{{"start_span":{a},"end_span":{b}}}"#)).collect();
     format!(r#"{{"version":"1.0","prefetch_spans":[{}]}}"#, ranges.join(","))
 }
 
@@ -300,8 +303,14 @@ fn a_prefetch_list() {
     // A list for a layer without a ztoc, one without a layer, and a second one.
     let layer = r#""com.amazon.soci.image-layer-digest":"#;
     for (old, new) in [
-        (format!(r#"{{{layer}"{}"}}}}],"#, image.layers[0]), format!(r#"{{{layer}"{}"}}}}],"#, image.layers[3])),
-        (format!(r#"{{{layer}"{}"}}}}],"#, image.layers[0]), format!(r#"{{{layer}"no digest"}}}}],"#)),
+        (
+            format!(r#"{{{layer}"{}"}}}}],"#, image.layers[0]),
+            format!(r#"{{{layer}"{}"}}}}],"#, image.layers[3]),
+        ),
+        (
+            format!(r#"{{{layer}"{}"}}}}],"#, image.layers[0]),
+            format!(r#"{{{layer}"no digest"}}}}],"#),
+        ),
     ] {
         let image = with_list(&list);
         image.edit_index(&old, &new);

@@ -21,7 +21,11 @@ fn image() -> Image {
 fn digest(image: &Image) -> Digest {
     let listed = std::fs::read(image.dir.join("index.json")).unwrap();
     let listed: Value = serde_json::from_slice(&listed).unwrap();
-    let found = listed["manifests"].as_array().unwrap().iter().find(|entry| entry["artifactType"] == FINE_INDEX);
+    let found = listed["manifests"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|entry| entry["artifactType"] == FINE_INDEX);
     found.unwrap()["digest"].as_str().unwrap().parse().unwrap()
 }
 
@@ -70,15 +74,19 @@ fn a_correct_fine_index_is_reported_in_one_line() {
     let fine = digest(&image);
     let document = image.verify(0, &[]);
     let layers = &document["manifests"][0]["fine"][0]["layers"];
-    let spans: u64 = layers.as_array().unwrap().iter().map(|layer| layer["of_spans"].as_u64().unwrap()).sum();
-    let masked = |text: String| text.replace(&fine.to_string(), "FINE").replace(&format!("{spans} spans"), "N spans");
+    let spans: u64 =
+        layers.as_array().unwrap().iter().map(|layer| layer["of_spans"].as_u64().unwrap()).sum();
+    let masked = |text: String| {
+        text.replace(&fine.to_string(), "FINE").replace(&format!("{spans} spans"), "N spans")
+    };
     let text = masked(image.sandbox.run(&["verify", "oci:img:v1"]));
     assert_snapshot!(text, @r#"
     oci:img:v1 linux/amd64: fine index FINE: ok (3 of 4 layers, N spans, 11 files, 606.0 KiB)
     --- stderr ---
     --- status 0 ---
     "#);
-    let text = masked(image.sandbox.run(&["verify", "--quick", "--spans=100", "--seed=1", "oci:img:v1"]));
+    let text =
+        masked(image.sandbox.run(&["verify", "--quick", "--spans=100", "--seed=1", "oci:img:v1"]));
     let all = format!("{spans} of N spans");
     assert_snapshot!(text.replace(&all, "all of N spans"), @r#"
     oci:img:v1 linux/amd64: fine index FINE: ok (3 of 4 layers, all of N spans (--seed 1))
@@ -96,13 +104,16 @@ fn a_correct_fine_index_is_reported_in_one_line() {
     }
     // Another index was requested.
     let other = Digest::sha256(b"another").to_string();
-    let output = image.sandbox.command(&["verify", "--index", &other, "oci:img:v1"]).output().unwrap();
+    let output =
+        image.sandbox.command(&["verify", "--index", &other, "oci:img:v1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
 fn both_kinds_are_verified_in_a_real_registry() {
-    let (Some(server), Some(crane)) = (servers::Server::crane(), servers::tool("crane")) else { return };
+    let (Some(server), Some(crane)) = (servers::Server::crane(), servers::tool("crane")) else {
+        return;
+    };
     let image = Image::unindexed(|_| {});
     let name = format!("{}/app:v1", server.host);
     servers::run(&crane, &["push", image.dir.to_str().unwrap(), &name]);
@@ -116,11 +127,13 @@ fn both_kinds_are_verified_in_a_real_registry() {
         assert_eq!(manifest["fine"][0]["layers"].as_array().unwrap().len(), 3, "{manifest:#}");
         // Only one of them.
         let fine = manifest["fine"][0]["digest"].as_str().unwrap();
-        let alone = &image.sandbox.json(0, &[&args[..], &["--index", fine]].concat())["manifests"][0];
+        let alone =
+            &image.sandbox.json(0, &[&args[..], &["--index", fine]].concat())["manifests"][0];
         assert_eq!((&alone["indexes"], &alone["fine"]), (&json!([]), &manifest["fine"]));
         assert_eq!(alone["warnings"], json!([]));
         let soci = manifest["indexes"][0]["digest"].as_str().unwrap();
-        let alone = &image.sandbox.json(0, &[&args[..], &["--index", soci]].concat())["manifests"][0];
+        let alone =
+            &image.sandbox.json(0, &[&args[..], &["--index", soci]].concat())["manifests"][0];
         assert_eq!((&alone["indexes"], &alone["fine"]), (&manifest["indexes"], &json!([])));
     }
 }
@@ -140,7 +153,10 @@ fn policies_judge_fine_indexes_too() {
     image.run_index(&["--fine-only"]);
     let document = judged(3, &by_key);
     let fine = &document["manifests"][0]["fine"][0];
-    assert_eq!((&fine["policy"][0]["rule"], &fine["policy"][0]["status"]), (&json!("signature"), &json!("broken")));
+    assert_eq!(
+        (&fine["policy"][0]["rule"], &fine["policy"][0]["status"]),
+        (&json!("signature"), &json!("broken"))
+    );
     assert_eq!(fine["policy"][0]["violations"][0]["code"], "signature-missing");
     assert_eq!(fine["policy"].as_array().unwrap().len(), 1, "coverage is about SOCI indexes");
     assert_eq!(document["manifests"][0]["indexes"][0]["policy"][0]["status"], "kept");
@@ -150,7 +166,11 @@ fn policies_judge_fine_indexes_too() {
     let text = image.sandbox.run(&["verify", "--quick", "--signature-key=key.pub", "oci:img:v1"]);
     assert!(text.contains(&format!("fine index {}: 1 violation", digest(image))), "{text}");
     // In a file, and an option overrides it.
-    std::fs::write(image.sandbox.path("p.json"), r#"{"signature_keys": ["key.pub"], "fine_index": "none"}"#).unwrap();
+    std::fs::write(
+        image.sandbox.path("p.json"),
+        r#"{"signature_keys": ["key.pub"], "fine_index": "none"}"#,
+    )
+    .unwrap();
     assert_eq!(codes(&judged(3, &["--policy=p.json"])), ["fine-index"]);
     judged(0, &["--policy=p.json", "--fine-index=unsigned"]);
     // Who may have made it.
@@ -174,7 +194,10 @@ fn a_missing_or_damaged_document() {
     found(&image, &["document-missing"], &["document-missing"]);
     let text = image.sandbox.run(&["verify", "oci:img:v1"]);
     assert!(
-        text.contains(&format!("  layer {} document {document}\n    document-missing: ", image.layers[1])),
+        text.contains(&format!(
+            "  layer {} document {document}\n    document-missing: ",
+            image.layers[1]
+        )),
         "{text}"
     );
     assert!(text.contains("--- status 3 ---"), "{text}");
@@ -252,6 +275,9 @@ fn a_byte_of_a_layer() {
     let image = image();
     image.damage(&image.layers[1], |layer| layer[40_000] ^= 0x10);
     let full = image.codes(&[]);
-    assert!(["layer-digest", "span-digest"].iter().all(|word| full.contains(&(*word).to_owned())), "{full:?}");
+    assert!(
+        ["layer-digest", "span-digest"].iter().all(|word| full.contains(&(*word).to_owned())),
+        "{full:?}"
+    );
     assert_eq!(image.codes(&QUICK), ["span-digest"]);
 }

@@ -36,7 +36,10 @@ impl Image {
     /// `config` can change the image's config.
     pub fn unindexed(config: impl FnOnce(&mut Value)) -> Image {
         let tars = [tar(1, 6, 70_000), tar(2, 3, 30_000), tar(3, 2, 50_000), tar(4, 1, 10)];
-        Image::of(&[(GZIP, &tars[0]), (PLAIN, &tars[1]), (GZIP, &tars[2]), (GZIP, &tars[3])], config)
+        Image::of(
+            &[(GZIP, &tars[0]), (PLAIN, &tars[1]), (GZIP, &tars[2]), (GZIP, &tars[3])],
+            config,
+        )
     }
 
     /// An image of these tars, each as a layer of a media type.
@@ -44,14 +47,16 @@ impl Image {
         let sandbox = Sandbox::new();
         let dir = sandbox.path("img");
         let mut layout = Layout::new(&dir);
-        let blob = |(kind, tar): &(&str, &Vec<u8>)| if *kind == GZIP { compressed(tar) } else { tar.to_vec() };
+        let blob = |(kind, tar): &(&str, &Vec<u8>)| {
+            if *kind == GZIP { compressed(tar) } else { tar.to_vec() }
+        };
         let blobs: Vec<Vec<u8>> = tars.iter().map(blob).collect();
         let diff_ids: Vec<Digest> = tars.iter().map(|(_, tar)| Digest::sha256(tar)).collect();
-        let mut document =
-            json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
+        let mut document = json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
         config(&mut document);
         let document = layout.blob(OCI_CONFIG, document.to_string().as_bytes());
-        let layers: Vec<Value> = blobs.iter().zip(tars).map(|(blob, (kind, _))| layout.blob(kind, blob)).collect();
+        let layers: Vec<Value> =
+            blobs.iter().zip(tars).map(|(blob, (kind, _))| layout.blob(kind, blob)).collect();
         let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": document, "layers": layers});
         let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
         layout.tag(manifest, "v1");
@@ -59,7 +64,14 @@ impl Image {
     }
 
     pub fn run_index(&self, more: &[&str]) {
-        let sizes = ["index", "--quiet", "--no-cache", "--span-size=16KiB", "--min-layer-size=1KiB", "oci:img:v1"];
+        let sizes = [
+            "index",
+            "--quiet",
+            "--no-cache",
+            "--span-size=16KiB",
+            "--min-layer-size=1KiB",
+            "oci:img:v1",
+        ];
         let output = self.sandbox.command(&[&sizes[..], more].concat()).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
@@ -107,7 +119,8 @@ impl Image {
     /// The listed SOCI indexes.
     pub fn indexes(&self) -> Vec<Digest> {
         let index = self.index_json();
-        let listed = index["manifests"].as_array().unwrap().iter().filter(|m| m["artifactType"] == SOCI);
+        let listed =
+            index["manifests"].as_array().unwrap().iter().filter(|m| m["artifactType"] == SOCI);
         listed.map(|m| m["digest"].as_str().unwrap().parse().unwrap()).collect()
     }
 
@@ -170,7 +183,10 @@ impl Image {
 
     /// The document of a run that must end with `status`.
     pub fn verify(&self, status: i32, more: &[&str]) -> Value {
-        self.sandbox.json(status, &[&["verify", "--format=json", "--progress=none", "oci:img:v1"], more].concat())
+        self.sandbox.json(
+            status,
+            &[&["verify", "--format=json", "--progress=none", "oci:img:v1"], more].concat(),
+        )
     }
 
     /// The codes of all differences, sorted, without duplicates.
@@ -187,8 +203,13 @@ pub fn codes(document: &Value) -> Vec<String> {
             Value::Object(object) => {
                 for (key, value) in object {
                     match key.as_str() {
-                        "differences" | "violations" => codes
-                            .extend(value.as_array().unwrap().iter().map(|d| d["code"].as_str().unwrap().to_owned())),
+                        "differences" | "violations" => codes.extend(
+                            value
+                                .as_array()
+                                .unwrap()
+                                .iter()
+                                .map(|d| d["code"].as_str().unwrap().to_owned()),
+                        ),
                         _ => walk(value, codes),
                     }
                 }

@@ -54,7 +54,8 @@ fn an_image_manifest_with_an_invalid_index_digest() {
     manifest["annotations"] = json!({"com.amazon.soci.index-digest": "not a digest"});
     image.list(&manifest, &name("odd"));
     image.sandbox.run(&["index", "--quiet", "--no-cache", "--min-layer-size=1KiB", "oci:img:odd"]);
-    let document = image.sandbox.json(3, &["verify", "--format=json", "--progress=none", "oci:img:odd"]);
+    let document =
+        image.sandbox.json(3, &["verify", "--format=json", "--progress=none", "oci:img:odd"]);
     assert_eq!(codes(&document), ["annotation"]);
 }
 
@@ -73,7 +74,8 @@ fn the_first_of_two_indexes() {
     assert_eq!((&indexes[0]["chosen"], &indexes[1]["chosen"]), (&false.into(), &true.into()));
     let code = &inspected["manifests"][0]["consumers"][1]["reason"]["code"];
     assert_eq!(code, "unusable", "consumers look at the first only");
-    let output = image.sandbox.command(&["ls", "--json", "--no-cache", "oci:img:v1"]).output().unwrap();
+    let output =
+        image.sandbox.command(&["ls", "--json", "--no-cache", "oci:img:v1"]).output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(errors.contains(&format!("skipping SOCI index {first}")), "{errors}");
     let listed: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -85,13 +87,16 @@ fn an_index_of_another_image() {
     // A layout lists by subject, so it is not an index of this image there.
     let image = Image::new();
     let text = image.manifest();
-    let subject = text.split("\"subject\":").nth(1).unwrap().split("sha256:").nth(1).unwrap()[..64].to_owned();
+    let subject = text.split("\"subject\":").nth(1).unwrap().split("sha256:").nth(1).unwrap()[..64]
+        .to_owned();
     let other = Digest::sha256(b"another image").hex();
     image.edit_index(&subject, &other);
     let output = image.sandbox.command(&["verify", "oci:img:v1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     // A registry's tag can list it.
-    let (Some(server), Some(crane)) = (servers::Server::crane(), servers::tool("crane")) else { return };
+    let (Some(server), Some(crane)) = (servers::Server::crane(), servers::tool("crane")) else {
+        return;
+    };
     let image = Image::unindexed(|_| {});
     let name = format!("{}/app:v1", server.host);
     servers::run(&crane, &["push", image.dir.to_str().unwrap(), &name]);
@@ -148,13 +153,15 @@ fn more_indexes_than_are_read() {
 #[test]
 fn a_ztoc_for_a_layer_that_cannot_have_one() {
     let image = Image::new();
-    let subject = serde_json::from_str::<Value>(&image.manifest()).unwrap()["subject"]["digest"].clone();
+    let subject =
+        serde_json::from_str::<Value>(&image.manifest()).unwrap()["subject"]["digest"].clone();
     let subject: Digest = subject.as_str().unwrap().parse().unwrap();
     let manifest = String::from_utf8(image.read(&subject)).unwrap();
     // Both media types have as many bytes, so no size changes.
     let other = image.write(manifest.replacen(GZIP, ZSTD, 1).as_bytes());
     let list = image.dir.join("index.json");
-    let listed = std::fs::read_to_string(&list).unwrap().replace(&subject.to_string(), &other.to_string());
+    let listed =
+        std::fs::read_to_string(&list).unwrap().replace(&subject.to_string(), &other.to_string());
     std::fs::write(&list, listed).unwrap();
     image.edit_index(&subject.to_string(), &other.to_string());
     found(&image, &["layer-not-servable"], &["layer-not-servable"]);
@@ -165,10 +172,14 @@ fn a_ztoc_for_a_layer_that_cannot_have_one() {
 fn a_blob_of_an_unknown_type() {
     let image = Image::new();
     let other = image.write(b"something else");
-    let entry = format!(r#",{{"mediaType":"application/x-else","digest":"{other}","size":14}}],"subject""#);
+    let entry =
+        format!(r#",{{"mediaType":"application/x-else","digest":"{other}","size":14}}],"subject""#);
     image.edit_index(r#"],"subject""#, &entry);
     let warnings = image.verify(0, &[])["manifests"][0]["warnings"].to_string();
-    assert!(warnings.contains(&format!("{other} is neither a ztoc nor a prefetch list")), "{warnings}");
+    assert!(
+        warnings.contains(&format!("{other} is neither a ztoc nor a prefetch list")),
+        "{warnings}"
+    );
     let inspected = image.sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
     assert_eq!(inspected["manifests"][0]["indexes"][0]["notes"][0]["code"], "unknown-blob");
 }

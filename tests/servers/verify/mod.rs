@@ -32,7 +32,8 @@ fn a_correct_index_is_reported_in_one_line() {
         .iter()
         .map(|layer| layer["of_spans"].as_u64().unwrap())
         .sum::<u64>();
-    let masked = |text: String| text.replace(&index, "INDEX").replace(&format!("{spans} spans"), "N spans");
+    let masked =
+        |text: String| text.replace(&index, "INDEX").replace(&format!("{spans} spans"), "N spans");
     let text = image.sandbox.run(&["verify", "oci:img:v1"]);
     assert_snapshot!(masked(text), @r#"
     oci:img:v1 linux/amd64: index INDEX: ok (3 of 4 layers, N spans, 11 files, 606.0 KiB)
@@ -57,7 +58,11 @@ fn the_json_document() {
     );
     let layers: u64 = image.layers[..3].iter().map(|layer| image.read(layer).len() as u64).sum();
     let ztocs: u64 = (0..3).map(|place| image.ztoc(place).1).sum();
-    assert_eq!(document["bytes_read"], layers + ztocs, "each layer with a ztoc is read once, and no other");
+    assert_eq!(
+        document["bytes_read"],
+        layers + ztocs,
+        "each layer with a ztoc is read once, and no other"
+    );
     let proven = &document["manifests"][0]["indexes"][0]["layers"];
     assert_eq!(proven.as_array().unwrap().len(), 3);
     for layer in proven.as_array().unwrap() {
@@ -74,10 +79,12 @@ fn the_json_document() {
 
 #[test]
 fn the_documentation_lists_every_word() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/policy.md")).unwrap();
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/policy.md")).unwrap();
     let (_, table) = page.split_once("| code | meaning |\n|---|---|\n").unwrap();
     let listed: Vec<&str> = table.lines().take_while(|line| line.starts_with('|')).collect();
-    let words: Vec<String> = Code::ALL.iter().map(|c| format!("| `{}` | {} |", c.word(), c.meaning())).collect();
+    let words: Vec<String> =
+        Code::ALL.iter().map(|c| format!("| `{}` | {} |", c.word(), c.meaning())).collect();
     assert_eq!(listed, words);
 }
 
@@ -134,11 +141,13 @@ fn an_index_of_version_2() {
     assert_eq!(document["manifests"][0]["warnings"], json!([]));
     assert_eq!(document["manifests"][0]["indexes"][0]["layers"].as_array().unwrap().len(), 3);
     // Its ztocs are the same blobs.
-    std::fs::remove_file(image.sandbox.path("enabled/blobs/sha256").join(image.ztoc(1).0.hex())).unwrap();
+    std::fs::remove_file(image.sandbox.path("enabled/blobs/sha256").join(image.ztoc(1).0.hex()))
+        .unwrap();
     assert_eq!(codes(&image.sandbox.json(3, &args)), ["ztoc-missing"]);
     // Only the manifest, without the index that lists both.
     let manifest = document["manifests"][0]["manifest"]["digest"].as_str().unwrap();
-    let alone = image.sandbox.json(3, &["verify", "--format=json", &format!("oci:enabled@{manifest}")]);
+    let alone =
+        image.sandbox.json(3, &["verify", "--format=json", &format!("oci:enabled@{manifest}")]);
     let warning = alone["manifests"][0]["warnings"][0].as_str().unwrap();
     assert!(warning.contains("does not list the SOCI index"), "{warning}");
 }
@@ -160,13 +169,22 @@ fn ztocs_of_soci_are_right() {
             ztoc: image.write(&bytes),
             size: bytes.len() as u64,
             layer,
-            layer_media_type: ztoc["annotations"]["com.amazon.soci.image-layer-mediaType"].as_str().unwrap().into(),
+            layer_media_type: ztoc["annotations"]["com.amazon.soci.image-layer-mediaType"]
+                .as_str()
+                .unwrap()
+                .into(),
             span_size: SpanSize::new(16 << 10).unwrap(),
         });
     }
     assert_eq!(layers.len(), 3);
     let subject = serde_json::from_value(document["subject"].clone()).unwrap();
-    let index = SociIndex { layers, subject, build_tool_identifier: soci::TOOL.into(), prefetch: Vec::new() }.encode();
+    let index = SociIndex {
+        layers,
+        subject,
+        build_tool_identifier: soci::TOOL.into(),
+        prefetch: Vec::new(),
+    }
+    .encode();
     image.replace_index(std::str::from_utf8(&index.bytes).unwrap());
     let verified = image.verify(0, &[]);
     assert_eq!(verified["manifests"][0]["indexes"][0]["tool"], soci::TOOL);
@@ -188,7 +206,10 @@ fn real_registries() {
             let args = [&["verify", "--format=json", "--progress=none", &name], more].concat();
             let document = image.sandbox.json(0, &args);
             assert_eq!(document["status"], "right");
-            assert_eq!(document["manifests"][0]["indexes"][0]["layers"].as_array().unwrap().len(), 3);
+            assert_eq!(
+                document["manifests"][0]["indexes"][0]["layers"].as_array().unwrap().len(),
+                3
+            );
         }
     }
 }

@@ -37,9 +37,10 @@ fn tar_of_everything() -> Vec<u8> {
         let mut head = header(tar::EntryType::Regular, content.len(), 0o644);
         builder.append_data(&mut head, format!("dir/file{number}"), &content[..]).unwrap();
     }
-    for (kind, name, to) in
-        [(tar::EntryType::Symlink, "soft", "dir/file0"), (tar::EntryType::Link, "hard", "dir/file1")]
-    {
+    for (kind, name, to) in [
+        (tar::EntryType::Symlink, "soft", "dir/file0"),
+        (tar::EntryType::Link, "hard", "dir/file1"),
+    ] {
         builder.append_link(&mut header(kind, 0, 0o777), name, to).unwrap();
     }
     let mut device = header(tar::EntryType::Char, 0, 0o600);
@@ -66,7 +67,10 @@ fn changes_of_entries() -> Vec<Change<Vec<FileMetadata>>> {
     let fields: [Field; 17] = [
         ("name", |file| file.name = b"dir/other"[..].into()),
         ("a longer name", |file| file.name = [&file.name[..], b"x"].concat().into()),
-        ("kind", |file| file.kind = if file.kind == FileKind::Fifo { FileKind::Directory } else { FileKind::Fifo }),
+        ("kind", |file| {
+            file.kind =
+                if file.kind == FileKind::Fifo { FileKind::Directory } else { FileKind::Fifo }
+        }),
         ("offset", |file| file.offset = Uncompressed(file.offset.0 + 1)),
         ("a whole block", |file| file.offset = Uncompressed(file.offset.0 + 512)),
         ("size", |file| file.size = file.size.saturating_sub(1).max(u64::from(file.size == 0))),
@@ -90,7 +94,10 @@ fn changes_of_entries() -> Vec<Change<Vec<FileMetadata>>> {
         }
     }
     changes.push(("an extended attribute less", Box::new(|files| files[1].pax = Box::new([]))));
-    changes.push(("another's extended attribute", Box::new(|files| files[2].pax = files[1].pax.clone())));
+    changes.push((
+        "another's extended attribute",
+        Box::new(|files| files[2].pax = files[1].pax.clone()),
+    ));
     changes.push(("an entry less", Box::new(|files| drop(files.remove(2)))));
     changes.push(("the last entry", Box::new(|files| drop(files.pop()))));
     changes.push(("no entry", Box::new(Vec::clear)));
@@ -112,10 +119,16 @@ fn changes_of_ztocs(is_gzip: bool) -> Vec<Change<Ztoc>> {
     let mut add = |name, change: fn(&mut Ztoc)| changes.push((name, Box::new(change)));
     add("version", |ztoc| ztoc.version = b"0.8"[..].into());
     add("the blob's size", |ztoc| ztoc.compressed_size = Compressed(ztoc.compressed_size.0 + 1));
-    add("the tar's size", |ztoc| ztoc.uncompressed_size = Uncompressed(ztoc.uncompressed_size.0 - 1));
-    add("a larger tar", |ztoc| ztoc.uncompressed_size = Uncompressed(ztoc.uncompressed_size.0 + 512));
+    add("the tar's size", |ztoc| {
+        ztoc.uncompressed_size = Uncompressed(ztoc.uncompressed_size.0 - 1)
+    });
+    add("a larger tar", |ztoc| {
+        ztoc.uncompressed_size = Uncompressed(ztoc.uncompressed_size.0 + 512)
+    });
     add("a span's digest", |ztoc| ztoc.span_digests[1] = Digest::sha256(b"another"));
-    add("the last span's digest", |ztoc| *ztoc.span_digests.last_mut().unwrap() = Digest::sha256(b"another"));
+    add("the last span's digest", |ztoc| {
+        *ztoc.span_digests.last_mut().unwrap() = Digest::sha256(b"another")
+    });
     add("exchanged digests", |ztoc| ztoc.span_digests.swap(1, 2));
     add("a digest less", |ztoc| ztoc.span_digests.truncate(ztoc.span_digests.len() - 1));
     add("span size", |ztoc| match &mut ztoc.checkpoints {
@@ -190,7 +203,9 @@ fn changes_of_documents(is_gzip: bool) -> Vec<Change<DocumentParts>> {
         add("a span's input", |parts| parts.starts[2].input.0 += 1);
         add("a span's output", |parts| parts.starts[2].output.0 += 1);
         add("a span's bits", |parts| parts.starts[2].bits = (parts.starts[2].bits + 1) % 8);
-        add("a used byte of a window", |parts| parts.windows[0] = with_wrong_byte(&parts.windows[0]));
+        add("a used byte of a window", |parts| {
+            parts.windows[0] = with_wrong_byte(&parts.windows[0])
+        });
         add("a used byte of the last window", |parts| {
             let last = parts.windows.last_mut().unwrap();
             *last = with_wrong_byte(last);
@@ -205,7 +220,11 @@ fn every_field_of_a_fine_document() {
     let listed_path = image.dir.join("index.json");
     let listed = std::fs::read_to_string(&listed_path).unwrap();
     let entries: Value = serde_json::from_str(&listed).unwrap();
-    let entry = entries["manifests"].as_array().unwrap().iter().find(|entry| entry["artifactType"] == FINE_INDEX);
+    let entry = entries["manifests"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|entry| entry["artifactType"] == FINE_INDEX);
     let old: Digest = entry.unwrap()["digest"].as_str().unwrap().parse().unwrap();
     let old_bytes = image.read(&old);
     let mut count = 0;
@@ -227,8 +246,10 @@ fn every_field_of_a_fine_document() {
             (reference.head_size, reference.head_digest) = (encoded.head_size, encoded.head_digest);
             reference.start_size = encoded.start_size;
             let new = index.encode().bytes;
-            let text = |digest: &Digest, size: usize| format!("\"digest\":\"{digest}\",\"size\":{size}");
-            let changed = listed.replace(&text(&old, old_bytes.len()), &text(&image.write(&new), new.len()));
+            let text =
+                |digest: &Digest, size: usize| format!("\"digest\":\"{digest}\",\"size\":{size}");
+            let changed =
+                listed.replace(&text(&old, old_bytes.len()), &text(&image.write(&new), new.len()));
             std::fs::write(&listed_path, changed).unwrap();
             let document = image.verify(3, &[]);
             assert_ne!(codes(&document), [""; 0], "{name}");

@@ -3,7 +3,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use ring::rand::SystemRandom;
-use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use ring::signature::{
+    ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair,
+};
 use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -90,8 +92,13 @@ impl Made {
     /// A certificate that `issuer` signed, or that is its own issuer.
     fn new(spec: Spec, issuer: Option<&Made>) -> Made {
         let random = SystemRandom::new();
-        let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap().as_ref().to_vec();
-        let pair = |pkcs8: &[u8]| EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, pkcs8, &random).unwrap();
+        let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random)
+            .unwrap()
+            .as_ref()
+            .to_vec();
+        let pair = |pkcs8: &[u8]| {
+            EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, pkcs8, &random).unwrap()
+        };
         let name = |cn: &str| {
             let attribute = tlv(0x30, &[&tlv(6, &[&[0x55, 4, 3]]), &tlv(12, &[cn.as_bytes()])]);
             tlv(0x30, &[&tlv(0x31, &[&attribute])])
@@ -101,7 +108,11 @@ impl Made {
             tlv(0x18, &[digits.as_bytes(), b"Z"])
         };
         let algorithm = tlv(0x30, &[&tlv(6, &[&[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2]])]);
-        let curve = [&[0x30, 0x13, 6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1][..], &[6, 8, 0x2a, 0x86, 0x48]].concat();
+        let curve = [
+            &[0x30, 0x13, 6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1][..],
+            &[6, 8, 0x2a, 0x86, 0x48],
+        ]
+        .concat();
         let curve = [&curve[..], &[0xce, 0x3d, 3, 1, 7]].concat();
         let key = tlv(0x30, &[&curve, &tlv(3, &[&[0], pair(&pkcs8).public_key().as_ref()])]);
         let extension = |id: u8, is_critical: bool, value: Vec<u8>| {
@@ -136,7 +147,8 @@ impl Made {
                 &tlv(0xa3, &[&tlv(0x30, &[&extensions])]),
             ],
         );
-        let signature = pair(issuer.map_or(&pkcs8, |issuer| &issuer.pkcs8)).sign(&random, &signed).unwrap();
+        let signature =
+            pair(issuer.map_or(&pkcs8, |issuer| &issuer.pkcs8)).sign(&random, &signed).unwrap();
         let der = tlv(0x30, &[&signed, &algorithm, &tlv(3, &[&[0], signature.as_ref()])]);
         Made { spec, der, pkcs8 }
     }
@@ -156,9 +168,11 @@ impl Made {
         });
         change(&mut protected);
         let payload = json!({"targetArtifact": {"mediaType": OCI_MANIFEST, "digest": signed.index, "size": 1}});
-        let [protected, payload] = [protected, payload].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
+        let [protected, payload] =
+            [protected, payload].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
         let random = SystemRandom::new();
-        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &self.pkcs8, &random).unwrap();
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &self.pkcs8, &random)
+            .unwrap();
         let signature = pair.sign(&random, format!("{protected}.{payload}").as_bytes()).unwrap();
         let chain: Vec<String> = chain.iter().map(|made| text(&made.der)).collect();
         json!({"payload": payload, "protected": protected, "header": {"x5c": chain},
@@ -181,13 +195,25 @@ impl Judge {
     }
 
     /// `why` is empty if the signature must count.
-    fn judge(&self, trusted: &Made, by: &Made, chain: &[&Made], change: impl Fn(&mut Value), why: &str) {
+    fn judge(
+        &self,
+        trusted: &Made,
+        by: &Made,
+        chain: &[&Made],
+        change: impl Fn(&mut Value),
+        why: &str,
+    ) {
         std::fs::write(self.signed.image.dir.join("index.json"), &self.index_json).unwrap();
         let envelope = by.envelope(&self.signed, chain, change);
         self.signed.refer(NOTATION, "application/jose+json", envelope.to_string().as_bytes());
         std::fs::write(self.signed.image.sandbox.path("cert.pem"), trusted.pem()).unwrap();
         let status = if why.is_empty() { 0 } else { 3 };
-        let ruled = ruling(&self.signed.image.verify(status, &[&QUICK[..], &["--signature-cert=cert.pem"]].concat()));
+        let ruled = ruling(
+            &self
+                .signed
+                .image
+                .verify(status, &[&QUICK[..], &["--signature-cert=cert.pem"]].concat()),
+        );
         if why.is_empty() {
             is_kept(&ruled, "notation, certificate ");
         } else {
@@ -216,22 +242,64 @@ fn chains_of_certificates() {
     judge.judge(&own, &own, &[&own], nothing, "");
 
     let stranger = Made::new(authority("root"), None);
-    judge.judge(&stranger, &leaf, &[&leaf, &root], nothing, "no trusted certificate is in its chain or issued it");
-    judge.judge(&root, &below, &[&below, &root], nothing, "was not issued by the certificate after it");
-    judge.judge(&root, &leaf, &[&leaf, &stranger], nothing, "was not issued by the certificate after it");
+    judge.judge(
+        &stranger,
+        &leaf,
+        &[&leaf, &root],
+        nothing,
+        "no trusted certificate is in its chain or issued it",
+    );
+    judge.judge(
+        &root,
+        &below,
+        &[&below, &root],
+        nothing,
+        "was not issued by the certificate after it",
+    );
+    judge.judge(
+        &root,
+        &leaf,
+        &[&leaf, &stranger],
+        nothing,
+        "was not issued by the certificate after it",
+    );
     // In the envelope, but not on the way to the signer.
     let theirs = Made::new(signer("theirs"), Some(&stranger));
-    judge.judge(&root, &theirs, &[&theirs, &stranger, &root], nothing, "certificate 2 of the signature was not issued");
+    judge.judge(
+        &root,
+        &theirs,
+        &[&theirs, &stranger, &root],
+        nothing,
+        "certificate 2 of the signature was not issued",
+    );
 
     for days in [(-99, -9), (9, 99)] {
         let why = if days.0 < 0 { "expired" } else { "is not valid yet" };
         let old = Made::new(Spec { days, ..authority("old") }, None);
         let leaf = Made::new(signer("leaf"), Some(&old));
-        judge.judge(&old, &leaf, &[&leaf, &old], nothing, &format!("certificate 2 of the signature {why}"));
-        judge.judge(&old, &leaf, &[&leaf], nothing, &format!("the trusted certificate cert.pem {why}"));
+        judge.judge(
+            &old,
+            &leaf,
+            &[&leaf, &old],
+            nothing,
+            &format!("certificate 2 of the signature {why}"),
+        );
+        judge.judge(
+            &old,
+            &leaf,
+            &[&leaf],
+            nothing,
+            &format!("the trusted certificate cert.pem {why}"),
+        );
         judge.judge(&leaf, &leaf, &[&leaf, &old], nothing, why);
         let leaf = Made::new(Spec { days, ..signer("leaf") }, Some(&root));
-        judge.judge(&root, &leaf, &[&leaf, &root], nothing, &format!("the signer's certificate {why}"));
+        judge.judge(
+            &root,
+            &leaf,
+            &[&leaf, &root],
+            nothing,
+            &format!("the signer's certificate {why}"),
+        );
         judge.judge(&leaf, &leaf, &[&leaf, &root], nothing, why);
         let middle = Made::new(Spec { days, ..authority("middle") }, Some(&root));
         let leaf = Made::new(signer("leaf"), Some(&middle));
@@ -244,14 +312,27 @@ fn chains_of_certificates() {
         for chain in [&[&leaf, &issuer][..], &[&leaf], &[&leaf, &issuer, &root]] {
             judge.judge(&issuer, &leaf, chain, nothing, "its certificate is not trusted");
         }
-        judge.judge(&root, &leaf, &[&leaf, &issuer, &root], nothing, "its certificate is not trusted");
+        judge.judge(
+            &root,
+            &leaf,
+            &[&leaf, &issuer, &root],
+            nothing,
+            "its certificate is not trusted",
+        );
     }
     let issuer = Made::new(Spec { key_usage: Some(CERT_SIGN), ..signer("issuer") }, None);
     let leaf = Made::new(signer("leaf"), Some(&issuer));
-    judge.judge(&issuer, &leaf, &[&leaf, &issuer], nothing, "is not the certificate of an authority");
-    for (usage, why) in
-        [(Some(DIGITAL_SIGNATURE), "does not allow issuing certificates"), (None, "has no critical key usage")]
-    {
+    judge.judge(
+        &issuer,
+        &leaf,
+        &[&leaf, &issuer],
+        nothing,
+        "is not the certificate of an authority",
+    );
+    for (usage, why) in [
+        (Some(DIGITAL_SIGNATURE), "does not allow issuing certificates"),
+        (None, "has no critical key usage"),
+    ] {
         let issuer = Made::new(Spec { key_usage: usage, ..authority("issuer") }, None);
         let leaf = Made::new(signer("leaf"), Some(&issuer));
         judge.judge(&issuer, &leaf, &[&leaf, &issuer], nothing, why);
@@ -286,7 +367,9 @@ fn uses_of_the_signers_certificate() {
     with(Spec { purposes: &[CODE, ANY], ..leaf() }, "is also for anything");
     with(Spec { key_usage: None, ..leaf() }, "has no critical key usage");
     with(Spec { is_usage_critical: false, ..leaf() }, "has no critical key usage");
-    for usage in [KEY_ENCIPHERMENT, DIGITAL_SIGNATURE | KEY_ENCIPHERMENT, DIGITAL_SIGNATURE | CERT_SIGN] {
+    for usage in
+        [KEY_ENCIPHERMENT, DIGITAL_SIGNATURE | KEY_ENCIPHERMENT, DIGITAL_SIGNATURE | CERT_SIGN]
+    {
         with(Spec { key_usage: Some(usage), ..leaf() }, "is not digital signatures alone");
     }
     with(authority("leaf"), "belongs to an authority");
@@ -304,17 +387,26 @@ fn signed_attributes() {
     let changes: [(Value, &str); 14] = [
         (json!({EXPIRY: stamp(1), CRIT: [SCHEME, EXPIRY]}), ""),
         (json!({CRIT: []}), "attribute io.cncf.notary.signingScheme is not critical"),
-        (json!({CRIT: [EXPIRY], EXPIRY: stamp(1)}), "attribute io.cncf.notary.signingScheme is not critical"),
+        (
+            json!({CRIT: [EXPIRY], EXPIRY: stamp(1)}),
+            "attribute io.cncf.notary.signingScheme is not critical",
+        ),
         (json!({CRIT: null}), "cannot be used"),
         (json!({EXPIRY: stamp(1)}), "attribute io.cncf.notary.expiry is not critical"),
         (json!({CRIT: [SCHEME, EXPIRY]}), "unknown critical attribute \"io.cncf.notary.expiry\""),
         (json!({CRIT: [SCHEME, SCHEME]}), "unknown critical attribute"),
         (json!({CRIT: [SCHEME, "b64"], "b64": false}), "unknown critical attribute \"b64\""),
-        (json!({CRIT: [SCHEME, EXPIRY], EXPIRY: "2020-01-01T00:00:00Z"}), "expires before it was signed"),
+        (
+            json!({CRIT: [SCHEME, EXPIRY], EXPIRY: "2020-01-01T00:00:00Z"}),
+            "expires before it was signed",
+        ),
         (json!({CRIT: [SCHEME, EXPIRY], EXPIRY: stamp(-2), TIME: stamp(-3)}), "it expired at"),
         (json!({TIME: null}), "cannot be used"),
         (json!({TIME: "yesterday"}), "signing time is not a time"),
-        (json!({"io.cncf.notary.authenticSigningTime": stamp(-1)}), "has a time that is not for the signing scheme"),
+        (
+            json!({"io.cncf.notary.authenticSigningTime": stamp(-1)}),
+            "has a time that is not for the signing scheme",
+        ),
         (json!({SCHEME: "notary.x509.signingAuthority"}), "unsupported signing scheme"),
     ];
     for (changed, why) in changes {

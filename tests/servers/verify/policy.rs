@@ -28,18 +28,25 @@ fn coverage_is_computed_as_by_index() {
     let sizes: Vec<u64> = image.layers.iter().map(|layer| image.read(layer).len() as u64).collect();
     let share = sizes[..3].iter().sum::<u64>() * 10_000 / sizes.iter().sum::<u64>();
     let covered = |least: &str, smallest: &str, status: i32| {
-        let document = judged(&image, status, &["--min-coverage", least, "--min-layer-size", smallest]);
+        let document =
+            judged(&image, status, &["--min-coverage", least, "--min-layer-size", smallest]);
         let ruling = &rulings(&document)[0];
         let kept = if status == 0 { "kept" } else { "broken" };
         assert_eq!((&ruling["rule"], &ruling["status"]), (&json!("min-coverage"), &json!(kept)));
         assert_eq!(codes(&document), if status == 0 { vec![] } else { vec!["coverage"] });
         // The same for `index`, which keeps the existing index.
-        let args = ["index", "--no-cache", "--dry-run", "--span-size=16KiB", "--min-coverage", least];
-        let output = image
-            .sandbox
-            .command(&[&args[..], &["--min-layer-size", smallest, "--existing=keep", "oci:img:v1"]].concat());
+        let args =
+            ["index", "--no-cache", "--dry-run", "--span-size=16KiB", "--min-coverage", least];
+        let output = image.sandbox.command(
+            &[&args[..], &["--min-layer-size", smallest, "--existing=keep", "oci:img:v1"]].concat(),
+        );
         let output = { output }.output().unwrap();
-        assert_eq!(output.status.success(), status == 0, "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(
+            output.status.success(),
+            status == 0,
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     };
     covered(&hundredths(share), "1", 0);
     covered(&hundredths(share + 1), "1", 3);
@@ -50,9 +57,18 @@ fn coverage_is_computed_as_by_index() {
 #[test]
 fn a_ztoc_beside_its_layer() {
     let image = Image::unindexed(|_| {});
-    let args = ["index", "--quiet", "--no-cache", "--span-size=4MiB", "--min-layer-size=1KiB", "oci:img:v1"];
+    let args = [
+        "index",
+        "--quiet",
+        "--no-cache",
+        "--span-size=4MiB",
+        "--min-layer-size=1KiB",
+        "oci:img:v1",
+    ];
     assert!(image.sandbox.command(&args).output().unwrap().status.success());
-    let ratio = |place: usize| (image.ztoc(place).1 * 10_000).div_ceil(image.read(&image.layers[place]).len() as u64);
+    let ratio = |place: usize| {
+        (image.ztoc(place).1 * 10_000).div_ceil(image.read(&image.layers[place]).len() as u64)
+    };
     let largest = (0..3).map(ratio).max().unwrap();
     let document = judged(&image, 0, &["--max-ztoc-ratio", &hundredths(largest)]);
     assert_eq!(rulings(&document)[0]["status"], "kept");
@@ -66,7 +82,11 @@ fn a_ztoc_beside_its_layer() {
 #[test]
 fn only_allowed_tools_may_make_indexes() {
     let image = Image::new();
-    let document = judged(&image, 0, &["--allow-tool", "someone else", "--allow-tool", "ociseek >= 0.1, < 1000"]);
+    let document = judged(
+        &image,
+        0,
+        &["--allow-tool", "someone else", "--allow-tool", "ociseek >= 0.1, < 1000"],
+    );
     assert_eq!(rulings(&document)[0]["status"], "kept");
     assert_eq!(codes(&judged(&image, 3, &["--allow-tool=ociseek > 1000"])), ["tool", "ztoc-tool"]);
     // The index and its ztocs name their tools separately.
@@ -74,7 +94,10 @@ fn only_allowed_tools_may_make_indexes() {
     image.edit_index(&ours, "other v1");
     assert_eq!(codes(&judged(&image, 3, &["--allow-tool=other"])), ["ztoc-tool"]);
     assert_eq!(codes(&judged(&image, 3, &["--allow-tool=ociseek"])), ["tool"]);
-    assert_eq!(codes(&judged(&image, 0, &["--allow-tool=ociseek", "--allow-tool=other = 1.0"])), [""; 0]);
+    assert_eq!(
+        codes(&judged(&image, 0, &["--allow-tool=ociseek", "--allow-tool=other = 1.0"])),
+        [""; 0]
+    );
     // An index without a tool name matches no pattern.
     image.edit_index("com.amazon.soci.build-tool-identifier\":\"other v1", "com.example\":\"x");
     let document = judged(&image, 3, &["--allow-tool=**"]);
@@ -88,7 +111,11 @@ fn a_platform_without_an_index_violates_any_policy() {
     two_platforms(&sandbox.path("img"));
     let policy = ["verify", "--quick", "--format=json", "--min-coverage=0%", "oci:img"];
     let none = sandbox.run(&policy);
-    assert!(none.contains("has neither a SOCI index nor a fine index") && none.ends_with("--- status 1 ---"), "{none}");
+    assert!(
+        none.contains("has neither a SOCI index nor a fine index")
+            && none.ends_with("--- status 1 ---"),
+        "{none}"
+    );
     sandbox.run(&index(&["--platform=linux/arm64", "oci:img"]));
     let document = sandbox.json(3, &policy);
     assert!(codes(&document).contains(&"no-index".to_owned()), "{document}");
@@ -107,12 +134,23 @@ fn every_index_is_judged() {
     let all = judged(&image, 3, &["--allow-tool=trusted"]);
     assert_eq!(codes(&all), ["tool", "ztoc-tool"]);
     let statuses = ["trusted v1", "intruder v1"].map(|tool| {
-        let found = all["manifests"][0]["indexes"].as_array().unwrap().iter().find(|index| index["tool"] == tool);
+        let found = all["manifests"][0]["indexes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|index| index["tool"] == tool);
         found.unwrap()["policy"][0]["status"].as_str().unwrap().to_owned()
     });
     assert_eq!(statuses, ["kept", "broken"]);
     let passing = indexes.iter().filter(|index| {
-        let args = ["verify", "--quick", "--allow-tool=trusted", "--index", &index.to_string(), "oci:img:v1"];
+        let args = [
+            "verify",
+            "--quick",
+            "--allow-tool=trusted",
+            "--index",
+            &index.to_string(),
+            "oci:img:v1",
+        ];
         image.sandbox.command(&args).output().unwrap().status.success()
     });
     assert_eq!(passing.count(), 1);
@@ -135,7 +173,9 @@ fn the_text_names_the_violation_and_the_remedy() {
     let masked: Vec<String> = text
         .lines()
         .map(|line| match line.split_once(" (") {
-            Some((before, _)) if line.contains("INDEX") || line.contains("layers of") => format!("{before} (…)"),
+            Some((before, _)) if line.contains("INDEX") || line.contains("layers of") => {
+                format!("{before} (…)")
+            }
             _ => line.to_owned(),
         })
         .collect();
@@ -154,12 +194,18 @@ fn the_text_names_the_violation_and_the_remedy() {
 fn options_take_precedence_over_the_policy_file() {
     let image = Image::new();
     let write = |text: &str| std::fs::write(image.sandbox.path("policy.json"), text).unwrap();
-    let by_file = |status, more: &[&str]| judged(&image, status, &[&["--policy=policy.json"], more].concat());
-    write(r#"{"min_coverage": "100%", "min_layer_size": "1", "max_ztoc_ratio": "100%", "allow_tools": ["other"]}"#);
+    let by_file =
+        |status, more: &[&str]| judged(&image, status, &[&["--policy=policy.json"], more].concat());
+    write(
+        r#"{"min_coverage": "100%", "min_layer_size": "1", "max_ztoc_ratio": "100%", "allow_tools": ["other"]}"#,
+    );
     let document = by_file(3, &[]);
     let rules: Vec<&Value> = rulings(&document).iter().map(|ruling| &ruling["rule"]).collect();
     assert_eq!(rules, ["min-coverage", "max-ztoc-ratio", "allow-tool"]);
-    assert!(["coverage", "tool"].iter().all(|code| codes(&document).contains(&(*code).to_owned())), "{document}");
+    assert!(
+        ["coverage", "tool"].iter().all(|code| codes(&document).contains(&(*code).to_owned())),
+        "{document}"
+    );
     write(r#"{"min_coverage": "100%", "min_layer_size": "1", "allow_tools": ["other"]}"#);
     by_file(0, &["--min-layer-size=1KiB", "--allow-tool=ociseek"]);
 }
@@ -170,7 +216,10 @@ fn an_invalid_policy_is_an_error() {
     let fails = |text: &str, why: &str| {
         std::fs::write(image.sandbox.path("policy.json"), text).unwrap();
         let said = image.sandbox.run(&["verify", "--quick", "--policy=policy.json", "oci:img:v1"]);
-        assert!(said.starts_with("--- stderr ---\nerror: ") && said.ends_with("--- status 1 ---"), "{said}");
+        assert!(
+            said.starts_with("--- stderr ---\nerror: ") && said.ends_with("--- status 1 ---"),
+            "{said}"
+        );
         assert!(said.contains(why), "{text}: {said}");
     };
     fails("{}", "it has no rule");
@@ -179,7 +228,10 @@ fn an_invalid_policy_is_an_error() {
     fails(r#"{"signature_keys": ["absent.pub"]}"#, "absent.pub: cannot read");
     fails(r#"{"signature_certs": ["policy.json"]}"#, "it has no certificate");
     let missing = image.sandbox.run(&["verify", "--quick", "--policy=absent.json", "oci:img:v1"]);
-    assert!(missing.contains("absent.json: cannot read") && missing.ends_with("--- status 1 ---"), "{missing}");
+    assert!(
+        missing.contains("absent.json: cannot read") && missing.ends_with("--- status 1 ---"),
+        "{missing}"
+    );
     let usage = image.sandbox.run(&["verify", "--quick", "--allow-tool=a == 1", "oci:img:v1"]);
     assert!(usage.contains("is not a bound") && usage.ends_with("--- status 2 ---"), "{usage}");
 }

@@ -12,7 +12,8 @@ use crate::support::servers::{Server, run, tool};
 
 /// The scripts of the recipe's steps.
 fn steps() -> Vec<String> {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/policy.md")).unwrap();
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/policy.md")).unwrap();
     let (_, section) = page.split_once("\n## A gate in CI\n").unwrap();
     let (_, block) = section.split_once("```yaml\n").unwrap();
     let (block, _) = block.split_once("\n```\n").unwrap();
@@ -40,7 +41,18 @@ fn runner(image: &Image) -> Option<&Sandbox> {
     tool("jq")?;
     let sandbox = &image.sandbox;
     let at = |name: &str| sandbox.path(name).to_str().unwrap().to_owned();
-    run(&openssl, &["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", &at("key.pem")]);
+    run(
+        &openssl,
+        &[
+            "genpkey",
+            "-algorithm",
+            "EC",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-out",
+            &at("key.pem"),
+        ],
+    );
     run(&openssl, &["pkey", "-in", &at("key.pem"), "-pubout", "-out", &at("cosign.pub")]);
     std::fs::write(at(".ociseek-policy.json"), r#"{"signature_keys": ["cosign.pub"]}"#).unwrap();
     std::fs::create_dir(at("bin")).unwrap();
@@ -51,14 +63,16 @@ fn runner(image: &Image) -> Option<&Sandbox> {
 /// Runs the steps until one fails, as a runner does. Returns the status and the text of all.
 fn gate(sandbox: &Sandbox, image: &str) -> (i32, String) {
     let oras = tool("oras").unwrap();
-    let dirs = [&sandbox.path("bin"), Path::new(program()).parent().unwrap(), oras.parent().unwrap()];
+    let dirs =
+        [&sandbox.path("bin"), Path::new(program()).parent().unwrap(), oras.parent().unwrap()];
     let dirs = dirs.map(|dir| dir.display().to_string()).join(":");
     let path = format!("{dirs}:{}", std::env::var("PATH").unwrap());
     let _ = std::fs::remove_file(sandbox.path("signed"));
     let mut text = String::new();
     for script in steps() {
         let mut bash = Command::new("bash");
-        bash.args(["--noprofile", "--norc", "-e", "-o", "pipefail", "-c", &script]).current_dir(sandbox.dir.path());
+        bash.args(["--noprofile", "--norc", "-e", "-o", "pipefail", "-c", &script])
+            .current_dir(sandbox.dir.path());
         bash.env_clear().env("PATH", &path).env("HOME", sandbox.dir.path()).env("IMAGE", image);
         // The layers of the test are small.
         let output = bash.env("OCISEEK_MIN_LAYER_SIZE", "1KiB").output().unwrap();
@@ -73,7 +87,10 @@ fn gate(sandbox: &Sandbox, image: &str) -> (i32, String) {
 
 #[test]
 fn the_gate_signs_what_it_made_itself() {
-    for start in [|| Server::olareg(|_, _| Vec::new()), || Server::distribution("127.0.0.1:0", |_| String::new())] {
+    for start in [
+        || Server::olareg(|_, _| Vec::new()),
+        || Server::distribution("127.0.0.1:0", |_| String::new()),
+    ] {
         let Some(server) = start() else { return };
         let image = Image::new();
         let Some(sandbox) = runner(&image) else { return };
@@ -85,13 +102,18 @@ fn the_gate_signs_what_it_made_itself() {
         let name = format!("{repository}:v1");
         let copied = sandbox.command(&["copy", "oci:img:v1", &name]).output().unwrap();
         assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
-        for name in [name.clone(), format!("{repository}@{manifest}"), format!("{name}@{manifest}")] {
+        for name in [name.clone(), format!("{repository}@{manifest}"), format!("{name}@{manifest}")]
+        {
             let (status, text) = gate(sandbox, &name);
             let signed = std::fs::read_to_string(sandbox.path("signed")).unwrap();
             assert_eq!(signed.lines().count(), 1, "{signed}");
             let digest = signed.trim().strip_prefix(&format!("{repository}@")).unwrap();
             let full = sandbox.command(&["verify", "--index", digest, &name]).output().unwrap();
-            assert!(full.status.success(), "the lie was signed: {}", String::from_utf8_lossy(&full.stdout));
+            assert!(
+                full.status.success(),
+                "the lie was signed: {}",
+                String::from_utf8_lossy(&full.stdout)
+            );
             // Either the lie is gone, or the gate fails.
             let all = sandbox.command(&["verify", &name]).output().unwrap();
             assert_eq!(status, all.status.code().unwrap(), "{name}: {text}");
@@ -112,5 +134,8 @@ fn the_gate_fails_for_a_fine_index_that_it_did_not_sign() {
     let (status, text) = gate(sandbox, &name);
     assert!(status == 3 && text.contains("signature-missing"), "{status}: {text}");
     let found: Value = sandbox.json(0, &["inspect", "--format=json", &name]);
-    assert!(found["manifests"][0]["indexes"].as_array().is_some_and(|indexes| !indexes.is_empty()), "{found}");
+    assert!(
+        found["manifests"][0]["indexes"].as_array().is_some_and(|indexes| !indexes.is_empty()),
+        "{found}"
+    );
 }

@@ -9,7 +9,8 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use ociseek::digest::Digest;
 use ring::rand::SystemRandom;
 use ring::signature::{
-    ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair,
+    ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, EcdsaKeyPair, Ed25519KeyPair,
+    KeyPair,
 };
 use serde_json::{Value, json};
 
@@ -40,7 +41,10 @@ pub(super) fn ruling(document: &Value) -> (Value, Vec<String>) {
 fn golden(status: i32, name: &str, option: &str, file: &str) -> (Value, Vec<String>) {
     let image = format!("oci:{}", fixture("images").join(name).display());
     let file = fixture(file).display().to_string();
-    ruling(&Sandbox::new().json(status, &["verify", "--format=json", "--progress=none", option, &file, &image]))
+    ruling(
+        &Sandbox::new()
+            .json(status, &["verify", "--format=json", "--progress=none", option, &file, &image]),
+    )
 }
 
 pub(super) fn is_kept(ruling: &(Value, Vec<String>), kind: &str) {
@@ -49,7 +53,11 @@ pub(super) fn is_kept(ruling: &(Value, Vec<String>), kind: &str) {
 }
 
 pub(super) fn is_broken(ruling: &(Value, Vec<String>), code: &str, why: &str) {
-    assert_eq!((&ruling.0["status"], &ruling.1), (&json!("broken"), &vec![code.to_owned()]), "{ruling:?}");
+    assert_eq!(
+        (&ruling.0["status"], &ruling.1),
+        (&json!("broken"), &vec![code.to_owned()]),
+        "{ruling:?}"
+    );
     let text = ruling.0["violations"][0]["text"].as_str().unwrap();
     assert!(text.contains(why), "{why}: {text}");
     assert!(ruling.0["violations"][0]["next"].as_str().unwrap().contains("sign"), "{ruling:?}");
@@ -62,7 +70,11 @@ fn signatures_by_cosign() {
     }
     // The key is right, and the signed content names the index, but it is not a signature of the
     // index.
-    is_broken(&golden(3, "attested:v1", "--signature-key", "cosign.pub"), "signature-untrusted", "it signs");
+    is_broken(
+        &golden(3, "attested:v1", "--signature-key", "cosign.pub"),
+        "signature-untrusted",
+        "it signs",
+    );
     is_broken(
         &golden(3, "notation:v1", "--signature-key", "cosign.pub"),
         "signature-missing",
@@ -74,7 +86,11 @@ fn signatures_by_cosign() {
 fn a_signature_on_a_soci_enabled_image_counts_for_its_index() {
     is_kept(&golden(0, "enabled:v2", "--signature-key", "cosign.pub"), "cosign, key ");
     // It does not cover the index of version 1.
-    is_broken(&golden(3, "enabled:v1", "--signature-key", "cosign.pub"), "signature-missing", "no signature was found");
+    is_broken(
+        &golden(3, "enabled:v1", "--signature-key", "cosign.pub"),
+        "signature-missing",
+        "no signature was found",
+    );
 }
 
 #[test]
@@ -82,8 +98,16 @@ fn signatures_by_notation() {
     // With the authority's certificate, and with the signer's.
     is_kept(&golden(0, "notation:v1", "--signature-cert", "ca.pem"), "notation, certificate ");
     is_kept(&golden(0, "notation:v1", "--signature-cert", "leaf.pem"), "notation, certificate ");
-    is_broken(&golden(3, "expired:v1", "--signature-cert", "ca.pem"), "signature-untrusted", "it expired at");
-    is_broken(&golden(3, "simple:v1", "--signature-cert", "ca.pem"), "signature-missing", "no signature was found");
+    is_broken(
+        &golden(3, "expired:v1", "--signature-cert", "ca.pem"),
+        "signature-untrusted",
+        "it expired at",
+    );
+    is_broken(
+        &golden(3, "simple:v1", "--signature-cert", "ca.pem"),
+        "signature-missing",
+        "no signature was found",
+    );
 }
 
 #[test]
@@ -96,7 +120,10 @@ fn signatures_in_a_registry() {
         let from = format!("oci:{}:v1", fixture("images").join(name).display());
         let copied = sandbox.command(&["copy", &from, &image]).output().unwrap();
         assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
-        ruling(&sandbox.json(status, &["verify", "--format=json", "--progress=none", "--signature-key", &key, &image]))
+        ruling(&sandbox.json(
+            status,
+            &["verify", "--format=json", "--progress=none", "--signature-key", &key, &image],
+        ))
     };
     is_kept(&judged(0, "bundle"), "cosign");
     // Content under a separate tag is not copied, as docs/lifecycle.md says.
@@ -115,7 +142,9 @@ fn readers_apply_keys_to_the_index_that_they_open() {
     let index = std::fs::read(fixture("images/simple/index.json")).unwrap();
     let index: Value = serde_json::from_slice(&index).unwrap();
     let listed = index["manifests"].as_array().unwrap();
-    let tagged = listed.iter().find(|entry| entry["annotations"]["org.opencontainers.image.ref.name"] == "v1");
+    let tagged = listed
+        .iter()
+        .find(|entry| entry["annotations"]["org.opencontainers.image.ref.name"] == "v1");
     let by_digest = image(&format!("simple@{}", tagged.unwrap()["digest"].as_str().unwrap()));
     let untrusted = "breaks the policy";
     let note = "note: this is the repository's word";
@@ -137,7 +166,8 @@ fn readers_apply_keys_to_the_index_that_they_open() {
         (&["--trust=image"], image("simple:v1"), false, None),
     ] {
         for command in [&["ls"][..], &["report", "--output=/dev/null"]] {
-            let more = if command[0] == "ls" { &["--stats", "--no-cache"][..] } else { &["--no-cache"] };
+            let more =
+                if command[0] == "ls" { &["--stats", "--no-cache"][..] } else { &["--no-cache"] };
             let args = [command, more, &["--progress=none"], options, &[&image]].concat();
             let output = sandbox.run(&args);
             assert!(output.ends_with("--- status 0 ---"), "{args:?}: {output}");
@@ -159,7 +189,8 @@ fn an_unreadable_signature_is_not_a_missing_one() {
     let blob = signed.image.path(&layer["digest"].as_str().unwrap().parse().unwrap());
     std::fs::remove_file(&blob).unwrap();
     std::fs::create_dir(&blob).unwrap();
-    let said = signed.image.sandbox.run(&["verify", "--quick", "--signature-key=key.pub", "oci:img:v1"]);
+    let said =
+        signed.image.sandbox.run(&["verify", "--quick", "--signature-key=key.pub", "oci:img:v1"]);
     let wanted = format!("error: cannot read the signatures of {}: ", signed.index);
     assert!(said.contains(&wanted) && said.ends_with("--- status 1 ---"), "{said}");
 }
@@ -176,18 +207,31 @@ pub(super) struct Key {
 impl Key {
     pub(super) fn p256() -> Key {
         let random = SystemRandom::new();
-        let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap();
-        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, document.as_ref(), &random).unwrap();
-        let pem = pem("3059301306072a8648ce3d020106082a8648ce3d030107034200", pair.public_key().as_ref());
-        Key { sign: Box::new(move |message| pair.sign(&random, message).unwrap().as_ref().to_vec()), pem }
+        let document =
+            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap();
+        let pair =
+            EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, document.as_ref(), &random)
+                .unwrap();
+        let pem =
+            pem("3059301306072a8648ce3d020106082a8648ce3d030107034200", pair.public_key().as_ref());
+        Key {
+            sign: Box::new(move |message| pair.sign(&random, message).unwrap().as_ref().to_vec()),
+            pem,
+        }
     }
 
     fn p384() -> Key {
         let random = SystemRandom::new();
-        let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P384_SHA384_ASN1_SIGNING, &random).unwrap();
-        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P384_SHA384_ASN1_SIGNING, document.as_ref(), &random).unwrap();
+        let document =
+            EcdsaKeyPair::generate_pkcs8(&ECDSA_P384_SHA384_ASN1_SIGNING, &random).unwrap();
+        let pair =
+            EcdsaKeyPair::from_pkcs8(&ECDSA_P384_SHA384_ASN1_SIGNING, document.as_ref(), &random)
+                .unwrap();
         let pem = pem("3076301006072a8648ce3d020106052b81040022036200", pair.public_key().as_ref());
-        Key { sign: Box::new(move |message| pair.sign(&random, message).unwrap().as_ref().to_vec()), pem }
+        Key {
+            sign: Box::new(move |message| pair.sign(&random, message).unwrap().as_ref().to_vec()),
+            pem,
+        }
     }
 
     fn ed25519() -> Key {
@@ -204,7 +248,8 @@ impl Key {
 
 /// A public key: the bytes before it in DER, in hex, and its own.
 fn pem(head: &str, key: &[u8]) -> String {
-    let head = (0..head.len()).step_by(2).map(|at| u8::from_str_radix(&head[at..at + 2], 16).unwrap());
+    let head =
+        (0..head.len()).step_by(2).map(|at| u8::from_str_radix(&head[at..at + 2], 16).unwrap());
     let der: Vec<u8> = head.chain(key.iter().copied()).collect();
     format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", STANDARD.encode(der))
 }
@@ -247,8 +292,7 @@ impl Signed {
     /// Puts these layers under the tag for signatures of `manifest`.
     pub(super) fn tag_for(&self, manifest: &Digest, layers: &[Value]) {
         let tag = format!("sha256-{}.sig", manifest.hex());
-        let manifest =
-            json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": self.blob("x/y", b"{}"), "layers": layers});
+        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": self.blob("x/y", b"{}"), "layers": layers});
         self.image.list(&manifest, &json!({"org.opencontainers.image.ref.name": tag}));
     }
 
@@ -290,11 +334,23 @@ fn untrusted_signatures() {
     type Layer<'a> = Box<dyn Fn(&Signed) -> Value + 'a>;
     let cases: Vec<(&str, Layer<'_>)> = vec![
         // Another key; another curve.
-        ("no trusted key", Box::new(|s| s.layer(&right(&s.index), &other.sign(right(&s.index).as_bytes())))),
-        ("no trusted key", Box::new(|s| s.layer(&right(&s.index), &Key::p384().sign(right(&s.index).as_bytes())))),
+        (
+            "no trusted key",
+            Box::new(|s| s.layer(&right(&s.index), &other.sign(right(&s.index).as_bytes()))),
+        ),
+        (
+            "no trusted key",
+            Box::new(|s| s.layer(&right(&s.index), &Key::p384().sign(right(&s.index).as_bytes()))),
+        ),
         // The right key with another payload, in both forms.
-        ("no trusted key", Box::new(|s| s.layer(&right(&s.index), &key.sign(elsewhere.as_bytes())))),
-        ("it is for another manifest", Box::new(|s| s.layer(&elsewhere, &key.sign(elsewhere.as_bytes())))),
+        (
+            "no trusted key",
+            Box::new(|s| s.layer(&right(&s.index), &key.sign(elsewhere.as_bytes()))),
+        ),
+        (
+            "it is for another manifest",
+            Box::new(|s| s.layer(&elsewhere, &key.sign(elsewhere.as_bytes()))),
+        ),
         ("it is not base64", Box::new(|s| s.layer(&right(&s.index), "%%%"))),
         ("no trusted key", Box::new(|s| s.layer(&right(&s.index), ""))),
         // The signed content is not a payload.
@@ -309,7 +365,8 @@ fn untrusted_signatures() {
         (
             "it signs",
             Box::new(|s| {
-                let odd = right(&s.index).replace("cosign container image signature", "something else");
+                let odd =
+                    right(&s.index).replace("cosign container image signature", "something else");
                 s.layer(&odd, &key.sign(odd.as_bytes()))
             }),
         ),
@@ -354,7 +411,11 @@ fn ten_thousand_signatures_are_not_all_read() {
     layers.push(signed.layer(&right, &key.sign(right.as_bytes())));
     signed.tag(&layers);
     let judged = signed.judged(3);
-    is_broken(&judged, "signature-untrusted", "the signed content was changed (100 times); a signature of");
+    is_broken(
+        &judged,
+        "signature-untrusted",
+        "the signed content was changed (100 times); a signature of",
+    );
     is_broken(&judged, "signature-untrusted", "the others were not read");
     assert_eq!(judged.0["found"], "100, none valid");
 }
@@ -362,7 +423,9 @@ fn ten_thousand_signatures_are_not_all_read() {
 #[test]
 fn an_unreadable_manifest_of_signatures() {
     let key = Key::p256();
-    for broken in ["[]", "{\"layers\": [{}]}", "{\"layers\": 1}", "{\"layers\": [], \"Layers\": []}"] {
+    for broken in
+        ["[]", "{\"layers\": [{}]}", "{\"layers\": 1}", "{\"layers\": [], \"Layers\": []}"]
+    {
         let signed = Signed::new(&key);
         let digest = signed.image.write(broken.as_bytes());
         let name = json!({"org.opencontainers.image.ref.name": format!("sha256-{}.sig", signed.index.hex())});
@@ -396,11 +459,20 @@ fn bundles() {
     let message = |signature: String| json!({"messageSignature": {"messageDigest": {}, "signature": signature}});
     let manifest = signed.image.read(&signed.index);
     for (bundle, why) in [
-        (json!({"dsseEnvelope": envelope(&other, &signed.index, PREDICATE, IN_TOTO)}), "no trusted key"),
+        (
+            json!({"dsseEnvelope": envelope(&other, &signed.index, PREDICATE, IN_TOTO)}),
+            "no trusted key",
+        ),
         (json!({"dsseEnvelope": swapped}), "no trusted key"),
         (json!({"dsseEnvelope": elsewhere}), "it is for another manifest"),
-        (json!({"dsseEnvelope": envelope(&key, &signed.index, "https://slsa.dev/provenance/v1", IN_TOTO)}), "it signs"),
-        (json!({"dsseEnvelope": envelope(&key, &signed.index, PREDICATE, "text/plain")}), "it signs"),
+        (
+            json!({"dsseEnvelope": envelope(&key, &signed.index, "https://slsa.dev/provenance/v1", IN_TOTO)}),
+            "it signs",
+        ),
+        (
+            json!({"dsseEnvelope": envelope(&key, &signed.index, PREDICATE, "text/plain")}),
+            "it signs",
+        ),
         (message(other.sign(&manifest)), "no trusted key"),
         (message(key.sign(b"another manifest")), "no trusted key"),
         (json!({"dsseEnvelope": right, "messageSignature": {"signature": ""}}), "must have either"),
@@ -430,10 +502,13 @@ fn bundles() {
 #[test]
 fn invalid_envelopes_of_notation() {
     let blobs = fixture("images/notation/blobs/sha256");
-    let envelopes = std::fs::read_dir(blobs).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
+    let envelopes =
+        std::fs::read_dir(blobs).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
     let envelope = envelopes.filter_map(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
     let right: Value = { envelope }.find(|document| !document["protected"].is_null()).unwrap();
-    let text = |value: &Value| String::from_utf8(URL_SAFE_NO_PAD.decode(value.as_str().unwrap()).unwrap()).unwrap();
+    let text = |value: &Value| {
+        String::from_utf8(URL_SAFE_NO_PAD.decode(value.as_str().unwrap()).unwrap()).unwrap()
+    };
     let judged = |envelope: &Value, certificate: &str| {
         let signed = Signed::new(&Key::p256());
         signed.refer(NOTATION, "application/jose+json", envelope.to_string().as_bytes());
@@ -450,7 +525,8 @@ fn invalid_envelopes_of_notation() {
     let encode = |text: String| json!(URL_SAFE_NO_PAD.encode(text));
     let payload = changed("payload", &|old| encode(text(&old).replace("sha256:", "sha256:0")));
     is_broken(&payload, "signature-untrusted", "does not match its certificate");
-    let scheme = changed("protected", &|old| encode(text(&old).replace("notary.x509", "notary.x510")));
+    let scheme =
+        changed("protected", &|old| encode(text(&old).replace("notary.x509", "notary.x510")));
     is_broken(&scheme, "signature-untrusted", "does not match its certificate");
     let algorithm = changed("protected", &|old| encode(text(&old).replace("PS256", "none")));
     is_broken(&algorithm, "signature-untrusted", "unsupported algorithm \"none\"");
@@ -470,7 +546,8 @@ fn invalid_envelopes_of_notation() {
     let signed = Signed::new(&Key::p256());
     signed.refer(NOTATION, "application/jose+json", right.to_string().as_bytes());
     std::fs::write(signed.image.sandbox.path("ca.pem"), ca).unwrap();
-    let judged = ruling(&signed.image.verify(3, &[&QUICK[..], &["--signature-cert=ca.pem"]].concat()));
+    let judged =
+        ruling(&signed.image.verify(3, &[&QUICK[..], &["--signature-cert=ca.pem"]].concat()));
     is_broken(&judged, "signature-untrusted", "its certificate is not trusted");
 }
 

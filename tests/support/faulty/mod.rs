@@ -157,7 +157,9 @@ impl Faulty {
     pub async fn up(&self) {
         let listener = self.listener.lock().unwrap().take();
         match listener {
-            Some(ListenerState::Closed(socket)) => self.open(socket.await.unwrap().listen(1024).unwrap()),
+            Some(ListenerState::Closed(socket)) => {
+                self.open(socket.await.unwrap().listen(1024).unwrap())
+            }
             open => *self.listener.lock().unwrap() = open,
         }
     }
@@ -207,7 +209,12 @@ impl Faulty {
         self.add_blob(layer)
     }
 
-    pub fn add_manifest(&self, reference: &str, media_type: &str, content: impl Into<Bytes>) -> Digest {
+    pub fn add_manifest(
+        &self,
+        reference: &str,
+        media_type: &str,
+        content: impl Into<Bytes>,
+    ) -> Digest {
         let content = content.into();
         let digest = Digest::sha256(&content);
         let mut all = self.content.lock().unwrap();
@@ -240,7 +247,10 @@ impl Faulty {
     /// All manifests, by tag and by digest.
     pub fn manifests(&self) -> BTreeMap<String, Bytes> {
         let all = self.content.lock().unwrap();
-        all.manifests.iter().map(|(reference, (_, bytes))| (reference.clone(), bytes.clone())).collect()
+        all.manifests
+            .iter()
+            .map(|(reference, (_, bytes))| (reference.clone(), bytes.clone()))
+            .collect()
     }
 
     pub fn revoke_tokens(&self) {

@@ -29,18 +29,25 @@ pub fn problem(status: u16, code: &str, message: &str) -> Response<Body> {
 }
 
 pub fn json_answer(status: u16, value: &Value) -> Response<Body> {
-    let answer = Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
+    let answer =
+        Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
     answer.body(Body::from(value.to_string())).unwrap()
 }
 
 pub fn index_answer(manifests: &Value) -> Response<Body> {
     let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests});
-    Response::builder().header(header::CONTENT_TYPE, OCI_INDEX).body(Body::from(index.to_string())).unwrap()
+    Response::builder()
+        .header(header::CONTENT_TYPE, OCI_INDEX)
+        .body(Body::from(index.to_string()))
+        .unwrap()
 }
 
 pub fn web_page() -> Response<Body> {
     let page = "<!doctype html><title>Sign in</title>";
-    Response::builder().header(header::CONTENT_TYPE, "text/html; charset=utf-8").body(Body::from(page)).unwrap()
+    Response::builder()
+        .header(header::CONTENT_TYPE, "text/html; charset=utf-8")
+        .body(Body::from(page))
+        .unwrap()
 }
 
 pub fn redirect(status: u16, to: &str) -> Response<Body> {
@@ -96,7 +103,10 @@ pub fn endless(media_type: &str, piece: Bytes, pause: Duration) -> Response<Body
             Some((Ok::<_, std::io::Error>(piece), ()))
         }
     });
-    Response::builder().header(header::CONTENT_TYPE, media_type).body(Body::from_stream(body)).unwrap()
+    Response::builder()
+        .header(header::CONTENT_TYPE, media_type)
+        .body(Body::from_stream(body))
+        .unwrap()
 }
 
 /// The start of `content`, followed by silence.
@@ -108,7 +118,10 @@ pub fn stalls(content: &Bytes, kept: usize) -> Response<Body> {
             None => std::future::pending().await,
         }
     });
-    Response::builder().header(header::CONTENT_LENGTH, content.len()).body(Body::from_stream(body)).unwrap()
+    Response::builder()
+        .header(header::CONTENT_LENGTH, content.len())
+        .body(Body::from_stream(body))
+        .unwrap()
 }
 
 /// How many responses were being sent at the same time.
@@ -120,7 +133,11 @@ pub struct OpenResponses {
 
 impl OpenResponses {
     /// Sends `content` in ten slow pieces, and counts the response as open meanwhile.
-    pub fn answer(self: &Arc<OpenResponses>, honest: Response<Body>, content: Bytes) -> Response<Body> {
+    pub fn answer(
+        self: &Arc<OpenResponses>,
+        honest: Response<Body>,
+        content: Bytes,
+    ) -> Response<Body> {
         struct Counted(Arc<OpenResponses>);
         impl Drop for Counted {
             fn drop(&mut self) {
@@ -129,7 +146,10 @@ impl OpenResponses {
         }
         self.most.fetch_max(self.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         let counted = Counted(Arc::clone(self));
-        let pieces: Vec<_> = content.chunks(content.len().div_ceil(10).max(1)).map(|c| content.slice_ref(c)).collect();
+        let pieces: Vec<_> = content
+            .chunks(content.len().div_ceil(10).max(1))
+            .map(|c| content.slice_ref(c))
+            .collect();
         let body = stream::iter(pieces).then(move |piece| {
             let _ = &counted;
             async move {

@@ -69,7 +69,10 @@ impl Faulty {
             && request.header("authorization") != Some(&basic(user, password))
             && !String::from_utf8_lossy(&request.body).contains("refresh_token=identity-of-")
         {
-            return Response::builder().status(401).body(Body::from(r#"{"details":"wrong password"}"#)).unwrap();
+            return Response::builder()
+                .status(401)
+                .body(Body::from(r#"{"details":"wrong password"}"#))
+                .unwrap();
         }
         let mut all = self.content.lock().unwrap();
         all.issued += 1;
@@ -77,8 +80,11 @@ impl Faulty {
         let asked = format!("{}&{}", request.path, String::from_utf8_lossy(&request.body))
             .replace("%3A", ":")
             .replace("%2F", "/");
-        let name =
-            asked.split("scope=repository:").nth(1).and_then(|scope| scope.split(':').next()).unwrap_or_default();
+        let name = asked
+            .split("scope=repository:")
+            .nth(1)
+            .and_then(|scope| scope.split(':').next())
+            .unwrap_or_default();
         all.tokens.insert(token.clone(), (name.to_owned(), SystemTime::now()));
         let seconds = self.settings.token_lifetime.map_or(300, |lifetime| lifetime.as_secs());
         json_answer(200, &json!({"token": token, "expires_in": seconds}))
@@ -88,15 +94,21 @@ impl Faulty {
         let shown = request.header("authorization").unwrap_or_default();
         let challenge = if self.settings.bearer.is_some() {
             let token = shown.strip_prefix("Bearer ").unwrap_or_default();
-            let name = split(request.path.split('?').next().unwrap_or_default()).map_or("", |(name, _, _)| name);
+            let name = split(request.path.split('?').next().unwrap_or_default())
+                .map_or("", |(name, _, _)| name);
             let is_valid = |(repository, issued): &(String, SystemTime)| {
                 let age = issued.elapsed().unwrap_or_default();
-                repository == name && self.settings.token_lifetime.is_none_or(|lifetime| age < lifetime)
+                repository == name
+                    && self.settings.token_lifetime.is_none_or(|lifetime| age < lifetime)
             };
             if self.content.lock().unwrap().tokens.get(token).is_some_and(is_valid) {
                 return None;
             }
-            let actions = if matches!(request.method.as_str(), "GET" | "HEAD") { "pull" } else { "pull,push" };
+            let actions = if matches!(request.method.as_str(), "GET" | "HEAD") {
+                "pull"
+            } else {
+                "pull,push"
+            };
             let host = self.address;
             let scope = format!("repository:{name}:{actions}");
             format!("Bearer realm=\"http://{host}/token\",service=\"faulty\",scope=\"{scope}\"")
@@ -134,14 +146,22 @@ impl Faulty {
         }
     }
 
-    fn upload(&self, request: &ReceivedRequest, name: &str, id: &str, query: &str) -> Response<Body> {
+    fn upload(
+        &self,
+        request: &ReceivedRequest,
+        name: &str,
+        id: &str,
+        query: &str,
+    ) -> Response<Body> {
         let mut all = self.content.lock().unwrap();
         let Some(upload) = all.uploads.get_mut(id) else {
             return problem(404, "BLOB_UPLOAD_UNKNOWN", "no such upload");
         };
         match request.method.as_str() {
             "PATCH" => {
-                let first = request.header("content-range").and_then(|r| r.split('-').next()?.parse::<usize>().ok());
+                let first = request
+                    .header("content-range")
+                    .and_then(|r| r.split('-').next()?.parse::<usize>().ok());
                 // Without a range, everything is sent at once.
                 if first.unwrap_or(0) != upload.len() {
                     return status(416);
@@ -157,7 +177,8 @@ impl Faulty {
             "PUT" => {
                 upload.extend_from_slice(&request.body);
                 let content = Bytes::from(std::mem::take(upload));
-                let digest = query.split('&').find_map(|p| p.strip_prefix("digest=")).unwrap_or_default();
+                let digest =
+                    query.split('&').find_map(|p| p.strip_prefix("digest=")).unwrap_or_default();
                 let digest = digest.replace("%3A", ":");
                 if Digest::sha256(&content).to_string() != digest {
                     return problem(400, "DIGEST_INVALID", "digest invalid");
@@ -175,7 +196,9 @@ impl Faulty {
     }
 
     fn get_manifest(&self, reference: &str) -> Response<Body> {
-        let Some((media_type, bytes)) = self.content.lock().unwrap().manifests.get(reference).cloned() else {
+        let Some((media_type, bytes)) =
+            self.content.lock().unwrap().manifests.get(reference).cloned()
+        else {
             return problem(404, "MANIFEST_UNKNOWN", "manifest unknown");
         };
         let digest = Digest::sha256(&bytes);
@@ -191,8 +214,12 @@ impl Faulty {
         let digest = Digest::sha256(&request.body).to_string();
         let mut all = self.content.lock().unwrap();
         if self.settings.conditions {
-            let there = all.manifests.get(reference).map(|(_, bytes)| format!("\"{}\"", Digest::sha256(bytes)));
-            let differs = request.header("if-match").is_some_and(|etag| there.as_deref() != Some(etag));
+            let there = all
+                .manifests
+                .get(reference)
+                .map(|(_, bytes)| format!("\"{}\"", Digest::sha256(bytes)));
+            let differs =
+                request.header("if-match").is_some_and(|etag| there.as_deref() != Some(etag));
             if differs || request.header("if-none-match").is_some() && there.is_some() {
                 return status(412);
             }
@@ -204,15 +231,23 @@ impl Faulty {
                 return problem(400, "MANIFEST_BLOB_UNKNOWN", "blob unknown to registry");
             }
         }
-        let listed = parsed["manifests"].as_array().into_iter().flatten().filter_map(|entry| entry["digest"].as_str());
-        if self.settings.complete_lists && listed.into_iter().any(|digest| !all.manifests.contains_key(digest)) {
+        let listed = parsed["manifests"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry["digest"].as_str());
+        if self.settings.complete_lists
+            && listed.into_iter().any(|digest| !all.manifests.contains_key(digest))
+        {
             return problem(400, "MANIFEST_BLOB_UNKNOWN", "blob unknown to registry");
         }
         let media_type = request.header("content-type").unwrap_or_default().to_owned();
         all.manifests.insert(digest.clone(), (media_type.clone(), request.body.clone()));
         all.manifests.insert(reference.into(), (media_type, request.body.clone()));
         let mut answer = Response::builder().status(201).header("docker-content-digest", digest);
-        if let (true, Some(subject)) = (self.settings.referrers, parsed["subject"]["digest"].as_str()) {
+        if let (true, Some(subject)) =
+            (self.settings.referrers, parsed["subject"]["digest"].as_str())
+        {
             answer = answer.header("oci-subject", subject);
         }
         answer.body(Body::empty()).unwrap()
@@ -220,7 +255,8 @@ impl Faulty {
 
     /// A page of tags, in byte order.
     fn tags(&self, query: &str) -> Response<Body> {
-        let asked = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
+        let asked =
+            |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
         let count = asked("n").map_or(usize::MAX, |n| n.parse().unwrap());
         let last = asked("last").unwrap_or_default();
         let all = self.content.lock().unwrap();
@@ -229,7 +265,8 @@ impl Faulty {
         let mut answer = Response::builder().header(header::CONTENT_TYPE, "application/json");
         if names.len() > count {
             names.truncate(count);
-            let next = format!("</v2/a/b/tags/list?n={count}&last={}>; rel=\"next\"", names[count - 1]);
+            let next =
+                format!("</v2/a/b/tags/list?n={count}&last={}>; rel=\"next\"", names[count - 1]);
             answer = answer.header(header::LINK, next);
         }
         answer.body(Body::from(json!({"name": "a/b", "tags": names}).to_string())).unwrap()

@@ -52,13 +52,26 @@ impl Document {
     /// A document of one span.
     fn new(layer: Digest, blob_size: usize, entries: (usize, Frame)) -> Document {
         let spans = (1, Frame::of(&[10]));
-        Document { layer, blob_size: blob_size as u64, tar_end: 1 << 41, spans, entries, page: Frame::of(b"") }
+        Document {
+            layer,
+            blob_size: blob_size as u64,
+            tar_end: 1 << 41,
+            spans,
+            entries,
+            page: Frame::of(b""),
+        }
     }
 
     /// Adds it to the registry.
     fn push(&self, registry: &Faulty) -> FineRef {
-        let Document { layer, blob_size, tar_end, spans: (spans, in_spans), entries: (entries, in_entries), page } =
-            self;
+        let Document {
+            layer,
+            blob_size,
+            tar_end,
+            spans: (spans, in_spans),
+            entries: (entries, in_entries),
+            page,
+        } = self;
         let pages = (spans - 1).div_ceil(8);
         let mut bytes = b"OSKFINE\x01\x01\0\0\0\0\0\0\0".to_vec();
         bytes.extend(layer.as_bytes());
@@ -69,7 +82,8 @@ impl Document {
         }
         bytes.extend([&in_spans.stored[..], &in_entries.stored].concat());
         bytes.resize(bytes.len() + 32 * (spans - 1), 0);
-        let of_page = [page.stored.len(), page.plain].map(|size| (size as u32).to_le_bytes()).concat();
+        let of_page =
+            [page.stored.len(), page.plain].map(|size| (size as u32).to_le_bytes()).concat();
         let of_page = [&of_page[..], Digest::sha256(&page.stored).as_bytes()].concat();
         bytes.extend(of_page.repeat(pages));
         let head_size = bytes.len() as u64;
@@ -115,12 +129,18 @@ fn same_names(count: usize) -> (usize, Frame) {
 /// Spans of 64 bytes of the blob and 32 KiB of the tar.
 fn spans(count: usize) -> (usize, Frame) {
     let more = count - 1;
-    (count, Frame::of(&[vec![0], vec![64; more], number(32 << 10).repeat(more), vec![0; more]].concat()))
+    (
+        count,
+        Frame::of(
+            &[vec![0], vec![64; more], number(32 << 10).repeat(more), vec![0; more]].concat(),
+        ),
+    )
 }
 
 /// The `n`th image, with these documents. Returns its name.
 fn image(registry: &Faulty, n: usize, documents: &[Document]) -> String {
-    let of_layer = |document: &Document| descriptor(GZIP, document.layer, document.blob_size as usize);
+    let of_layer =
+        |document: &Document| descriptor(GZIP, document.layer, document.blob_size as usize);
     let image = manifest(registry, n, &documents.iter().map(of_layer).collect::<Vec<Value>>());
     let index = FineIndex {
         layers: documents.iter().map(|document| document.push(registry)).collect(),
@@ -140,7 +160,8 @@ pub fn images(registry: &Faulty) -> Vec<(&'static str, String)> {
     let size = zeros.len();
     let bomb = registry.add_blob(zeros);
     let of_bomb = |entries| Document::new(bomb, size, entries);
-    let each = |layer: usize| Document::new(Digest::sha256(&layer.to_le_bytes()), 1000, empty(100_000));
+    let each =
+        |layer: usize| Document::new(Digest::sha256(&layer.to_le_bytes()), 1000, empty(100_000));
     let many_spans = Document {
         tar_end: 1_000_000 << 15,
         spans: spans(1_000_000),
@@ -151,7 +172,10 @@ pub fn images(registry: &Faulty) -> Vec<(&'static str, String)> {
     vec![
         ("4,000,000 files in a few bytes", image(registry, 300, &[of_bomb(empty(4_000_000))])),
         ("250 names of 1 MiB that are one", image(registry, 301, &[of_bomb(same_names(250))])),
-        ("100,000 files in each of 40 layers", image(registry, 302, &(0..40).map(each).collect::<Vec<_>>())),
+        (
+            "100,000 files in each of 40 layers",
+            image(registry, 302, &(0..40).map(each).collect::<Vec<_>>()),
+        ),
         ("a span that holds a file of 1 TiB", image(registry, 303, &[of_bomb(large(1 << 40))])),
         ("1,000,000 spans and pages of 1 MiB", image(registry, 304, &[many_spans])),
         ("a list with a window of 2 GiB", image(registry, 305, &[of_bomb(large_window)])),

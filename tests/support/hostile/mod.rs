@@ -22,7 +22,9 @@ use super::child_process::ChildProcess;
 use super::faulty::Faulty;
 use super::memory_of;
 use super::random::letters;
-use super::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, program, tar};
+use super::sandbox::{
+    GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, program, tar,
+};
 use super::servers::tool;
 use super::tarball::{Block, end, entry, file, pax};
 
@@ -67,18 +69,24 @@ pub fn run(sandbox: &Sandbox, args: &[&str]) -> Ended {
 
 /// Runs the program, limited. `is_done` looks at the file of its standard error from time to time;
 /// once it returns true, the program is asked to end.
-pub fn run_until(sandbox: &Sandbox, args: &[&str], mut is_done: impl FnMut(&Path) -> bool) -> Ended {
+pub fn run_until(
+    sandbox: &Sandbox,
+    args: &[&str],
+    mut is_done: impl FnMut(&Path) -> bool,
+) -> Ended {
     let out = sandbox.path("out");
     let err = sandbox.path("err");
     let file = |path| File::create(path).unwrap();
     let mut command = limited(sandbox, args);
-    let mut child = ChildProcess::spawn(command.stdin(Stdio::null()).stdout(file(&out)).stderr(file(&err)));
+    let mut child =
+        ChildProcess::spawn(command.stdin(Stdio::null()).stdout(file(&out)).stderr(file(&err)));
     let mut peak = 0;
     let mut is_asked = false;
     let begun = Instant::now();
     let status = loop {
         // Before that, the process is a copy of this one.
-        let name = std::fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap_or_default();
+        let name =
+            std::fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap_or_default();
         if name == "ociseek\n" {
             peak = memory_of(child.id(), "VmHWM").unwrap_or_default().max(peak);
         }
@@ -128,7 +136,11 @@ pub fn name(registry: &Faulty, image: &Value) -> String {
 /// Lists these manifests as the referrers of an image, by the tag schema.
 pub fn list(registry: &Faulty, image: &Value, referrers: &[Value]) {
     let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": referrers});
-    registry.add_manifest(&image["digest"].as_str().unwrap().replace(':', "-"), OCI_INDEX, list.to_string());
+    registry.add_manifest(
+        &image["digest"].as_str().unwrap().replace(':', "-"),
+        OCI_INDEX,
+        list.to_string(),
+    );
 }
 
 /// An image in a registry.
@@ -145,7 +157,11 @@ pub fn images(registry: &Faulty) -> Vec<HostileImage> {
     let layers = layers(registry);
     let ztocs = ztocs::images(registry);
     let documents = documents::images(registry);
-    layers.into_iter().map(of(false)).chain(ztocs.into_iter().chain(documents).map(of(true))).collect()
+    layers
+        .into_iter()
+        .map(of(false))
+        .chain(ztocs.into_iter().chain(documents).map(of(true)))
+        .collect()
 }
 
 fn compressed(pieces: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
@@ -156,7 +172,8 @@ fn compressed(pieces: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
 
 /// A tar with one file of zeros, in pieces.
 fn zeros(mib: u64) -> impl Iterator<Item = Vec<u8>> {
-    let header = Block { name: b"zeros".to_vec(), size: (mib << 20) as i64, ..Block::default() }.bytes();
+    let header =
+        Block { name: b"zeros".to_vec(), size: (mib << 20) as i64, ..Block::default() }.bytes();
     std::iter::once(header).chain((0..mib).map(|_| vec![0; 1 << 20])).chain([end()])
 }
 
@@ -190,7 +207,8 @@ fn layer(registry: &Faulty, kind: &str, blob: Vec<u8>) -> Value {
 
 /// An image with these layers. Returns its name.
 fn image(registry: &Faulty, n: usize, layers: &[(&str, Vec<u8>)]) -> String {
-    let layers: Vec<Value> = layers.iter().map(|(kind, blob)| layer(registry, kind, blob.clone())).collect();
+    let layers: Vec<Value> =
+        layers.iter().map(|(kind, blob)| layer(registry, kind, blob.clone())).collect();
     name(registry, &manifest(registry, n, &layers))
 }
 
@@ -214,7 +232,8 @@ fn layers(registry: &Faulty) -> Vec<(&'static str, String)> {
         let path = format!("{}/{n}", "d/".repeat(500_000));
         [pax(b'x', &[("path", path.as_bytes())]), file("f", b"")]
     });
-    let chain = (0..5000).map(|n| entry(b'2', &format!("l{n}"), &format!("l{}", n + 1))).chain([end()]);
+    let chain =
+        (0..5000).map(|n| entry(b'2', &format!("l{n}"), &format!("l{}", n + 1))).chain([end()]);
     let skipped = {
         let frame = [&b"\x50\x2a\x4d\x18"[..], &0_u32.to_le_bytes()].concat();
         frame.repeat(500_000)
@@ -226,13 +245,16 @@ fn layers(registry: &Faulty) -> Vec<(&'static str, String)> {
         let mut digest = registry.add_manifest("loop", OCI_INDEX, text);
         for _ in 0..40 {
             let one = descriptor(OCI_INDEX, digest, 100);
-            let text = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": vec![one; 500]}).to_string();
+            let text =
+                json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": vec![one; 500]})
+                    .to_string();
             digest = registry.add_manifest("loop", OCI_INDEX, text);
         }
         format!("{}/a/b:loop", registry.host())
     };
     let wide_config = {
-        let labels: serde_json::Map<String, Value> = (0..100_000).map(|n| (format!("k{n}"), json!("v"))).collect();
+        let labels: serde_json::Map<String, Value> =
+            (0..100_000).map(|n| (format!("k{n}"), json!("v"))).collect();
         let config = json!({
             "os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(b"x")]},
             "config": {"Labels": labels},
@@ -260,15 +282,24 @@ fn layers(registry: &Faulty) -> Vec<(&'static str, String)> {
         ("512 MiB of zeros in gzip", image(registry, 1, &[(GZIP, compressed(zeros(512)))])),
         ("1 GiB of zeros in zstd", image(registry, 2, &[(ZSTD, zstd(zeros(1024)))])),
         ("100,000 names in a folder", image(registry, 3, &[(GZIP, compressed(many_names))])),
-        ("50,000 empty gzip members", image(registry, 4, &[(GZIP, [many_members(), small()].concat())])),
+        (
+            "50,000 empty gzip members",
+            image(registry, 4, &[(GZIP, [many_members(), small()].concat())]),
+        ),
         ("500,000 skippable zstd frames", image(registry, 5, &[(ZSTD, skipped)])),
         ("a zstd window of 2 GiB", image(registry, 6, &[(ZSTD, window)])),
         ("spans of zstd that refer to 120 MiB", image(registry, 13, &[(ZSTD, far_references())])),
-        ("30 MB of attributes", image(registry, 7, &[(GZIP, compressed(attributes.chain([end()])))])),
+        (
+            "30 MB of attributes",
+            image(registry, 7, &[(GZIP, compressed(attributes.chain([end()])))]),
+        ),
         ("80 names of 1 MB", image(registry, 8, &[(GZIP, compressed(long_names.chain([end()])))])),
         ("a chain of 5,000 links", image(registry, 9, &[(GZIP, compressed(chain))])),
         ("9,000 layers that are one", image(registry, 10, &vec![(GZIP, small()); 9000])),
-        ("a manifest of 2,000,000 brackets", document(registry, "deep", OCI_MANIFEST, "[".repeat(2_000_000))),
+        (
+            "a manifest of 2,000,000 brackets",
+            document(registry, "deep", OCI_MANIFEST, "[".repeat(2_000_000)),
+        ),
         ("a manifest of 300,000 keys", {
             let keys: String = (0..300_000).map(|n| format!("\"{n}\":0,")).collect();
             document(registry, "wide", OCI_MANIFEST, format!("{{{keys}\"schemaVersion\":2}}"))

@@ -98,7 +98,12 @@ pub fn indexed(registry: &Faulty, image: &Value, indexes: Vec<Vec<ZtocRef>>) {
     let subject = Some(serde_json::from_value(image.clone()).unwrap());
     let attach = |layers| {
         let build_tool_identifier = TOOL_IDENTIFIER.into();
-        let index = SociIndex { layers, subject: subject.clone(), build_tool_identifier, prefetch: Vec::new() };
+        let index = SociIndex {
+            layers,
+            subject: subject.clone(),
+            build_tool_identifier,
+            prefetch: Vec::new(),
+        };
         let index = index.encode();
         registry.add_manifest(&index.descriptor.digest.to_string(), OCI_MANIFEST, index.bytes);
         json!(index.descriptor)
@@ -109,9 +114,11 @@ pub fn indexed(registry: &Faulty, image: &Value, indexes: Vec<Vec<ZtocRef>>) {
 /// The `n`th image with `layers` layers of this size that do not exist. The index lacks the last
 /// one, so that a command that makes an index looks at the ztoc for the others.
 fn image(registry: &Faulty, n: usize, layers: usize, size: usize, ztoc: &[u8]) -> String {
-    let digests: Vec<Digest> =
-        (0..layers).map(|layer| Digest::sha256(&[n, layer].map(usize::to_le_bytes).concat())).collect();
-    let of_layers: Vec<Value> = digests.iter().map(|digest| descriptor(PLAIN, *digest, size)).collect();
+    let digests: Vec<Digest> = (0..layers)
+        .map(|layer| Digest::sha256(&[n, layer].map(usize::to_le_bytes).concat()))
+        .collect();
+    let of_layers: Vec<Value> =
+        digests.iter().map(|digest| descriptor(PLAIN, *digest, size)).collect();
     let image = manifest(registry, n, &of_layers);
     let ztoc = (registry.add_blob(ztoc.to_vec()), ztoc.len() as u64);
     let of_layer = |layer: &Digest| ZtocRef {
@@ -136,7 +143,10 @@ pub fn images(registry: &Faulty) -> Vec<(&'static str, String)> {
             compressed_size: Compressed(size),
             uncompressed_size: Uncompressed(size),
             files: Vec::new(),
-            checkpoints: Checkpoints::Uncompressed { span_size: SpanSize::new(span_size).unwrap(), size },
+            checkpoints: Checkpoints::Uncompressed {
+                span_size: SpanSize::new(span_size).unwrap(),
+                size,
+            },
             span_digests: (0..spans).map(|span| Digest::sha256(&span.to_le_bytes())).collect(),
         })
     };
@@ -154,8 +164,14 @@ pub fn images(registry: &Faulty) -> Vec<(&'static str, String)> {
         name(registry, &image)
     };
     vec![
-        ("4,000,000 spans that share a digest", image(registry, 200, 2, 4_000_000, &hand_written(4_000_000, 0))),
-        ("2,000,000 entries that are one", image(registry, 201, 2, 512, &hand_written(1, 2_000_000))),
+        (
+            "4,000,000 spans that share a digest",
+            image(registry, 200, 2, 4_000_000, &hand_written(4_000_000, 0)),
+        ),
+        (
+            "2,000,000 entries that are one",
+            image(registry, 201, 2, 512, &hand_written(1, 2_000_000)),
+        ),
         ("100,000 spans of each of 60 layers", image(registry, 202, 61, 51_200_000, &large)),
         ("24 indexes of 8,000 ztocs", many),
     ]

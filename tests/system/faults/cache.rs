@@ -10,7 +10,9 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use super::{Files, HANGS, Image, KINDS, place, read_in_time, read_without_fault, unmount};
-use crate::support::fault_points::{CACHE_OF_MOUNT, Harness, KILLS_AT_CACHE, MISSED, POWER_OF_MOUNT, Points};
+use crate::support::fault_points::{
+    CACHE_OF_MOUNT, Harness, KILLS_AT_CACHE, MISSED, POWER_OF_MOUNT, Points,
+};
 use crate::support::inject::{FAILURES, Fault, Injector, KILLS, Report, started_through};
 use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount};
 use crate::support::power::{self, POWER_FAILURES, is_power_failure};
@@ -53,7 +55,12 @@ impl Site {
     }
 
     /// Mounts with a fault. The error has the exit code, if the process was not killed.
-    fn mount(&self, injector: &Injector, fault: Fault, at: usize) -> Result<MountProcess, (Option<i32>, String)> {
+    fn mount(
+        &self,
+        injector: &Injector,
+        fault: Fault,
+        at: usize,
+    ) -> Result<MountProcess, (Option<i32>, String)> {
         let through = injector.through(&self.sandbox.path("cache"), fault, at, &self.report);
         let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
         let command = started_through(&through, self.sandbox.command(&args));
@@ -63,7 +70,8 @@ impl Site {
     /// Mounts in place of what a killed process left.
     fn mount_again(&self) -> Result<MountProcess, String> {
         let args: Vec<&str> = self.args.iter().map(String::as_str).chain(["--replace"]).collect();
-        MountProcess::try_start(&self.sandbox, &args).map_err(|(status, stderr)| format!("{status}: {stderr}"))
+        MountProcess::try_start(&self.sandbox, &args)
+            .map_err(|(status, stderr)| format!("{status}: {stderr}"))
     }
 }
 
@@ -83,7 +91,11 @@ fn read_until_killed(mnt: &Path, files: &Files) -> Result<(), String> {
 }
 
 /// How a point ended; what was wrong there.
-fn attempt(injector: &Injector, &Point { fault, at, .. }: &Point, image: &Image) -> Result<String, String> {
+fn attempt(
+    injector: &Injector,
+    &Point { fault, at, .. }: &Point,
+    image: &Image,
+) -> Result<String, String> {
     let site = Site::new(image);
     let _unmount = UnmountOnDrop(&site.sandbox);
     let first = site.mount(injector, fault, at);
@@ -122,7 +134,8 @@ fn attempt(injector: &Injector, &Point { fault, at, .. }: &Point, image: &Image)
     let (_, hit) = site.report.read()?;
     let again = || {
         let serving = site.mount_again()?;
-        read_without_fault(&site.mnt(), &image.files).map_err(|e| format!("{e}: {}", serving.stderr()))?;
+        read_without_fault(&site.mnt(), &image.files)
+            .map_err(|e| format!("{e}: {}", serving.stderr()))?;
         unmount(&site.sandbox, serving)
     };
     again().map_err(|e| format!("{hit}: with that cache: {e}"))?;
@@ -139,7 +152,8 @@ fn counted(injector: &Injector, image: &Image) -> [(&'static str, usize); 2] {
     ["writes", "reads"].map(|class| {
         let site = Site::new(image);
         let _unmount = UnmountOnDrop(&site.sandbox);
-        let serving = site.mount(injector, (class, "count"), 0).map_err(|(_, stderr)| stderr).unwrap();
+        let serving =
+            site.mount(injector, (class, "count"), 0).map_err(|(_, stderr)| stderr).unwrap();
         assert_eq!(read_in_time(site.mnt(), &image.files), Ok(0));
         unmount(&site.sandbox, serving).unwrap();
         (class, site.report.read().unwrap().0)
@@ -151,7 +165,8 @@ fn try_all(harness: Harness, faults: &[Fault], sample: usize) {
         return;
     }
     let Some(injector) = Injector::new() else { return };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let images = KINDS.map(|kind| Image::new(&runtime, kind, FILES));
     let mut points = Points::of(harness);
     for (kind, image) in images.iter().enumerate() {

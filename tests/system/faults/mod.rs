@@ -44,7 +44,8 @@ impl Image {
     /// An image with that many files of that size.
     fn new(runtime: &Runtime, kind: &str, (number, size): (usize, usize)) -> Image {
         let tar = tar(1, number, size);
-        let settings = RegistrySettings { referrers: true, bearer: Some(None), ..RegistrySettings::default() };
+        let settings =
+            RegistrySettings { referrers: true, bearer: Some(None), ..RegistrySettings::default() };
         let registry = runtime.block_on(Faulty::honest(settings));
         registry.add_image("v1", &tar);
         let name = format!("{}/a/b:v1", registry.host());
@@ -80,7 +81,15 @@ fn place(registry: &Faulty) -> (Sandbox, Vec<String>) {
     let sandbox = Sandbox::new();
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
     let name = format!("{}/a/b:v1", registry.host());
-    let args = ["mount", "--deadline=3", "--stall-timeout=1s", "--retry-for=1s", "--cache-dir=cache", &name, "mnt"];
+    let args = [
+        "mount",
+        "--deadline=3",
+        "--stall-timeout=1s",
+        "--retry-for=1s",
+        "--cache-dir=cache",
+        &name,
+        "mnt",
+    ];
     (sandbox, args.map(str::to_owned).to_vec())
 }
 
@@ -96,7 +105,9 @@ fn read_all(mnt: &Path, files: &[(String, Vec<u8>)]) -> Result<usize, String> {
             match file.read_exact_at(&mut piece, at as u64) {
                 Ok(()) if piece == wanted => {}
                 Ok(()) => return Err(format!("{name}: wrong bytes at {at}")),
-                Err(e) if e.raw_os_error() != Some(Errno::IO.raw_os_error()) => return Err(format!("{name}: {e}")),
+                Err(e) if e.raw_os_error() != Some(Errno::IO.raw_os_error()) => {
+                    return Err(format!("{name}: {e}"));
+                }
                 Err(_) if failed == 1 => return Ok(2),
                 Err(_) => failed += 1,
             }
@@ -129,7 +140,12 @@ fn read_without_fault(mnt: &Path, files: &Files) -> Result<(), String> {
 fn unmount(sandbox: &Sandbox, mut serving: MountProcess) -> Result<(), String> {
     // A program that another thread starts at this moment has the files that were open until it
     // runs.
-    let unmounted = || !matches!(rustix::mount::unmount(sandbox.path("mnt"), UnmountFlags::empty()), Err(Errno::BUSY));
+    let unmounted = || {
+        !matches!(
+            rustix::mount::unmount(sandbox.path("mnt"), UnmountFlags::empty()),
+            Err(Errno::BUSY)
+        )
+    };
     wait_until("the mount is not busy", unmounted);
     let status = serving.end();
     let left = mounts_below(sandbox.dir.path());
@@ -150,7 +166,14 @@ fn fine_index(name: &str, size: usize) -> String {
     };
     let start = [read("file1", 0), read("file0", size - piece)].join("\n");
     std::fs::write(sandbox.path("start.jsonl"), start).unwrap();
-    let args = ["index", "--format=json", "--fine-only", "--profile=start.jsonl", "--min-layer-size=0", "--no-cache"];
+    let args = [
+        "index",
+        "--format=json",
+        "--fine-only",
+        "--profile=start.jsonl",
+        "--min-layer-size=0",
+        "--no-cache",
+    ];
     let report = sandbox.json(0, &[&args[..], &[name]].concat());
     let document = &report["images"][0]["manifests"][0]["fine"]["documents"][0];
     assert!(document["start_size"].as_u64() > document["head_size"].as_u64(), "{document}");

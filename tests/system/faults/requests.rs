@@ -50,10 +50,15 @@ fn sound(runtime: &Runtime, kind: &str) -> Sound {
 }
 
 /// How a point ended; what was wrong there.
-fn attempt(runtime: &Runtime, Point { fault, lasts, at, .. }: Point, sound: &Sound) -> Result<String, String> {
+fn attempt(
+    runtime: &Runtime,
+    Point { fault, lasts, at, .. }: Point,
+    sound: &Sound,
+) -> Result<String, String> {
     let plan = Arc::new(Plan { fault, at, lasts, ..Plan::default() });
     let planned = Arc::clone(&plan);
-    let registry = runtime.block_on(sound.image.registry.copy(move |seen, faulty| planned.answer(seen, faulty)));
+    let registry = runtime
+        .block_on(sound.image.registry.copy(move |seen, faulty| planned.answer(seen, faulty)));
     let (sandbox, args) = place(&registry);
     let _unmount = UnmountOnDrop(&sandbox);
     let mnt = sandbox.path("mnt");
@@ -74,9 +79,12 @@ fn attempt(runtime: &Runtime, Point { fault, lasts, at, .. }: Point, sound: &Sou
     };
     let serving = match first {
         Ok(serving) => serving,
-        Err(_) => mount(&sandbox, &args).map_err(|e| format!("not mounted without the fault: {e}"))?,
+        Err(_) => {
+            mount(&sandbox, &args).map_err(|e| format!("not mounted without the fault: {e}"))?
+        }
     };
-    read_without_fault(&mnt, &sound.image.files).map_err(|e| format!("{e}: {}", serving.stderr()))?;
+    read_without_fault(&mnt, &sound.image.files)
+        .map_err(|e| format!("{e}: {}", serving.stderr()))?;
     unmount(&sandbox, serving)?;
     Ok(end.to_owned())
 }
@@ -86,14 +94,16 @@ fn reads_through_the_kernel_are_right_or_fail() {
     if !can_mount() {
         return;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let sounds = KINDS.map(|kind| sound(&runtime, kind));
     let mut points = Points::of(KERNEL_READS);
     for (kind, sound) in sounds.iter().enumerate() {
         // Mounting retries for up to half a minute for each document: `tests/servers` have faults
         // that last there. And a registry that is down stays so.
-        let is_tried =
-            |point: &Point| if point.lasts { point.at >= sound.mounting } else { point.fault != Fault::Down };
+        let is_tried = |point: &Point| {
+            if point.lasts { point.at >= sound.mounting } else { point.fault != Fault::Down }
+        };
         points.add(KINDS[kind], Point::all(kind, sound.requests).filter(is_tried));
     }
     let (points, score) = points.chosen(SAMPLE);
@@ -104,7 +114,10 @@ fn reads_through_the_kernel_are_right_or_fail() {
             scope.spawn(|| {
                 while let Some(&point) = points.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let outcome = attempt(&runtime, point, &sounds[point.kind]);
-                    score.lock().unwrap().count(&format!("{}, {point:?}", KINDS[point.kind]), outcome);
+                    score
+                        .lock()
+                        .unwrap()
+                        .count(&format!("{}, {point:?}", KINDS[point.kind]), outcome);
                 }
             });
         }

@@ -67,10 +67,15 @@ pub fn global(name: &str, path: &str) -> Entry {
 /// A file of `size` bytes of which the tar has only those from `start` on, in PAX format 0.1.
 pub fn sparse(name: &str, start: usize, content: &str, size: usize) -> Entry {
     let map = format!("{start},{}", content.len());
-    let records = [("map", map), ("name", name.into()), ("numblocks", "1".into()), ("size", size.to_string())];
-    records
-        .into_iter()
-        .fold(file("GNUSparseFile.0/s", content), |file, (key, value)| file.record(&format!("GNU.sparse.{key}"), value))
+    let records = [
+        ("map", map),
+        ("name", name.into()),
+        ("numblocks", "1".into()),
+        ("size", size.to_string()),
+    ];
+    records.into_iter().fold(file("GNUSparseFile.0/s", content), |file, (key, value)| {
+        file.record(&format!("GNU.sparse.{key}"), value)
+    })
 }
 
 /// The whiteout of a path.
@@ -116,7 +121,8 @@ impl Entry {
         }
         let mut bytes = Vec::new();
         if !records.is_empty() {
-            let body: Vec<u8> = records.iter().flat_map(|(key, value)| record(key, value)).collect();
+            let body: Vec<u8> =
+                records.iter().flat_map(|(key, value)| record(key, value)).collect();
             bytes.extend(block(b"pax", b'x', body.len() as u64, &entry(b'x', "pax")));
             bytes.extend(padded(body));
         }

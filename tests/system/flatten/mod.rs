@@ -52,7 +52,8 @@ fn ours(tree: &Tree, tars: &[Vec<u8>], counts: bool) -> BTreeMap<Vec<u8>, (Strin
                 let start = stored.range().start.0 as usize;
                 let end = stored.range().end.0 as usize;
                 let stored = &tars[stored.layer.0 as usize][start..end];
-                let content = kind.expand(0..kind.size(), stored).unwrap_or_else(|| stored.to_vec());
+                let content =
+                    kind.expand(0..kind.size(), stored).unwrap_or_else(|| stored.to_vec());
                 format!("reg {} {}", content.len(), Digest::sha256(&content).hex())
             }
             NodeKind::Symlink(target) => format!("symlink {}", hex(target)),
@@ -60,8 +61,11 @@ fn ours(tree: &Tree, tars: &[Vec<u8>], counts: bool) -> BTreeMap<Vec<u8>, (Strin
             NodeKind::BlockDevice { major, minor } => format!("block {major}:{minor}"),
             NodeKind::Fifo => "fifo".to_owned(),
         };
-        let xattrs: Vec<String> =
-            tree.xattrs(id).iter().map(|(name, value)| format!("{}={}", hex(name), hex(value))).collect();
+        let xattrs: Vec<String> = tree
+            .xattrs(id)
+            .iter()
+            .map(|(name, value)| format!("{}={}", hex(name), hex(value)))
+            .collect();
         let nlink = if node.kind.is_directory() && !counts { 1 } else { node.nlink };
         let mode = node.mode;
         let uid = node.uid;
@@ -101,7 +105,9 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn unhex(text: &str) -> Vec<u8> {
-    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hex")).collect()
+    (0..text.len() / 2)
+        .map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hex"))
+        .collect()
 }
 
 /// The differences between our tree and containerd's.
@@ -114,7 +120,9 @@ fn compare(stack: &Stack, answer: &Value) -> Vec<String> {
     let tree = match (flattened, refused) {
         (Ok(tree), None) => tree,
         (Err(error), Some(_)) if answer["layer"] == error.layer.0 => return Vec::new(),
-        (Err(error), theirs) => return vec![format!("we say {error}; containerd: {theirs:?} {}", answer["layer"])],
+        (Err(error), theirs) => {
+            return vec![format!("we say {error}; containerd: {theirs:?} {}", answer["layer"])];
+        }
         (Ok(_), Some(theirs)) => return vec![format!("containerd says {theirs}; we have a tree")],
     };
     let mut differences = Vec::new();
@@ -140,7 +148,9 @@ fn compare(stack: &Stack, answer: &Value) -> Vec<String> {
             differences.push(format!("{shown}: our time {mtime:?}, theirs {}", entry["mtime"]));
         }
         let inode = entry["inode"].as_u64().expect("a number");
-        if *to_inode.entry(id).or_insert(inode) != inode || *to_node.entry(inode).or_insert(id) != id {
+        if *to_inode.entry(id).or_insert(inode) != inode
+            || *to_node.entry(inode).or_insert(id) != id
+        {
             differences.push(format!("{shown}: is another file's link"));
         }
         if tree.resolve(&tree.path(id), false) != Ok(id) {
@@ -156,12 +166,16 @@ fn compare(stack: &Stack, answer: &Value) -> Vec<String> {
 
 #[test]
 fn the_tree_matches_what_containerd_unpacks() {
-    let binary = soci::tools().map(|dir| dir.join("ociseek-unpack-oracle")).filter(|file| file.is_file());
-    let Some(binary) = binary else { return skip("no ociseek-unpack-oracle: run .ci/tools, which needs Go") };
+    let binary =
+        soci::tools().map(|dir| dir.join("ociseek-unpack-oracle")).filter(|file| file.is_file());
+    let Some(binary) = binary else {
+        return skip("no ociseek-unpack-oracle: run .ci/tools, which needs Go");
+    };
     if !rustix::process::geteuid().is_root() {
         return skip("unpacking needs root");
     }
-    let seed = std::env::var("OCISEEK_TORTURE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let seed =
+        std::env::var("OCISEEK_TORTURE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let mut stacks = stacks::named();
     let named = stacks.len();
     assert!(named > 150, "{named}");
@@ -180,13 +194,16 @@ fn the_tree_matches_what_containerd_unpacks() {
     let mut wrong = Vec::new();
     let mut refused = 0;
     for stack in &stacks {
-        let files: Vec<_> = (0..stack.layers.len()).map(|n| scratch.path().join(format!("layer-{n}"))).collect();
+        let files: Vec<_> =
+            (0..stack.layers.len()).map(|n| scratch.path().join(format!("layer-{n}"))).collect();
         for (layer, file) in stack.layers.iter().zip(&files) {
             std::fs::write(file, entry::tar(layer)).expect("a layer is written");
         }
         let job: Vec<_> = files.iter().map(|file| file.to_str().expect("UTF-8")).collect();
         let mut answer = String::new();
-        writeln!(stdin, "{}", job.join("\t")).and_then(|()| stdout.read_line(&mut answer)).expect("the oracle answers");
+        writeln!(stdin, "{}", job.join("\t"))
+            .and_then(|()| stdout.read_line(&mut answer))
+            .expect("the oracle answers");
         let answer: Value = serde_json::from_str(&answer).expect("JSON");
         assert_ne!(answer["layer"], -1, "{}: {answer}", stack.name);
         refused += usize::from(answer["error"].is_string());
@@ -199,6 +216,12 @@ fn the_tree_matches_what_containerd_unpacks() {
     drop(stdin);
     oracle.wait().expect("the oracle ends");
     println!("{} stacks, of which containerd refuses {refused}", stacks.len());
-    assert!(wrong.is_empty(), "{} of {} stacks differ:\n{}", wrong.len(), stacks.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {} stacks differ:\n{}",
+        wrong.len(),
+        stacks.len(),
+        wrong.join("\n")
+    );
     assert!((100..stacks.len() * 2 / 3).contains(&refused), "{refused}");
 }

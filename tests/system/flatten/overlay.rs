@@ -13,7 +13,8 @@ use ociseek::tree::{NodeId, NodeKind, OpaqueXattr, Tree};
 use super::entry::{device, dir, fifo, file, hard_link, opaque, symlink, whiteout};
 use super::{entry, map, stacks};
 use crate::support::mounts::{
-    FileAttributes, MountProcess, UnmountOnDrop, assert_same, can_mount, image, seen, system, unmount,
+    FileAttributes, MountProcess, UnmountOnDrop, assert_same, can_mount, image, seen, system,
+    unmount,
 };
 use crate::support::sandbox::Sandbox;
 
@@ -40,12 +41,15 @@ fn line(tree: &Tree, id: NodeId) -> String {
         NodeKind::Sparse(file) => format!("sparse at {:?} {:?}", file.offset, file.map),
         other => format!("{other:?}"),
     };
-    let xattrs: Vec<_> = tree.xattrs(id).iter().filter(|(name, _)| **name != *OpaqueXattr::Trusted.name()).collect();
+    let xattrs: Vec<_> =
+        tree.xattrs(id).iter().filter(|(name, _)| **name != *OpaqueXattr::Trusted.name()).collect();
     format!("{kind} {:o} {}:{} {:?} {xattrs:?}", node.mode, node.uid, node.gid, node.mtime())
 }
 
 fn is_opaque(tree: &Tree, id: NodeId) -> bool {
-    tree.xattrs(id).iter().any(|(name, value)| **name == *OpaqueXattr::Trusted.name() && **value == *b"y")
+    tree.xattrs(id)
+        .iter()
+        .any(|(name, value)| **name == *OpaqueXattr::Trusted.name() && **value == *b"y")
 }
 
 /// What overlayfs shows of these layers, the lowest first.
@@ -54,10 +58,13 @@ fn merged(layers: &[Tree]) -> Lines {
     let roots = layers.iter().rev().map(|tree| (tree, Tree::ROOT)).collect::<Vec<_>>();
     let mut open = vec![(Vec::new(), roots)];
     while let Some((path, stack)) = open.pop() {
-        let names: BTreeSet<&[u8]> =
-            stack.iter().flat_map(|(tree, dir)| tree.children(*dir).map(|(name, _)| name)).collect();
+        let names: BTreeSet<&[u8]> = stack
+            .iter()
+            .flat_map(|(tree, dir)| tree.children(*dir).map(|(name, _)| name))
+            .collect();
         for name in names {
-            let found = stack.iter().filter_map(|(tree, dir)| Some((*tree, tree.child(*dir, name)?)));
+            let found =
+                stack.iter().filter_map(|(tree, dir)| Some((*tree, tree.child(*dir, name)?)));
             let mut parts: Vec<(&Tree, NodeId)> = Vec::new();
             for (tree, id) in found {
                 let is_directory = tree.node(id).kind.is_directory();
@@ -111,11 +118,13 @@ fn differs(lower: &Tree, layer: &Tree, entries: &LayerEntries<'_>) -> bool {
         found.is_some_and(|id| matches!(lower.node(id).kind, NodeKind::Symlink(_)))
     };
     let is_below_link = |name: &[u8]| {
-        let slashes = name.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at + 1 < name.len());
+        let slashes =
+            name.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at + 1 < name.len());
         slashes.into_iter().any(|(at, _)| is_link(&name[..at]))
     };
     let is_hidden = |id: NodeId| {
-        let mut above = std::iter::successors(Some(id), |id| (*id != Tree::ROOT).then(|| layer.parent(*id)));
+        let mut above =
+            std::iter::successors(Some(id), |id| (*id != Tree::ROOT).then(|| layer.parent(*id)));
         let node = layer.node(id);
         node.kind.is_directory() && node.origin.is_none() && above.any(|id| is_opaque(layer, id))
     };
@@ -132,23 +141,31 @@ fn layers_under_an_overlay_are_the_flattened_tree() {
     let mut hiding = 0;
     let mut wrong = Vec::new();
     for stack in &all {
-        let maps: Vec<LayerMap> = stack.layers.iter().map(|layer| map(&entry::tar(layer))).collect();
+        let maps: Vec<LayerMap> =
+            stack.layers.iter().map(|layer| map(&entry::tar(layer))).collect();
         let layers: Vec<_> = maps.iter().map(LayerMap::entries).collect();
         let Ok(tree) = Tree::flatten(&layers) else { continue };
-        let alone: Result<Vec<Tree>, _> =
-            layers.iter().map(|layer| Tree::for_overlay(layer, LayerId(0), OpaqueXattr::Trusted)).collect();
+        let alone: Result<Vec<Tree>, _> = layers
+            .iter()
+            .map(|layer| Tree::for_overlay(layer, LayerId(0), OpaqueXattr::Trusted))
+            .collect();
         // Links to other layers.
         let Ok(alone) = alone else { continue };
         let below = |number: usize| Tree::flatten(&layers[..number]).unwrap();
         let layers = &layers;
-        if alone.iter().enumerate().any(|(number, layer)| differs(&below(number), layer, &layers[number])) {
+        if alone
+            .iter()
+            .enumerate()
+            .any(|(number, layer)| differs(&below(number), layer, &layers[number]))
+        {
             continue;
         }
         compared += 1;
         let hides = |tree: &Tree| {
-            (0..tree.len() as u32)
-                .map(NodeId)
-                .any(|id| is_opaque(tree, id) || tree.node(id).kind == (NodeKind::CharDevice { major: 0, minor: 0 }))
+            (0..tree.len() as u32).map(NodeId).any(|id| {
+                is_opaque(tree, id)
+                    || tree.node(id).kind == (NodeKind::CharDevice { major: 0, minor: 0 })
+            })
         };
         hiding += usize::from(alone.iter().any(hides));
         let overlay = merged(&alone);
@@ -161,11 +178,14 @@ fn layers_under_an_overlay_are_the_flattened_tree() {
         if overlay != flat && !OTHERWISE.contains(&&*stack.name) {
             let shown = |lines: &Lines, other: &Lines| {
                 let only = lines.iter().filter(|(path, line)| other.get(*path) != Some(line));
-                only.map(|(path, line)| format!("{} {line}", path.escape_ascii())).collect::<Vec<_>>().join("\n    ")
+                only.map(|(path, line)| format!("{} {line}", path.escape_ascii()))
+                    .collect::<Vec<_>>()
+                    .join("\n    ")
             };
             let here = shown(&overlay, &flat);
             let there = shown(&flat, &overlay);
-            wrong.push(format!("{}\n  overlay:\n    {here}\n  flattened:\n    {there}", stack.name));
+            wrong
+                .push(format!("{}\n  overlay:\n    {here}\n  flattened:\n    {there}", stack.name));
         }
     }
     println!("{compared} of {} stacks, {hiding} of them hide files", all.len());
@@ -176,7 +196,10 @@ fn layers_under_an_overlay_are_the_flattened_tree() {
 /// Everything below `root`, without the link counts of directories: overlayfs does not count them.
 fn without_counts(root: &Path) -> BTreeMap<PathBuf, FileAttributes> {
     let mut files = seen(root, true);
-    files.values_mut().filter(|file| file.mode & 0o170_000 == 0o040_000).for_each(|file| file.links = 0);
+    files
+        .values_mut()
+        .filter(|file| file.mode & 0o170_000 == 0o040_000)
+        .for_each(|file| file.links = 0);
     files
 }
 
@@ -236,7 +259,10 @@ fn overlayfs_over_mounted_layers_shows_the_image() {
     image(&sandbox, "img", &tars, &serde_json::json!({}));
     let mount = |dir: &str, more: &[&str]| {
         std::fs::create_dir(sandbox.path(dir)).unwrap();
-        MountProcess::start(&sandbox, &[&["mount", "--suid", "--dev", "oci:img:v1", dir], more].concat())
+        MountProcess::start(
+            &sandbox,
+            &[&["mount", "--suid", "--dev", "oci:img:v1", dir], more].concat(),
+        )
     };
     let _flat = mount("flat", &[]);
     let _layers = ["0", "1", "2"].map(|layer| mount(layer, &["--layer", layer]));
@@ -247,10 +273,21 @@ fn overlayfs_over_mounted_layers_shows_the_image() {
     assert_eq!((gone.mode, gone.device, gone.owner), (0o020_000, 0, (0, 0)));
     assert!(sub.xattrs.contains(&(b"trusted.overlay.opaque".to_vec(), b"y".to_vec())), "{sub:?}");
     std::fs::create_dir(sandbox.path("merged")).unwrap();
-    let lower = ["2", "1", "0"].map(|layer| sandbox.path(layer).to_str().unwrap().to_owned()).join(":");
+    let lower =
+        ["2", "1", "0"].map(|layer| sandbox.path(layer).to_str().unwrap().to_owned()).join(":");
     let options = OsString::from(format!("lowerdir={lower}"));
     let merged = sandbox.path("merged");
-    system("mount", &["-t".as_ref(), "overlay".as_ref(), "none".as_ref(), "-o".as_ref(), &options, merged.as_ref()]);
+    system(
+        "mount",
+        &[
+            "-t".as_ref(),
+            "overlay".as_ref(),
+            "none".as_ref(),
+            "-o".as_ref(),
+            &options,
+            merged.as_ref(),
+        ],
+    );
     let overlay = without_counts(&merged);
     let flat = without_counts(&sandbox.path("flat"));
     unmount(&merged);

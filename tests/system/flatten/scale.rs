@@ -56,7 +56,8 @@ fn a_million_entries() {
 
 #[test]
 fn a_directory_of_a_million_and_its_whiteout() {
-    let mut layers = vec![(0..1_000_000).map(|n| of(FileKind::Regular, format!("d/{n}"))).collect::<Vec<_>>()];
+    let mut layers =
+        vec![(0..1_000_000).map(|n| of(FileKind::Regular, format!("d/{n}"))).collect::<Vec<_>>()];
     let tree = flatten(&layers).unwrap();
     let directory = tree.child(Tree::ROOT, b"d").unwrap();
     // Continuing from any position takes constant time, or this would take far too long.
@@ -87,14 +88,17 @@ fn deep_names() {
     assert_eq!(tree.len(), 2002);
     assert!(tree.resolve(("x/".repeat(2000) + "f").as_bytes(), false).is_ok());
     // Names that create a directory for each two of their bytes.
-    let layer: Vec<_> = (0..1000).map(|n| of(FileKind::Regular, format!("{n}/{}", "x/".repeat(2000)))).collect();
+    let layer: Vec<_> =
+        (0..1000).map(|n| of(FileKind::Regular, format!("{n}/{}", "x/".repeat(2000)))).collect();
     assert!(matches!(flatten(&[layer]).unwrap_err(), TreeFault::TooManyImplied(_)));
 }
 
 #[test]
 fn chains_of_hard_links() {
     let mut layer = vec![of(FileKind::Regular, "h0")];
-    layer.extend((1..50_000).map(|n| link(FileKind::HardLink, format!("h{n}"), format!("h{}", n - 1))));
+    layer.extend(
+        (1..50_000).map(|n| link(FileKind::HardLink, format!("h{n}"), format!("h{}", n - 1))),
+    );
     let tree = flatten(&[layer]).unwrap();
     assert_eq!(tree.len(), 2);
     assert_eq!(tree.node(tree.resolve(b"h49999", false).unwrap()).nlink, 50_000);
@@ -105,11 +109,14 @@ fn symbolic_link_loops() {
     // Each link is a long path through the others, and each of many names goes through all of them.
     let detour = "d/../".repeat(400);
     let mut layer = vec![of(FileKind::Directory, "d"), of(FileKind::Directory, "c200")];
-    layer.extend((0..200).map(|n| link(FileKind::Symlink, format!("c{n}"), format!("{detour}c{}", n + 1))));
+    layer.extend(
+        (0..200).map(|n| link(FileKind::Symlink, format!("c{n}"), format!("{detour}c{}", n + 1))),
+    );
     layer.extend((0..100_000).map(|n| of(FileKind::Regular, format!("c0/{n}"))));
     assert_eq!(flatten(&[layer]).unwrap_err(), TreeFault::TooMuchWork);
     // As in real images: every file is below a link.
-    let mut layer = vec![of(FileKind::Directory, "usr/lib"), link(FileKind::Symlink, "lib".into(), "usr/lib")];
+    let mut layer =
+        vec![of(FileKind::Directory, "usr/lib"), link(FileKind::Symlink, "lib".into(), "usr/lib")];
     layer.extend((0..200_000).map(|n| of(FileKind::Regular, format!("lib/x86_64/{n}"))));
     assert_eq!(flatten(&[layer]).unwrap().len(), 200_000 + 5);
 }
@@ -129,13 +136,19 @@ fn more_than_four_gigabytes_and_many_attributes() {
     let mut big = of(FileKind::Regular, "big");
     (big.offset, big.size) = (Uncompressed(1 << 40), (1 << 40) + 1);
     big.pax = (0..20_000)
-        .map(|n| PaxRecord { key: format!("SCHILY.xattr.user.{n:05}").as_bytes().into(), value: PaxText::default() })
+        .map(|n| PaxRecord {
+            key: format!("SCHILY.xattr.user.{n:05}").as_bytes().into(),
+            value: PaxText::default(),
+        })
         .collect();
     let tree = flatten(&[vec![], vec![big]]).unwrap();
     let id = tree.child(Tree::ROOT, b"big").unwrap();
     let node = tree.node(id);
     let NodeKind::File(extent) = node.kind else { panic!("{node:?}") };
-    assert_eq!((extent.layer.0, extent.offset, extent.size), (1, Uncompressed(1 << 40), (1 << 40) + 1));
+    assert_eq!(
+        (extent.layer.0, extent.offset, extent.size),
+        (1, Uncompressed(1 << 40), (1 << 40) + 1)
+    );
     assert_eq!(tree.xattrs(id).len(), 20_000);
     assert!(tree.xattrs(id).is_sorted());
 }
@@ -154,7 +167,15 @@ fn paths_are_resolved_inside_the_tree() {
     ];
     let tree = flatten(&[layer]).unwrap();
     let sh = tree.resolve(b"usr/bin/sh", false).unwrap();
-    for path in ["/bin/sh", "abs", "out/bin/sh", "//usr/./bin/../bin/sh", "/../../bin/sh", "usr/up/abs", "out/up/abs"] {
+    for path in [
+        "/bin/sh",
+        "abs",
+        "out/bin/sh",
+        "//usr/./bin/../bin/sh",
+        "/../../bin/sh",
+        "usr/up/abs",
+        "out/up/abs",
+    ] {
         assert_eq!(tree.resolve(path.as_bytes(), true), Ok(sh), "{path}");
     }
     assert_ne!(tree.resolve(b"abs", false), Ok(sh));
@@ -184,7 +205,9 @@ fn a_single_layer_keeps_its_whiteouts() {
     assert_eq!(tree.child(Tree::ROOT, b"here"), tree.resolve(b"d/.wh.f", false).ok());
     assert_eq!(
         tree.warnings(),
-        ["skipping \"below\": it is a hard link to \"in/another/layer\", which is not in this layer"]
+        [
+            "skipping \"below\": it is a hard link to \"in/another/layer\", which is not in this layer"
+        ]
     );
 }
 
@@ -193,7 +216,10 @@ fn truncated_owners_are_reported() {
     let mut file = of(FileKind::Regular, "f");
     file.pax = [PaxRecord { key: (*b"uid").into(), value: (*b"4294967296").into() }].into();
     let tree = flatten(&[vec![file.clone()]]).unwrap();
-    assert_eq!(tree.warnings(), ["layer 0: \"f\" has an owner ID wider than 32 bits, truncated to 0:0"]);
+    assert_eq!(
+        tree.warnings(),
+        ["layer 0: \"f\" has an owner ID wider than 32 bits, truncated to 0:0"]
+    );
     let tree = flatten(&[vec![file; 1000]]).unwrap();
     assert_eq!(tree.warnings().len(), 21);
     assert_eq!(tree.warnings()[20], "... and 980 more warnings about the layers' entries");

@@ -1,6 +1,8 @@
 //! Stacks of layers: named ones for each rule of flattening, and any number of random ones.
 
-use super::entry::{Layer, device, dir, fifo, file, global, hard_link, opaque, sparse, symlink, whiteout};
+use super::entry::{
+    Layer, device, dir, fifo, file, global, hard_link, opaque, sparse, symlink, whiteout,
+};
 
 pub struct Stack {
     pub name: String,
@@ -32,11 +34,20 @@ pub fn named() -> Vec<Stack> {
     let mut over = |name: &str, layer: Layer| add(name, vec![base(), layer]);
 
     // Neighbours in a directory, by other spellings of its name.
-    let spelled = ["d/x", "d/y", "d/./z", "./d/y", "d//x", "d/", "d/.", "d/..", "d/../d/x", "/d/x", "d/x/", "d"];
+    let spelled = [
+        "d/x", "d/y", "d/./z", "./d/y", "d//x", "d/", "d/.", "d/..", "d/../d/x", "/d/x", "d/x/",
+        "d",
+    ];
     for one in spelled {
         for other in spelled {
-            over(&format!("{one}, then {other}"), vec![dir("d/"), file(one, "one"), file(other, "other")]);
-            over(&format!("d/x, then {one} and {other}"), vec![file("d/x", "x"), file(one, "1"), file(other, "2")]);
+            over(
+                &format!("{one}, then {other}"),
+                vec![dir("d/"), file(one, "one"), file(other, "other")],
+            );
+            over(
+                &format!("d/x, then {one} and {other}"),
+                vec![file("d/x", "x"), file(one, "1"), file(other, "2")],
+            );
         }
     }
 
@@ -69,7 +80,10 @@ pub fn named() -> Vec<Stack> {
     over("whiteout of no name at the root", vec![file(".wh.", "")]);
     over("whiteout of dot at the root", vec![file(".wh..", "")]);
     over("whiteout of three dots", vec![file("d/.wh....", "")]);
-    over("AUFS metadata", vec![file(".wh..wh.aufs", ""), dir(".wh..wh.plnk/"), file("d/.wh..wh.orph", "")]);
+    over(
+        "AUFS metadata",
+        vec![file(".wh..wh.aufs", ""), dir(".wh..wh.plnk/"), file("d/.wh..wh.orph", "")],
+    );
     over("a file below AUFS metadata", vec![dir(".wh..wh.plnk/"), file(".wh..wh.plnk/1.2", "x")]);
     over("whiteout makes its parents", vec![whiteout("n1/n2/x")]);
     over("whiteout below a file", vec![whiteout("top/x")]);
@@ -77,7 +91,10 @@ pub fn named() -> Vec<Stack> {
     // Opaque directories.
     over("opaque first", vec![dir("d/"), opaque("d"), file("d/new", "new")]);
     over("opaque last", vec![dir("d/"), file("d/new", "new"), opaque("d")]);
-    over("opaque in the middle", vec![dir("d/"), file("d/n1", "1"), opaque("d"), file("d/n2", "2")]);
+    over(
+        "opaque in the middle",
+        vec![dir("d/"), file("d/n1", "1"), opaque("d"), file("d/n2", "2")],
+    );
     over("opaque twice", vec![opaque("d"), file("d/sub/n1", "1"), opaque("d")]);
     over("opaque alone", vec![opaque("d")]);
     over("opaque root", vec![opaque(""), file("new", "new")]);
@@ -86,7 +103,10 @@ pub fn named() -> Vec<Stack> {
     over("opaque below a symlink", vec![opaque("to-d")]);
     over("opaque of a file", vec![opaque("top")]);
     over("opaque as a directory", vec![dir("d/.wh..wh..opq/"), file("d/x", "x")]);
-    over("opaque above a directory written before", vec![dir("d/sub/"), file("d/sub/new", "n"), opaque("d")]);
+    over(
+        "opaque above a directory written before",
+        vec![dir("d/sub/"), file("d/sub/new", "n"), opaque("d")],
+    );
     over("opaque above an implied directory", vec![file("d/sub/new", "n"), opaque("d")]);
     over("opaque above a new implied directory", vec![file("d/i/new", "n"), opaque("d")]);
     over("opaque root above what is implied", vec![file("d/new", "n"), opaque("")]);
@@ -96,7 +116,10 @@ pub fn named() -> Vec<Stack> {
     );
     over("opaque and a hard link from below it", vec![hard_link("kept", "d/f"), opaque("d")]);
     over("opaque, then a hard link to what it hid", vec![opaque("d"), hard_link("kept", "d/f")]);
-    add("opaque in each layer", vec![base(), vec![opaque("d"), file("d/1", "1")], vec![opaque("d"), file("d/2", "2")]]);
+    add(
+        "opaque in each layer",
+        vec![base(), vec![opaque("d"), file("d/1", "1")], vec![opaque("d"), file("d/2", "2")]],
+    );
 
     let mut over = |name: &str, layer: Layer| add(name, vec![base(), layer]);
     // Entries that replace others.
@@ -104,15 +127,30 @@ pub fn named() -> Vec<Stack> {
     over("file over a hard link", vec![file("top-link", "new")]);
     over("file over directory", vec![file("d", "now a file")]);
     over("file over directory, then a child", vec![file("d", "now a file"), file("d/x", "x")]);
-    over("file, directory, file", vec![file("x", "1"), dir("x/"), file("x/y", "y"), file("x", "2")]);
-    over("directory, file, directory", vec![dir("x/"), file("x/y", "y"), file("x", "2"), dir("x/")]);
+    over(
+        "file, directory, file",
+        vec![file("x", "1"), dir("x/"), file("x/y", "y"), file("x", "2")],
+    );
+    over(
+        "directory, file, directory",
+        vec![dir("x/"), file("x/y", "y"), file("x", "2"), dir("x/")],
+    );
     over("directory over file", vec![dir("top/"), file("top/x", "x")]);
-    over("directory over directory", vec![dir("d/").mode(0o1777).owner(7, 8).mtime(1_500_000_000, 5)]);
+    over(
+        "directory over directory",
+        vec![dir("d/").mode(0o1777).owner(7, 8).mtime(1_500_000_000, 5)],
+    );
     over("directory over symlink", vec![dir("to-d/"), file("to-d/x", "x")]);
     over("symlink over directory", vec![symlink("d", "elsewhere"), file("d/x", "x")]);
     over("symlink over file, then a child", vec![symlink("top", "d"), file("top/x", "x")]);
-    over("a time that goes to a file", vec![dir("x/").mtime(1_400_000_000, 0), file("x", "x").mtime(1_450_000_000, 0)]);
-    over("a time that goes through a symlink", vec![dir("x/").mtime(1_400_000_000, 0), symlink("x", "top")]);
+    over(
+        "a time that goes to a file",
+        vec![dir("x/").mtime(1_400_000_000, 0), file("x", "x").mtime(1_450_000_000, 0)],
+    );
+    over(
+        "a time that goes through a symlink",
+        vec![dir("x/").mtime(1_400_000_000, 0), symlink("x", "top")],
+    );
     over("a time that goes nowhere", vec![dir("x/"), symlink("x", "none")]);
     over("a time and a loop", vec![dir("x/"), symlink("x", "x")]);
     over("file twice", vec![file("d/n", "1"), file("d/n", "2")]);
@@ -120,21 +158,42 @@ pub fn named() -> Vec<Stack> {
     over("a file with a slash behind its name", vec![file("n/", "n")]);
     over("implied directories", vec![file("i1/i2/i3/f", "f")]);
     over("an implied directory gets an entry", vec![file("i/f", "f"), dir("i/").mode(0o701)]);
-    over("setgid directory", vec![dir("s/").mode(0o2775).owner(1, 50), file("s/i/f", "f"), file("s/f", "f")]);
+    over(
+        "setgid directory",
+        vec![dir("s/").mode(0o2775).owner(1, 50), file("s/i/f", "f"), file("s/f", "f")],
+    );
     over("a child of a lower directory", vec![file("d/new", "n")]);
     over("below a file", vec![file("top/x", "x")]);
     over("deep below a file", vec![file("top/x/y", "x")]);
     over("below a fifo", vec![fifo("p"), file("p/x", "x")]);
 
     // Names.
-    over("dot names", vec![dir("./"), file("./a", "a"), file("././b/../c", "c"), file("/abs", "abs")]);
-    over("the root", vec![dir("/").mode(0o700), dir(".").mode(0o700), dir("..").mode(0o700), file("", "x")]);
-    over("names that lead out", vec![file("../x", "x"), file("../../d/y", "y"), file("/../../z", "z")]);
+    over(
+        "dot names",
+        vec![dir("./"), file("./a", "a"), file("././b/../c", "c"), file("/abs", "abs")],
+    );
+    over(
+        "the root",
+        vec![dir("/").mode(0o700), dir(".").mode(0o700), dir("..").mode(0o700), file("", "x")],
+    );
+    over(
+        "names that lead out",
+        vec![file("../x", "x"), file("../../d/y", "y"), file("/../../z", "z")],
+    );
     over("names with dot dot inside", vec![file("d/../e/x", "x"), file("to-d/../y", "y")]);
     over("double slashes", vec![file("d//x", "x"), file("//y", "y"), dir("d//e//")]);
-    over("names that are not UTF-8", vec![file(b"\xff\xfe", "x"), dir(b"\x80/"), file(b"\x80/\xe9", "y")]);
-    over("control characters", vec![file("a\nb\tc\x1b", "x"), file(" ", "space"), file("\u{202e}x", "rtl")]);
-    over("255 bytes", vec![file("x".repeat(255), "x"), file(format!("{}/y", "z".repeat(255)), "y")]);
+    over(
+        "names that are not UTF-8",
+        vec![file(b"\xff\xfe", "x"), dir(b"\x80/"), file(b"\x80/\xe9", "y")],
+    );
+    over(
+        "control characters",
+        vec![file("a\nb\tc\x1b", "x"), file(" ", "space"), file("\u{202e}x", "rtl")],
+    );
+    over(
+        "255 bytes",
+        vec![file("x".repeat(255), "x"), file(format!("{}/y", "z".repeat(255)), "y")],
+    );
     over("256 bytes", vec![file("x".repeat(256), "x")]);
     over("256 bytes in the middle", vec![file(format!("d/{}/y", "z".repeat(256)), "y")]);
     over("a path of 3,900 bytes", vec![file("p/".repeat(1950), "x")]);
@@ -149,16 +208,25 @@ pub fn named() -> Vec<Stack> {
     over("a global header below a file", vec![global("top/x", "")]);
     over("a global header below a symlink", vec![global("to-d/f", "")]);
     over("a global header that is a whiteout", vec![global("d/.wh.f", ""), global(".wh.top", "")]);
-    over("a global header that is an opaque marker", vec![global("d/.wh..wh..opq", ""), file("d/x", "x")]);
+    over(
+        "a global header that is an opaque marker",
+        vec![global("d/.wh..wh..opq", ""), file("d/x", "x")],
+    );
     over("a global header that names the root", vec![global("./", ""), file("x", "x")]);
     over("a global header, then its file", vec![global("d/f", ""), file("d/f", "new")]);
     over("a file, then its global header", vec![file("d/f", "new"), global("d/f", "")]);
 
     // Sparse files.
     over("a sparse file", vec![sparse("s", 5000, "middle", 100_000), sparse("d/f", 0, "start", 6)]);
-    over("sparse files without holes and without data", vec![sparse("s", 0, "all", 3), sparse("t", 7, "", 9)]);
+    over(
+        "sparse files without holes and without data",
+        vec![sparse("s", 0, "all", 3), sparse("t", 7, "", 9)],
+    );
     over("a hard link to a sparse file", vec![sparse("s", 1, "x", 3), hard_link("t", "s")]);
-    over("a sparse file with attributes", vec![sparse("s", 1, "x", 3).xattr("user.k", "v").mode(0o4755)]);
+    over(
+        "a sparse file with attributes",
+        vec![sparse("s", 1, "x", 3).xattr("user.k", "v").mode(0o4755)],
+    );
 
     // Symbolic links on the way.
     over("below a symlink", vec![file("to-d/x", "x")]);
@@ -174,12 +242,24 @@ pub fn named() -> Vec<Stack> {
     );
     over("below a loop", vec![symlink("s", "t"), symlink("t", "s"), file("s/x", "x")]);
     over("below a link to itself", vec![symlink("s", "s"), file("s/x", "x")]);
-    over("below two symlinks", vec![symlink("s", "to-d"), symlink("d/t", "sub"), file("s/t/x", "x")]);
+    over(
+        "below two symlinks",
+        vec![symlink("s", "to-d"), symlink("d/t", "sub"), file("s/t/x", "x")],
+    );
     over("dot dot behind a symlink", vec![symlink("s", "to-abs/../x"), file("s/y", "y")]);
-    over("dot dot in a nested symlink", vec![symlink("d/sub/s", "../up"), symlink("q", "to-abs"), file("q/s/y", "y")]);
+    over(
+        "dot dot in a nested symlink",
+        vec![symlink("d/sub/s", "../up"), symlink("q", "to-abs"), file("q/s/y", "y")],
+    );
     over(
         "a symlink inside a symlink's directory",
-        vec![symlink("l1", "m"), dir("p/q/"), symlink("m", "p/q"), symlink("p/q/l2", "../z"), file("l1/l2/x", "x")],
+        vec![
+            symlink("l1", "m"),
+            dir("p/q/"),
+            symlink("m", "p/q"),
+            symlink("p/q/l2", "../z"),
+            file("l1/l2/x", "x"),
+        ],
     );
     over(
         "absolute link inside a chain",
@@ -199,7 +279,8 @@ pub fn named() -> Vec<Stack> {
         ],
     );
     let chain = |links: usize| -> Layer {
-        let mut layer: Layer = (0..links).map(|n| symlink(format!("c{n}"), format!("c{}", n + 1))).collect();
+        let mut layer: Layer =
+            (0..links).map(|n| symlink(format!("c{n}"), format!("c{}", n + 1))).collect();
         layer.extend([dir(format!("c{links}/")), file("c0/x", "x")]);
         layer
     };
@@ -210,7 +291,10 @@ pub fn named() -> Vec<Stack> {
 
     // Hard links.
     over("a link to a lower file", vec![hard_link("n", "d/f")]);
-    over("a link changes the file", vec![hard_link("n", "d/f").mode(0o4755).owner(5, 6).mtime(1_234_567_890, 7)]);
+    over(
+        "a link changes the file",
+        vec![hard_link("n", "d/f").mode(0o4755).owner(5, 6).mtime(1_234_567_890, 7)],
+    );
     over("a link to a symlink", vec![hard_link("n", "to-d")]);
     over("a link through a symlink", vec![hard_link("n", "to-d/f")]);
     over("a link through an absolute symlink", vec![hard_link("n", "to-abs/deep")]);
@@ -228,10 +312,16 @@ pub fn named() -> Vec<Stack> {
     over("an absolute link", vec![hard_link("n", "/d/f")]);
     over("a link below a file", vec![hard_link("n", "top/x")]);
     over("a link to a whiteout", vec![whiteout("d/f"), hard_link("n", "d/f")]);
-    over("a link to a device", vec![device(b'3', "c", 1, 3), hard_link("n", "c"), fifo("p"), hard_link("m", "p")]);
+    over(
+        "a link to a device",
+        vec![device(b'3', "c", 1, 3), hard_link("n", "c"), fifo("p"), hard_link("m", "p")],
+    );
     over("a link's target replaced", vec![file("a", "old"), hard_link("b", "a"), file("a", "new")]);
     over("a link replaced", vec![file("a", "old"), hard_link("b", "a"), file("b", "new")]);
-    over("a link's parent is gone", vec![file("x/a", "a"), hard_link("b", "x/a"), file("x", "now a file")]);
+    over(
+        "a link's parent is gone",
+        vec![file("x/a", "a"), hard_link("b", "x/a"), file("x", "now a file")],
+    );
     over("a link over its own directory", vec![file("x/a", "a"), hard_link("x", "x/a")]);
     let mut links = vec![file("h0", "x")];
     links.extend((1..2000).map(|n| hard_link(format!("h{n}"), format!("h{}", n - 1))));
@@ -266,7 +356,10 @@ pub fn named() -> Vec<Stack> {
         ],
     );
     over("type bits in the mode", vec![file("x", "x").mode(0o100_644), dir("y/").mode(0o040_755)]);
-    over("big ids", vec![file("x", "x").owner(4_294_967_294, 3_000_000_000), dir("y/").owner(70_000, 70_000)]);
+    over(
+        "big ids",
+        vec![file("x", "x").owner(4_294_967_294, 3_000_000_000), dir("y/").owner(70_000, 70_000)],
+    );
     over(
         "ids of all ones",
         vec![
@@ -312,22 +405,41 @@ pub fn named() -> Vec<Stack> {
             fifo("p").xattr("user.k", "v").xattr("security.x", "v"),
         ],
     );
-    for (name, value) in
-        [("user.", "v"), ("security.", "v"), ("", "v"), ("security.capability", "no"), ("security.capability", "")]
-    {
+    for (name, value) in [
+        ("user.", "v"),
+        ("security.", "v"),
+        ("", "v"),
+        ("security.capability", "no"),
+        ("security.capability", ""),
+    ] {
         over(&format!("xattr {name:?} of {value:?}"), vec![file("x", "x").xattr(name, value)]);
     }
     over("xattr of more than 64 KiB", vec![file("x", "x").xattr("user.k", "v".repeat(65_537))]);
-    over("xattr with a name too long", vec![file("x", "x").xattr(&format!("user.{}", "k".repeat(251)), "v")]);
-    over("xattr with the longest name", vec![file("x", "x").xattr(&format!("user.{}", "k".repeat(250)), "v")]);
+    over(
+        "xattr with a name too long",
+        vec![file("x", "x").xattr(&format!("user.{}", "k".repeat(251)), "v")],
+    );
+    over(
+        "xattr with the longest name",
+        vec![file("x", "x").xattr(&format!("user.{}", "k".repeat(250)), "v")],
+    );
     over(
         "xattrs merge on a directory",
-        vec![dir("e/").xattr("user.a", "1").xattr("user.b", "1"), dir("e/").xattr("user.b", "2").xattr("user.c", "2")],
+        vec![
+            dir("e/").xattr("user.a", "1").xattr("user.b", "1"),
+            dir("e/").xattr("user.b", "2").xattr("user.c", "2"),
+        ],
     );
-    over("xattrs go with a replaced file", vec![file("x", "x").xattr("user.a", "1"), file("x", "y")]);
+    over(
+        "xattrs go with a replaced file",
+        vec![file("x", "x").xattr("user.a", "1"), file("x", "y")],
+    );
     over(
         "a link takes capabilities away",
-        vec![file("x", "x").xattr("security.capability", CAPABILITY).xattr("user.k", "v"), hard_link("y", "x")],
+        vec![
+            file("x", "x").xattr("security.capability", CAPABILITY).xattr("user.k", "v"),
+            hard_link("y", "x"),
+        ],
     );
     over(
         "a link keeps capabilities that it has",
@@ -345,18 +457,33 @@ pub fn named() -> Vec<Stack> {
     add("an empty layer", vec![Vec::new()]);
     add(
         "three layers",
-        vec![base(), vec![whiteout("d"), file("top", "2")], vec![file("d/f", "3"), hard_link("l", "top")]],
+        vec![
+            base(),
+            vec![whiteout("d"), file("top", "2")],
+            vec![file("d/f", "3"), hard_link("l", "top")],
+        ],
     );
     add(
         "a link across three layers",
-        vec![vec![file("a", "a")], vec![hard_link("b", "a")], vec![hard_link("c", "b").mode(0o600), whiteout("a")]],
+        vec![
+            vec![file("a", "a")],
+            vec![hard_link("b", "a")],
+            vec![hard_link("c", "b").mode(0o600), whiteout("a")],
+        ],
     );
     add("gone and back", vec![base(), vec![whiteout("d")], vec![dir("d/"), file("d/f", "back")]]);
     add(
         "a symlink from below",
-        vec![vec![symlink("s", "real")], vec![file("s/x", "x")], vec![dir("real/"), whiteout("s/x")]],
+        vec![
+            vec![symlink("s", "real")],
+            vec![file("s/x", "x")],
+            vec![dir("real/"), whiteout("s/x")],
+        ],
     );
-    add("directory times from below", vec![vec![dir("d/").mtime(1_111_111_111, 0)], vec![file("other", "x")]]);
+    add(
+        "directory times from below",
+        vec![vec![dir("d/").mtime(1_111_111_111, 0)], vec![file("other", "x")]],
+    );
     stacks
 }
 
@@ -394,9 +521,13 @@ pub fn random(seed: u64, count: usize) -> Vec<Stack> {
                         };
                         let file_name = name(["x", "y", "z", "x", "y", "z", "a"][below(7)]);
                         let entry = match below(32) {
-                            0..9 => dir(name(["a/", "b/"][below(2)])).mode([0o755, 0o700, 0o2775][below(3)]),
+                            0..9 => dir(name(["a/", "b/"][below(2)]))
+                                .mode([0o755, 0o700, 0o2775][below(3)]),
                             9..18 => file(&file_name, &below(1000).to_string()),
-                            18..20 => symlink(name("s"), ["a", "b", "/a", "../b", "a/../b", "b/s"][below(6)]),
+                            18..20 => symlink(
+                                name("s"),
+                                ["a", "b", "/a", "../b", "a/../b", "b/s"][below(6)],
+                            ),
                             20..23 => symlink(&file_name, ["a", "x", "/b/x", "../y"][below(4)]),
                             23 => hard_link(&file_name, &files[below(files.len())]),
                             24..28 => whiteout(&file_name),
@@ -407,7 +538,9 @@ pub fn random(seed: u64, count: usize) -> Vec<Stack> {
                         };
                         files.push(file_name);
                         let seconds = 1_600_000_000 + below(1000) as i64;
-                        entry.mtime(seconds, below(2) as u32).owner(below(3) as u64, below(3) as u64)
+                        entry
+                            .mtime(seconds, below(2) as u32)
+                            .owner(below(3) as u64, below(3) as u64)
                     });
                     entries.collect()
                 })

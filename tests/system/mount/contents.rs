@@ -29,7 +29,9 @@ fn a_mount_matches_the_packed_files() {
 
     // The kernel's requirements for extended attributes.
     let conf = mnt.join("etc/conf");
-    let error = |name: &str, room: usize| rustix::fs::getxattr(&conf, name, &mut vec![0; room][..]).unwrap_err();
+    let error = |name: &str, room: usize| {
+        rustix::fs::getxattr(&conf, name, &mut vec![0; room][..]).unwrap_err()
+    };
     assert_eq!(error("user.note", 2), rustix::io::Errno::RANGE);
     assert_eq!(error("user.other", 99), rustix::io::Errno::NODATA);
     // A program that requests sizes first.
@@ -37,7 +39,9 @@ fn a_mount_matches_the_packed_files() {
     assert_eq!(mounts::xattrs(&sandbox.path("copy")), mounts::xattrs(&conf));
 
     // As for root elsewhere, what nobody may execute is not executable.
-    for (path, may) in [("etc/conf", false), ("dev/pipe", false), ("usr/bin/tool", true), ("etc", true)] {
+    for (path, may) in
+        [("etc/conf", false), ("dev/pipe", false), ("usr/bin/tool", true), ("etc", true)]
+    {
         for dir in [&mnt, &sandbox.path("source")] {
             let access = rustix::fs::access(dir.join(path), rustix::fs::Access::EXEC_OK);
             assert_eq!(access.is_ok(), may, "{}: {access:?}", dir.join(path).display());
@@ -52,11 +56,19 @@ fn a_mount_matches_the_packed_files() {
         assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
         mount_remount(&mnt, MountFlags::empty(), c"").unwrap();
     }
-    assert_eq!(std::fs::read(mnt.join("nothing")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(
+        std::fs::read(mnt.join("nothing")).unwrap_err().kind(),
+        std::io::ErrorKind::NotFound
+    );
     // As on other file systems, which a program may rely on to find the longest name.
     for length in [256, 1000, 2000] {
-        let error = std::fs::symlink_metadata(mnt.join("etc").join("n".repeat(length))).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NAMETOOLONG.raw_os_error()), "{length}: {error}");
+        let error =
+            std::fs::symlink_metadata(mnt.join("etc").join("n".repeat(length))).unwrap_err();
+        assert_eq!(
+            error.raw_os_error(),
+            Some(rustix::io::Errno::NAMETOOLONG.raw_os_error()),
+            "{length}: {error}"
+        );
     }
 }
 
@@ -78,7 +90,8 @@ fn the_demo_image_matches_tar() {
         let hex = digest.as_str().unwrap().strip_prefix("sha256:").unwrap().to_owned();
         demo.join("blobs/sha256").join(hex)
     };
-    let parse = |path: PathBuf| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap();
+    let parse =
+        |path: PathBuf| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap();
     let index = parse(demo.join("index.json"));
     let manifest = parse(read(&index["manifests"][0]["digest"]));
     for layer in manifest["layers"].as_array().unwrap() {
@@ -98,17 +111,20 @@ fn a_single_layer_is_mounted() {
     let _unmount = UnmountOnDrop(&sandbox);
     image(&sandbox, "img", &[sandbox::tar(1, 1, 10), sandbox::tar(2, 1, 90_000)], &json!({}));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
-    let serving = MountProcess::start(&sandbox, &mount_with(&["--layer", "1", "--record", "record"]));
+    let serving =
+        MountProcess::start(&sandbox, &mount_with(&["--layer", "1", "--record", "record"]));
     let file = std::fs::read(sandbox.path("mnt/dir2/file0")).unwrap();
     assert_eq!(file.len(), 90_000);
     assert!(!sandbox.path("mnt/dir1").exists());
     drop(serving);
     let record = std::fs::read_to_string(sandbox.path("record")).unwrap();
-    let lines: Vec<Value> = record.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<Value> =
+        record.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((&lines[0]["path"], &lines[0]["offset"]), (&json!("dir2/file0"), &json!(0)));
     assert_eq!(lines[0]["spans"][0], 0);
     // No span is listed twice.
-    let spans: Vec<&Value> = lines.iter().flat_map(|line| line["spans"].as_array().unwrap()).collect();
+    let spans: Vec<&Value> =
+        lines.iter().flat_map(|line| line["spans"].as_array().unwrap()).collect();
     let mut distinct = spans.clone();
     distinct.sort_by_key(|span| span.as_u64());
     distinct.dedup();
@@ -137,7 +153,9 @@ fn a_mount_releases_what_only_opening_needs() {
     let process = serving.child.id().to_string();
     let memory = || process_memory(&process, "status", "RssAnon").unwrap();
     let before = memory();
-    mounts::wait_until("the list of files is released", || memory() + 100 * (FILES as u64) < before);
+    mounts::wait_until("the list of files is released", || {
+        memory() + 100 * (FILES as u64) < before
+    });
     for number in [0, FILES / 2, FILES - 1] {
         let bytes = std::fs::read(sandbox.path("mnt/dir1").join(format!("file{number}"))).unwrap();
         assert_eq!(bytes.len(), 100, "{number}");
@@ -157,7 +175,9 @@ fn two_mounts_share_a_cache() {
     let source = seen(&sandbox.path("source"), true);
     // Of a cache that holds nothing for long, and of one that holds everything.
     for size in ["--cache-size=1MiB", "--cache-size=1GiB"] {
-        let start = |dir: &str| MountProcess::start(&sandbox, &["mount", "--cache-dir=cache", size, "oci:img:v1", dir]);
+        let start = |dir: &str| {
+            MountProcess::start(&sandbox, &["mount", "--cache-dir=cache", size, "oci:img:v1", dir])
+        };
         let servings = [start("mnt"), start("other")];
         let look = |dir: &str| {
             let dir = sandbox.path(dir);
@@ -173,12 +193,14 @@ fn two_mounts_share_a_cache() {
             serving.child.signal(Signal::TERM);
             assert_eq!(serving.end().code(), Some(0), "{}", serving.stderr());
             // For a moment, a program that another test starts has what was open here at its start.
-            let is_of_reads =
-                |line: &str| line.starts_with("warning: ") && !line.contains("was in use when it was unmounted");
+            let is_of_reads = |line: &str| {
+                line.starts_with("warning: ") && !line.contains("was in use when it was unmounted")
+            };
             assert!(!serving.stderr().lines().any(is_of_reads), "{}", serving.stderr());
         }
     }
     // What both have kept is right.
-    let _serving = MountProcess::start(&sandbox, &["mount", "--cache-dir=cache", "oci:img:v1", "mnt"]);
+    let _serving =
+        MountProcess::start(&sandbox, &["mount", "--cache-dir=cache", "oci:img:v1", "mnt"]);
     assert_same(&source, &seen(&sandbox.path("mnt"), true));
 }

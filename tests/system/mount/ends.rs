@@ -5,7 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 use super::{MOUNT, mount_with, small_sandbox};
-use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, mounts_below, system, unmount, wait_until};
+use crate::support::mounts::{
+    MountProcess, UnmountOnDrop, can_mount, mounts_below, system, unmount, wait_until,
+};
 use crate::support::schema;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -24,7 +26,10 @@ fn a_mount_ends_on_signals_and_unmounting() {
         let shown = mnt.canonicalize().unwrap();
         let said = serving.stderr();
         let ready = format!("mounted at {0} (Ctrl-C or umount {0} to unmount): ", shown.display());
-        assert!(said.contains(&ready) && said.contains(" files, the repository's word; "), "{said}");
+        assert!(
+            said.contains(&ready) && said.contains(" files, the repository's word; "),
+            "{said}"
+        );
         // Another process reads it: a child of another test could inherit the open file from this
         // one, and keep the mount in use.
         assert!(Command::new("wc").arg(mnt.join("dir1/file0")).output().unwrap().status.success());
@@ -37,7 +42,10 @@ fn a_mount_ends_on_signals_and_unmounting() {
         if is_covered {
             std::fs::create_dir_all(&over).unwrap();
             let lower = format!("lowerdir={}:{}", mnt.display(), sandbox.path("img").display());
-            system("mount", &["-t", "overlay", "overlay", "-o", &lower, over.to_str().unwrap()].map(OsStr::new));
+            system(
+                "mount",
+                &["-t", "overlay", "overlay", "-o", &lower, over.to_str().unwrap()].map(OsStr::new),
+            );
         }
         match end.split(' ').next().unwrap() {
             "umount" => {
@@ -61,8 +69,12 @@ fn a_mount_ends_on_signals_and_unmounting() {
             unmount(&over);
         }
         assert_eq!(mounts_below(&mnt), Vec::<String>::new(), "{end}");
-        let stats: Value = serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
-        assert!(stats["content"]["requests"].is_u64() && stats["seconds_mounted"].is_f64(), "{stats}");
+        let stats: Value =
+            serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
+        assert!(
+            stats["content"]["requests"].is_u64() && stats["seconds_mounted"].is_f64(),
+            "{stats}"
+        );
     }
 }
 
@@ -109,7 +121,8 @@ fn json_on_standard_output() {
     sandbox.json(0, &["index", "--json", "--no-cache", "--min-layer-size=0", "oci:img:v1"]);
     let args = ["mount", "--json", "--quiet", "--no-cache", "oci:img:v1", "mnt"];
     let mut child = sandbox.command(&args).stdout(Stdio::piped()).spawn().unwrap();
-    let mut documents = serde_json::Deserializer::from_reader(child.stdout.take().unwrap()).into_iter::<Value>();
+    let mut documents =
+        serde_json::Deserializer::from_reader(child.stdout.take().unwrap()).into_iter::<Value>();
     let document = documents.next().unwrap().unwrap();
     schema::check(&args, &document);
     assert_eq!(document["index"]["size"].as_u64().map(|size| size > 0), Some(true), "{document}");
@@ -127,20 +140,27 @@ fn detach_serves_from_the_background() {
     let sandbox = small_sandbox();
     let _unmount = UnmountOnDrop(&sandbox);
     let mnt = sandbox.path("mnt");
-    let output = sandbox.run(&mount_with(&["--detach", "--log", "log", "--quiet", "--stats", "stats"]));
+    let output =
+        sandbox.run(&mount_with(&["--detach", "--log", "log", "--quiet", "--stats", "stats"]));
     assert_eq!(output, "--- stderr ---\n--- status 0 ---");
     assert_eq!(std::fs::read(mnt.join("dir1/file0")).unwrap().len(), 200_000);
     unmount(&mnt);
-    wait_until("the process ends", || std::fs::read(sandbox.path("stats")).is_ok_and(|stats| !stats.is_empty()));
+    wait_until("the process ends", || {
+        std::fs::read(sandbox.path("stats")).is_ok_and(|stats| !stats.is_empty())
+    });
     assert_eq!(std::fs::read_to_string(sandbox.path("log")).unwrap(), "");
 
-    let document = sandbox.json(0, &["mount", "--detach", "--json", "--quiet", "--no-cache", "oci:img:v1", "mnt"]);
+    let document = sandbox
+        .json(0, &["mount", "--detach", "--json", "--quiet", "--no-cache", "oci:img:v1", "mnt"]);
     assert_eq!(document["dir"], mnt.display().to_string());
     assert_eq!(document["layers"][0]["how"], "index");
     unmount(&mnt);
 
     let output = sandbox.run(&["mount", "--detach", "oci:img:v2", "mnt"]);
-    assert!(output.starts_with("--- stderr ---\nerror: ") && output.ends_with("--- status 1 ---"), "{output}");
+    assert!(
+        output.starts_with("--- stderr ---\nerror: ") && output.ends_with("--- status 1 ---"),
+        "{output}"
+    );
     let output = sandbox.run(&["mount", "--detach", "--log", "no/log", "oci:img:v1", "mnt"]);
     assert!(output.contains("no/log: cannot write"), "{output}");
     assert_eq!(mounts_below(&mnt).len(), 0);

@@ -54,11 +54,20 @@ pub fn everything(dir: &Path) {
     }
     chown(at("etc/conf"), Some(1000), Some(100_000)).unwrap();
     let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    setxattr(at("deep/er/and/deeper/file"), "security.capability", &capability, XattrFlags::empty()).unwrap();
+    setxattr(
+        at("deep/er/and/deeper/file"),
+        "security.capability",
+        &capability,
+        XattrFlags::empty(),
+    )
+    .unwrap();
     setxattr(at("etc/conf"), "user.note", b"\0\xffbytes", XattrFlags::empty()).unwrap();
     setxattr(at("empty"), "user.of a directory", b"", XattrFlags::empty()).unwrap();
-    for (name, date) in [("etc/conf", "@1700000000.123456789"), ("etc/empty", "@0.5"), ("usr", "@4102444800.000000001")]
-    {
+    for (name, date) in [
+        ("etc/conf", "@1700000000.123456789"),
+        ("etc/empty", "@0.5"),
+        ("usr", "@4102444800.000000001"),
+    ] {
         system("touch", &[OsStr::new("-d"), OsStr::new(date), at(name).as_os_str()]);
     }
 }

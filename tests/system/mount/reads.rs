@@ -33,7 +33,9 @@ fn a_record_depends_neither_on_spans_nor_on_the_cache() {
         drop(serving);
         let record = std::fs::read(sandbox.path(name)).unwrap();
         let reads = ociseek::rootfs::record::parse(&record).unwrap();
-        let noted = |at: u64| reads.iter().filter(|read| (read.offset..read.offset + read.size).contains(&at)).count();
+        let noted = |at: u64| {
+            reads.iter().filter(|read| (read.offset..read.offset + read.size).contains(&at)).count()
+        };
         assert_eq!(parts.map(noted), [1; 3], "{reads:?}");
         records.push(reads);
     }
@@ -53,7 +55,8 @@ fn the_kernel_reads_little_ahead() {
     let device = std::fs::metadata(sandbox.path("mnt")).unwrap().dev();
     let major = rustix::fs::major(device);
     let minor = rustix::fs::minor(device);
-    let ahead = std::fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).unwrap();
+    let ahead =
+        std::fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).unwrap();
     assert_eq!(ahead.trim(), "128");
 }
 
@@ -89,14 +92,18 @@ fn many_readers_at_once() {
     drop(file);
     // Bypass the page cache.
     let [large, copy] = ["if=mnt/large", "of=copy"].map(OsStr::new);
-    let dd =
-        Command::new("dd").args([large, copy]).args(["iflag=direct", "bs=1M"]).current_dir(sandbox.dir.path()).output();
+    let dd = Command::new("dd")
+        .args([large, copy])
+        .args(["iflag=direct", "bs=1M"])
+        .current_dir(sandbox.dir.path())
+        .output();
     assert!(dd.unwrap().status.success());
     assert!(std::fs::read(sandbox.path("copy")).unwrap() == content);
     serving.child.signal(Signal::TERM);
     assert_eq!(serving.end().code(), Some(0));
     // Nothing was fetched twice.
-    let stats: Value = serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
+    let stats: Value =
+        serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
     let fetched = &stats["content"]["bytes_fetched"];
     let all = &stats["content"]["image_bytes"];
     assert!(fetched.as_u64().unwrap() <= all.as_u64().unwrap() * 11 / 10, "{stats}");
@@ -111,15 +118,21 @@ fn prefetching_fetches_the_whole_image() {
     let sandbox = small_sandbox();
     let _unmount = UnmountOnDrop(&sandbox);
     let args = ["--cache-dir", "cache", "--stats", "stats"];
-    let cached = || sandbox.files("cache/spans").iter().map(|(_, content)| content.len()).sum::<usize>();
-    let serving = MountProcess::start(&sandbox, &mount_with(&[&args[..], &["--prefetch"]].concat()));
+    let cached =
+        || sandbox.files("cache/spans").iter().map(|(_, content)| content.len()).sum::<usize>();
+    let serving =
+        MountProcess::start(&sandbox, &mount_with(&[&args[..], &["--prefetch"]].concat()));
     wait_until("all is in the cache", || cached() > 600_000);
     drop(serving);
     let serving = MountProcess::start(&sandbox, &mount_with(&args));
     for number in 0..3 {
-        assert_eq!(std::fs::read(sandbox.path(&format!("mnt/dir1/file{number}"))).unwrap().len(), 200_000);
+        assert_eq!(
+            std::fs::read(sandbox.path(&format!("mnt/dir1/file{number}"))).unwrap().len(),
+            200_000
+        );
     }
     drop(serving);
-    let stats: Value = serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
+    let stats: Value =
+        serde_json::from_slice(&std::fs::read(sandbox.path("stats")).unwrap()).unwrap();
     assert_eq!(stats["content"]["bytes_fetched"], 0, "{stats}");
 }

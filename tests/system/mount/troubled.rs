@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use super::bytes;
 use crate::support::child_process::ChildProcess;
 use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::mounts::{self, MountProcess, UnmountOnDrop, can_mount, mounts_below, packed, wait_until};
+use crate::support::mounts::{
+    self, MountProcess, UnmountOnDrop, can_mount, mounts_below, packed, wait_until,
+};
 use crate::support::sandbox::{self, OCI_MANIFEST, Sandbox};
 use crate::support::servers::free_port;
 use axum::body::Body;
@@ -34,8 +36,10 @@ fn image(sandbox: &Sandbox) -> (Vec<u8>, Vec<u8>) {
 async fn registry((layer, config): &(Vec<u8>, Vec<u8>), at: &str, mood: &Arc<AtomicU8>) -> Faulty {
     let digest = ociseek::digest::Digest::sha256(layer).to_string();
     let mood = Arc::clone(mood);
-    let registry =
-        Faulty::at(at, RegistrySettings { referrers: true, ..RegistrySettings::default() }, move |seen, faulty| {
+    let registry = Faulty::at(
+        at,
+        RegistrySettings { referrers: true, ..RegistrySettings::default() },
+        move |seen, faulty| {
             if !seen.is("GET", &digest) {
                 return None;
             }
@@ -44,7 +48,8 @@ async fn registry((layer, config): &(Vec<u8>, Vec<u8>), at: &str, mood: &Arc<Ato
                 TAMPERED => {
                     let truth = faulty.truth_now(seen);
                     let (head, body) = truth.into_parts();
-                    let body = futures_util::FutureExt::now_or_never(axum::body::to_bytes(body, 1 << 30));
+                    let body =
+                        futures_util::FutureExt::now_or_never(axum::body::to_bytes(body, 1 << 30));
                     let mut bytes = body.unwrap().unwrap().to_vec();
                     let middle = bytes.len() / 2;
                     bytes[middle] ^= 1;
@@ -54,17 +59,21 @@ async fn registry((layer, config): &(Vec<u8>, Vec<u8>), at: &str, mood: &Arc<Ato
                     let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
                     Some(Response::builder().status(206).body(Body::from_stream(never)).unwrap())
                 }
-                _ => Some(Response::builder().status(StatusCode::NOT_FOUND).body(Body::empty()).unwrap()),
+                _ => Some(
+                    Response::builder().status(StatusCode::NOT_FOUND).body(Body::empty()).unwrap(),
+                ),
             }
-        })
-        .await;
+        },
+    )
+    .await;
     let blob = |media_type: &str, content: &[u8]| {
         let digest = registry.add_blob(content.to_vec());
         json!({"mediaType": media_type, "digest": digest, "size": content.len()})
     };
     let config = blob(sandbox::OCI_CONFIG, config);
     let layer = blob(sandbox::GZIP, layer);
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
+    let manifest =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
     registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
     registry
 }
@@ -77,18 +86,24 @@ fn reads_fail_while_the_registry_fails_and_recover() {
     let sandbox = Sandbox::new();
     let _unmount = UnmountOnDrop(&sandbox);
     let mood = Arc::new(AtomicU8::new(HONEST));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let registry = runtime.block_on(registry(&image(&sandbox), "127.0.0.1:0", &mood));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
     let name = format!("{}/a/b:v1", registry.host());
     mounts::index(&sandbox, &name);
     mood.store(TAMPERED, Ordering::SeqCst);
-    let mut serving = MountProcess::start(&sandbox, &["mount", "--deadline", "3", "--no-cache", &name, "mnt"]);
+    let mut serving =
+        MountProcess::start(&sandbox, &["mount", "--deadline", "3", "--no-cache", &name, "mnt"]);
     let file = sandbox.path("mnt/file");
     let eio = |what: &str| {
         let begun = Instant::now();
         let error = std::fs::read(&file).expect_err(what);
-        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{what}: {error}");
+        assert_eq!(
+            error.raw_os_error(),
+            Some(rustix::io::Errno::IO.raw_os_error()),
+            "{what}: {error}"
+        );
         assert!(begun.elapsed() < Duration::from_secs(30), "{what}: {:?}", begun.elapsed());
     };
     eio("a layer that was tampered with");
@@ -116,7 +131,9 @@ fn reads_fail_while_the_registry_fails_and_recover() {
     });
 
     mood.store(HONEST, Ordering::SeqCst);
-    wait_until("the content", || std::fs::read(&file).is_ok_and(|read| read == bytes(3, 1_000_000)));
+    wait_until("the content", || {
+        std::fs::read(&file).is_ok_and(|read| read == bytes(3, 1_000_000))
+    });
     serving.child.signal(Signal::TERM);
     assert_eq!(serving.end().code(), Some(0));
     assert_eq!(mounts_below(sandbox.dir.path()).len(), 0);
@@ -130,7 +147,9 @@ fn a_read_survives_a_registry_restart() {
     let sandbox = Sandbox::new();
     let _unmount = UnmountOnDrop(&sandbox);
     let mood = Arc::new(AtomicU8::new(HONEST));
-    let start = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let start = || {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+    };
     let first = start();
     let image = image(&sandbox);
     // A port that nobody else is given while the registry is down.

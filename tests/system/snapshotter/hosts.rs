@@ -16,7 +16,12 @@ fn a_change_of_the_hosts_file_counts_for_the_next_image() {
     index(&image);
     let mut node = Node::new(programs, &image);
     node.config = format!("hosts-dir = \"{}\"\nretry-for = \"1s\"\n", node.at("certs.d"));
-    let file = node.dir.path().join("certs.d").join(format!("{}_", registry.host.replace(':', "_"))).join("hosts.toml");
+    let file = node
+        .dir
+        .path()
+        .join("certs.d")
+        .join(format!("{}_", registry.host.replace(':', "_")))
+        .join("hosts.toml");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     // Nothing listens there. containerd itself does not use the file.
     fs::write(&file, "server = \"http://127.0.0.1:1\"\n").unwrap();

@@ -29,7 +29,10 @@ fn containerd_takes_the_configurations() {
         ("ociseek-version-2.toml", &["snapshotter = 'ociseek'"]),
     ] {
         let path = packaged("containerd").join(name);
-        let dump = run(&programs.join("containerd"), &["--config", path.to_str().unwrap(), "config", "dump"]);
+        let dump = run(
+            &programs.join("containerd"),
+            &["--config", path.to_str().unwrap(), "config", "dump"],
+        );
         let both = ["disable_snapshot_annotations = false", "discard_unpacked_layers = false"];
         let proxy = [
             "address = '/run/ociseek/snapshotter.sock'",
@@ -48,24 +51,34 @@ fn containerd_takes_the_configurations() {
 fn the_manifest_installs_what_the_configuration_names() {
     let text = fs::read_to_string(packaged("kubernetes/snapshotter.yaml")).unwrap();
     let documents = YamlLoader::load_from_str(&text).unwrap();
-    let of_kind = |kind: &str| documents.iter().find(|found| found["kind"].as_str() == Some(kind)).unwrap();
+    let of_kind =
+        |kind: &str| documents.iter().find(|found| found["kind"].as_str() == Some(kind)).unwrap();
     assert_eq!(of_kind("RuntimeClass")["handler"].as_str(), Some("ociseek"));
     let pod = &of_kind("DaemonSet")["spec"]["template"]["spec"];
     let install = &pod["initContainers"][0];
-    let arguments: Vec<&str> = install["args"].as_vec().unwrap().iter().filter_map(Yaml::as_str).collect();
+    let arguments: Vec<&str> =
+        install["args"].as_vec().unwrap().iter().filter_map(Yaml::as_str).collect();
     // The arguments are valid, and stop at the directory that is missing here.
     let output = Command::new(program()).args(&arguments).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("/etc/ociseek-config/snapshotter.toml"), "{said}");
-    let mounted: Vec<&str> =
-        install["volumeMounts"].as_vec().unwrap().iter().filter_map(|mount| mount["mountPath"].as_str()).collect();
+    assert!(
+        output.status.code() == Some(1) && said.contains("/etc/ociseek-config/snapshotter.toml"),
+        "{said}"
+    );
+    let mounted: Vec<&str> = install["volumeMounts"]
+        .as_vec()
+        .unwrap()
+        .iter()
+        .filter_map(|mount| mount["mountPath"].as_str())
+        .collect();
     assert_eq!(mounted, ["/host", "/etc/ociseek-config"]);
     assert_eq!(pod["volumes"][0]["hostPath"]["path"].as_str(), Some("/"));
     // Its configuration is one.
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("snapshotter.toml");
     fs::write(&config, of_kind("ConfigMap")["data"]["snapshotter.toml"].as_str().unwrap()).unwrap();
-    let shown = run(Path::new(program()), &["snapshotter", "images", "--config", config.to_str().unwrap()]);
+    let shown =
+        run(Path::new(program()), &["snapshotter", "images", "--config", config.to_str().unwrap()]);
     assert!(shown.contains("/var/lib/ociseek/snapshotter"), "{shown}");
 }
 
@@ -108,7 +121,10 @@ fn in_pod(node: &Node, image: &str, handler: &str) -> Result<String, String> {
 #[test]
 fn pods_of_the_runtime_class_start_lazily_beside_others() {
     let Some(programs) = programs() else { return };
-    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc")) else { return };
+    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc"))
+    else {
+        return;
+    };
     let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
     let debian = layers.join("debian-rootfs.go.tar.gz");
     let base = push(&crane, &registry.host, "app", &[&debian]);
@@ -116,7 +132,10 @@ fn pods_of_the_runtime_class_start_lazily_beside_others() {
     let bottom = layers.join("../small/pax-binary-xattr.tar.gz");
     let other = layers.join("debian-rootfs.go1.tar.gz");
     let pause = push(&crane, &registry.host, "pause", &[&bottom, &other]);
-    run(&crane, &["mutate", "--insecure", "--entrypoint", "/bin/sleep,infinity", "-t", &pause, &pause]);
+    run(
+        &crane,
+        &["mutate", "--insecure", "--entrypoint", "/bin/sleep,infinity", "-t", &pause, &pause],
+    );
     index(&base);
 
     let node = Node::new(programs, &pause);
@@ -130,7 +149,10 @@ fn pods_of_the_runtime_class_start_lazily_beside_others() {
     fs::write(node.at("ociseek.toml"), snippet).unwrap();
     let config = fs::read_to_string(node.at("containerd.toml")).unwrap();
     let config = config
-        .replace("version = 3\n", &format!("version = 3\nimports = [\"{}\"]\n", node.at("ociseek.toml")))
+        .replace(
+            "version = 3\n",
+            &format!("version = 3\nimports = [\"{}\"]\n", node.at("ociseek.toml")),
+        )
         .replace("  snapshotter = \"ociseek\"\n  disable_snapshot_annotations = false\n", "");
     fs::write(node.at("containerd.toml"), config).unwrap();
     let mut serving = node.snapshotter();
@@ -149,7 +171,8 @@ fn pods_of_the_runtime_class_start_lazily_beside_others() {
     assert!(!node.try_ctr(&export).status.success());
     node.ctr(&["--namespace", "k8s.io", "content", "fetch", "--plain-http", &base]);
     node.ctr(&export);
-    let [exported, layer] = [archive.as_ref(), debian.as_path()].map(|path| fs::metadata(path).unwrap().len());
+    let [exported, layer] =
+        [archive.as_ref(), debian.as_path()].map(|path| fs::metadata(path).unwrap().len());
     assert!(exported > layer, "{exported} of {layer}");
     in_pod(&node, &base, "runc").unwrap();
     node.crictl(&["rmi", "--all"]);

@@ -22,15 +22,23 @@ fn an_image_whose_login_only_the_pull_has_is_unpacked() {
     let Some(registry) = Server::distribution("127.0.0.1:0", sections) else { return };
     let image = Image::of(&layers.join("../small/plain-6MB.tar.gz"));
     let ociseek = |args: &[&str]| run(Path::new(program()), args);
-    ociseek(&["index", "--kind=fine", "--min-layer-size=0", "--quiet", "--no-cache", &image.name()]);
+    ociseek(&[
+        "index",
+        "--kind=fine",
+        "--min-layer-size=0",
+        "--quiet",
+        "--no-cache",
+        &image.name(),
+    ]);
     let name = format!("{}/app:v1", registry.host);
     ociseek(&["copy", "--quiet", "--creds=u:s3cret", &image.name(), &name]);
 
     let mut node = Node::new(programs, &name);
     let serving = node.snapshotter();
     let _containerd = node.containerd();
-    let unpacked =
-        |node: &Node, reason: &str| node.metric(&format!("ociseek_snapshotter_unpacked_total{{reason=\"{reason}\"}}"));
+    let unpacked = |node: &Node, reason: &str| {
+        node.metric(&format!("ociseek_snapshotter_unpacked_total{{reason=\"{reason}\"}}"))
+    };
     // Whether it is lazy.
     let pulled = |node: &Node| {
         node.crictl(&["pull", "--creds", "u:s3cret", &name]);

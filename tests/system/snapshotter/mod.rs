@@ -39,7 +39,8 @@ fn programs() -> Option<PathBuf> {
 #[test]
 fn containerds_own_suite_passes() {
     let Some(programs) = programs() else { return };
-    let redirects = fs::read_to_string("/sys/module/overlay/parameters/redirect_dir").unwrap_or_default();
+    let redirects =
+        fs::read_to_string("/sys/module/overlay/parameters/redirect_dir").unwrap_or_default();
     let dir = tempfile::tempdir().unwrap();
     let mut suite = Command::new(programs.join("snapshotter-suite"));
     suite.args(["-test.root", "-test.v"]).env("OCISEEK", program()).env("TMPDIR", dir.path());
@@ -57,13 +58,22 @@ fn containerds_own_suite_passes() {
 fn push(crane: &Path, host: &str, name: &str, layers: &[&Path]) -> String {
     let reference = format!("{host}/{name}:v1");
     let layers: Vec<_> = layers.iter().map(|layer| layer.to_str().unwrap()).collect();
-    run(crane, &["append", "--insecure", "--oci-empty-base", "-f", &layers.join(","), "-t", &reference]);
-    run(crane, &["mutate", "--insecure", "--set-platform", "linux/amd64", "-t", &reference, &reference]);
+    run(
+        crane,
+        &["append", "--insecure", "--oci-empty-base", "-f", &layers.join(","), "-t", &reference],
+    );
+    run(
+        crane,
+        &["mutate", "--insecure", "--set-platform", "linux/amd64", "-t", &reference, &reference],
+    );
     reference
 }
 
 fn index(image: &str) {
-    run(Path::new(program()), &["index", "--fine", "--min-layer-size=0", "--quiet", "--no-cache", image]);
+    run(
+        Path::new(program()),
+        &["index", "--fine", "--min-layer-size=0", "--quiet", "--no-cache", image],
+    );
 }
 
 /// Kills the servers of mounts while a container reads what must come from the registry.
@@ -103,18 +113,27 @@ fn come_and_go(node: &Node, image: &str, rounds: usize) {
 /// What `status`, `images` and the metrics say of one mounted image without containers, for which
 /// the link carried about `passed` bytes.
 fn assert_figures(node: &Node, passed: u64) {
-    wait_until("the bytes are counted", || node.metric("ociseek_snapshotter_fetched_bytes_total") > passed / 2);
+    wait_until("the bytes are counted", || {
+        node.metric("ociseek_snapshotter_fetched_bytes_total") > passed / 2
+    });
     // containerd removes the container's snapshot in the background.
     wait_until("the container is gone", || node.metric("ociseek_snapshotter_snapshots") == 2);
     let (status, found) = node.inspected("status");
     assert_eq!(status, Some(0), "{found}");
-    assert_eq!((&found["running"], &found["images"], &found["mounts"]), (&json!(true), &json!(1), &json!(1)));
+    assert_eq!(
+        (&found["running"], &found["images"], &found["mounts"]),
+        (&json!(true), &json!(1), &json!(1))
+    );
     let memory = found["memory_bytes"].as_u64().unwrap();
     assert!(memory > 1 << 20 && found["memory_limit_bytes"] == 100 << 20, "{found}");
     assert!(found["fetched_bytes"].as_u64().unwrap() > passed / 2, "{found}");
     let (status, found) = node.inspected("images");
     let image = &found["images"][0];
-    assert_eq!((status, &image["layers"], &image["users"]), (Some(0), &json!(2), &json!(0)), "{found}");
+    assert_eq!(
+        (status, &image["layers"], &image["users"]),
+        (Some(0), &json!(2), &json!(0)),
+        "{found}"
+    );
     assert_eq!(image["mounts"][0]["server"], node.servers()[0], "{found}");
     for (name, value) in [
         ("ociseek_snapshotter_images", 1),
@@ -152,12 +171,17 @@ fn a_pod_starts_lazily(node: &Node, image: &str) {
 #[test]
 fn an_image_is_started_lazily_and_removed_without_a_trace() {
     let Some(programs) = programs() else { return };
-    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc")) else { return };
+    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc"))
+    else {
+        return;
+    };
     let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
     let debian = layers.join("debian-rootfs.go.tar.gz");
     let files = layers.join("../small/plain-6MB.tar.gz");
     let (link, passed) = throttled_and_counted(&registry.host, FAST);
-    let push = |name: &str, layers: &[&Path]| (push(&crane, &registry.host, name, layers), format!("{link}/{name}:v1"));
+    let push = |name: &str, layers: &[&Path]| {
+        (push(&crane, &registry.host, name, layers), format!("{link}/{name}:v1"))
+    };
     let (two_pushed, two) = push("two", &[&debian, &files]);
     let (_, base) = push("base", &[&debian]);
     let (_, above) = push("above", &[&debian, &layers.join("../small/pax-binary-xattr.tar.gz")]);
@@ -166,7 +190,18 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
 
     let pushed = format!("{}/two:pause", registry.host);
     let pause = format!("{link}/two:pause");
-    run(&crane, &["mutate", "--insecure", "--entrypoint", "/bin/sleep,infinity", "-t", &pushed, &two_pushed]);
+    run(
+        &crane,
+        &[
+            "mutate",
+            "--insecure",
+            "--entrypoint",
+            "/bin/sleep,infinity",
+            "-t",
+            &pushed,
+            &two_pushed,
+        ],
+    );
     index(&pushed);
 
     let node = Node::new(programs, &pause);
@@ -185,7 +220,11 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     assert_figures(&node, started - pulled);
     let share = || fs::read_to_string(node.at("lazy/images/share")).unwrap();
     let of_each = |mib: u64| format!("{}\n{}\n", mib << 20, 100 << 20);
-    assert_eq!(share(), of_each(67), "of 100 MiB, 32 are for the snapshotter, and 1 for the keeper of each mount");
+    assert_eq!(
+        share(),
+        of_each(67),
+        "of 100 MiB, 32 are for the snapshotter, and 1 for the keeper of each mount"
+    );
 
     // The upper layer is not part of an image that has only the lower one, and is not indexed.
     node.pull(&base, "ociseek");
@@ -212,7 +251,10 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     drop(serving);
     kill(&node.keepers());
     let (status, found) = node.inspected("status");
-    assert_eq!((status, &found["running"], &found["silent_mounts"]), (Some(3), &json!(false), &json!(0)));
+    assert_eq!(
+        (status, &found["running"], &found["silent_mounts"]),
+        (Some(3), &json!(false), &json!(0))
+    );
     node.kill_servers();
     wait_until("the servers end", || node.servers().is_empty());
     assert_eq!(node.inspected("status").1["silent_mounts"], 2);
@@ -234,7 +276,10 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     let files = |dir: &str| {
         let mut files = seen(Path::new(&node.at(dir)), false);
         // Overlayfs does not count the links of directories.
-        files.values_mut().filter(|file| file.mode & 0o170_000 == 0o040_000).for_each(|file| file.links = 0);
+        files
+            .values_mut()
+            .filter(|file| file.mode & 0o170_000 == 0o040_000)
+            .for_each(|file| file.links = 0);
         files
     };
     let ours = files("seen");
@@ -242,7 +287,8 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     assert_same(&ours, &files("unpacked"));
     // A container's mount says that attributes are not supported, which programs that compare files
     // take for an error (fs/diff_unix.go of containerd's continuity before 0.5).
-    let xattr = |path: &str| rustix::fs::lgetxattr(node.at(path), "security.capability", &mut [0; 64][..]);
+    let xattr =
+        |path: &str| rustix::fs::lgetxattr(node.at(path), "security.capability", &mut [0; 64][..]);
     assert_eq!(xattr("seen/etc"), Err(rustix::io::Errno::NODATA));
     let compared = node.lazy_mounts().iter().filter(|mount| mount.contains(".xattrs/")).count();
     assert_eq!(compared, 1, "{:?}", node.lazy_mounts());
@@ -254,7 +300,9 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
         node.ctr(&["images", "rm", "--sync", image]);
     }
     // The file with the share of the memory stays.
-    let left = || node.in_dir("lazy/snapshots") + node.in_dir("lazy/images") - 1 + node.lazy_mounts().len();
+    let left = || {
+        node.in_dir("lazy/snapshots") + node.in_dir("lazy/images") - 1 + node.lazy_mounts().len()
+    };
     wait_until("nothing is left", || left() == 0 && node.servers().is_empty());
     let state = fs::read_to_string(node.at("lazy/state.json")).unwrap();
     assert!(state.contains(r#""rows":{}"#), "{state}");

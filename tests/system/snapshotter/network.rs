@@ -67,14 +67,20 @@ impl Drop for Network {
 #[test]
 fn a_lazy_pod_has_an_address_and_a_port_of_the_host() {
     let Some(programs) = programs() else { return };
-    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc")) else { return };
+    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc"))
+    else {
+        return;
+    };
     let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
     if !Path::new(PLUGINS).join("bridge").exists() {
         return skip(&format!("no CNI plugins in {PLUGINS}"));
     }
     let (Some(_), Some(_)) = (tool("ip"), tool("iptables")) else { return };
     let pushed = push(&crane, &registry.host, "app", &[&layers.join("debian-rootfs.go.tar.gz")]);
-    run(&crane, &["mutate", "--insecure", "--entrypoint", "/bin/sleep,infinity", "-t", &pushed, &pushed]);
+    run(
+        &crane,
+        &["mutate", "--insecure", "--entrypoint", "/bin/sleep,infinity", "-t", &pushed, &pushed],
+    );
     index(&pushed);
     let (link, passed) = throttled_and_counted(&registry.host, FAST);
     let image = format!("{link}/app:v1");
@@ -102,7 +108,13 @@ fn a_lazy_pod_has_an_address_and_a_port_of_the_host() {
     let network = Network::new();
     let mut containerd = node.containerd_in(Path::new(&network.file()));
     let pod = node.crictl(&["runp", &node.at("pod.json")]);
-    let container = node.crictl(&["create", "--no-pull", pod.trim(), &node.at("container.json"), &node.at("pod.json")]);
+    let container = node.crictl(&[
+        "create",
+        "--no-pull",
+        pod.trim(),
+        &node.at("container.json"),
+        &node.at("pod.json"),
+    ]);
     node.crictl(&["start", container.trim()]);
     let log = || fs::read_to_string(node.at("logs/app.log")).unwrap_or_default();
     wait_until("the container is ready", || log().contains("READY"));

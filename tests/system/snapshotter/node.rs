@@ -69,7 +69,8 @@ impl Node {
     /// `pause` is the image of the sandboxes of pods.
     pub fn new(programs: PathBuf, pause: &str) -> Node {
         let dir = tempfile::tempdir().unwrap();
-        let config = CONTAINERD.replace("DIR", dir.path().to_str().unwrap()).replace("PAUSE", pause);
+        let config =
+            CONTAINERD.replace("DIR", dir.path().to_str().unwrap()).replace("PAUSE", pause);
         fs::write(dir.path().join("containerd.toml"), config).unwrap();
         Node { dir, programs, metrics: format!("127.0.0.1:{}", free_port()), config: String::new() }
     }
@@ -81,9 +82,13 @@ impl Node {
     pub fn snapshotter(&self) -> ChildProcess {
         let _ = fs::remove_file(self.at("ociseek.sock"));
         let mut command = Command::new(program());
-        let config = CONFIG.replace("DIR", self.dir.path().to_str().unwrap()).replace("METRICS", &self.metrics);
+        let config = CONFIG
+            .replace("DIR", self.dir.path().to_str().unwrap())
+            .replace("METRICS", &self.metrics);
         fs::write(self.at("snapshotter.toml"), config + &self.config).unwrap();
-        command.args(["snapshotter", "--quiet", "--config", &self.at("snapshotter.toml")]).stdin(Stdio::null());
+        command
+            .args(["snapshotter", "--quiet", "--config", &self.at("snapshotter.toml")])
+            .stdin(Stdio::null());
         let mut child = ChildProcess::spawn(&mut command);
         wait_until("the snapshotter listens", || {
             assert!(child.ended().is_none(), "the snapshotter ended");
@@ -146,14 +151,23 @@ impl Node {
     /// The output of a command that must have succeeded.
     fn succeeded(&self, args: &[&str], output: Output) -> String {
         let log = || fs::read_to_string(self.at("containerd.log")).unwrap_or_default();
-        assert!(output.status.success(), "ctr {args:?}: {}{}", String::from_utf8_lossy(&output.stderr), log());
+        assert!(
+            output.status.success(),
+            "ctr {args:?}: {}{}",
+            String::from_utf8_lossy(&output.stderr),
+            log()
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 
     pub fn try_crictl(&self, args: &[&str]) -> Output {
         let endpoint = format!("unix://{}", self.at("containerd.sock"));
         let config = self.at("crictl.yaml");
-        fs::write(&config, format!("runtime-endpoint: {endpoint}\nimage-endpoint: {endpoint}\ntimeout: 60\n")).unwrap();
+        fs::write(
+            &config,
+            format!("runtime-endpoint: {endpoint}\nimage-endpoint: {endpoint}\ntimeout: 60\n"),
+        )
+        .unwrap();
         let mut command = Command::new(self.programs.join("crictl"));
         command.args(["--config", &config]).args(args).stdin(Stdio::null()).output().unwrap()
     }
@@ -161,7 +175,11 @@ impl Node {
     /// The output of crictl.
     pub fn crictl(&self, args: &[&str]) -> String {
         let output = self.try_crictl(args);
-        assert!(output.status.success(), "crictl {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "crictl {args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -173,7 +191,9 @@ impl Node {
         wait_until("containerd has connected again", || {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             // Reset if the snapshotter was killed while containerd connected.
-            let is_late = ["connection refused", "connection reset by peer"].iter().any(|late| said.contains(late));
+            let is_late = ["connection refused", "connection reset by peer"]
+                .iter()
+                .any(|late| said.contains(late));
             if is_late {
                 output = self.try_ctr(&pull);
             }
@@ -191,7 +211,17 @@ impl Node {
 
     /// The output of a shell in a new container with this name.
     pub fn shell_in(&self, name: &str, image: &str, script: &str) -> String {
-        self.output(&["run", "--rm", "--snapshotter", "ociseek", image, name, "/bin/sh", "-c", script])
+        self.output(&[
+            "run",
+            "--rm",
+            "--snapshotter",
+            "ociseek",
+            image,
+            name,
+            "/bin/sh",
+            "-c",
+            script,
+        ])
     }
 
     /// What a task prints. On a busy machine ctr loses the output of a task that ends before it has
@@ -204,7 +234,17 @@ impl Node {
     /// Starts a container that does nothing.
     pub fn start(&self, name: &str, image: &str) {
         let wait = "while :; do sleep 1; done";
-        self.ctr(&["run", "--detach", "--snapshotter", "ociseek", image, name, "/bin/sh", "-c", wait]);
+        self.ctr(&[
+            "run",
+            "--detach",
+            "--snapshotter",
+            "ociseek",
+            image,
+            name,
+            "/bin/sh",
+            "-c",
+            wait,
+        ]);
     }
 
     /// What a file of a running container has.
@@ -248,7 +288,9 @@ impl Node {
         }
         let below = self.dir.path().join("lazy/images");
         let ours = mounts().unwrap().into_iter().filter(|mount| mount.point.starts_with(&below));
-        let waiting = |mount: MountInfo| fs::read_to_string(control.join(format!("{}/waiting", mount.device.1)));
+        let waiting = |mount: MountInfo| {
+            fs::read_to_string(control.join(format!("{}/waiting", mount.device.1)))
+        };
         ours.map(|mount| waiting(mount).unwrap().trim().parse::<usize>().unwrap()).sum()
     }
 

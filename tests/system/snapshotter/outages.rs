@@ -31,7 +31,12 @@ fn registry(others: &[&str]) -> Option<(Server, String)> {
     let registry = Server::distribution_on_disk("docker-registry")?;
     let paths: Vec<PathBuf> =
         ["debian-rootfs.go.tar.gz"].iter().chain(others).map(|layer| layers.join(layer)).collect();
-    let image = push(&crane, &registry.host, "debian", &paths.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+    let image = push(
+        &crane,
+        &registry.host,
+        "debian",
+        &paths.iter().map(PathBuf::as_path).collect::<Vec<_>>(),
+    );
     index(&image);
     Some((registry, image))
 }
@@ -71,7 +76,9 @@ fn containers_outlive_the_snapshotter_and_their_server() {
     // What keeps the device is killed, too, and the server after that.
     let keepers = node.keepers();
     kill(&keepers);
-    wait_until("another process keeps the device", || node.keepers().len() == 1 && node.keepers() != keepers);
+    wait_until("another process keeps the device", || {
+        node.keepers().len() == 1 && node.keepers() != keepers
+    });
     node.kill_servers();
     assert!(node.read_in(name, "/usr/share/common-licenses/Artistic").contains("Artistic License"));
     node.end(name);
@@ -155,7 +162,8 @@ fn a_kill_while_an_image_is_mounted_or_removed_leaves_nothing() {
     let node = Node::new(programs, &image);
     let mut serving = node.snapshotter();
     let _containerd = node.containerd();
-    let run = ["run", "--rm", "--snapshotter", "ociseek", &image, &container("killed"), "/bin/true"];
+    let run =
+        ["run", "--rm", "--snapshotter", "ociseek", &image, &container("killed"), "/bin/true"];
     for is_server_killed in [false, true] {
         node.pull(&image, "ociseek");
         registry.signal(Signal::STOP);
@@ -201,7 +209,8 @@ fn a_mount_serves_although_the_answers_of_the_registry_cannot_be_written() {
     let node = Node::new(programs, &image);
     let mut serving = node.snapshotter();
     let _containerd = node.containerd();
-    let in_the_way: Vec<_> = (1..20).map(|id| node.at(&format!("lazy/images/{id}/answers"))).collect();
+    let in_the_way: Vec<_> =
+        (1..20).map(|id| node.at(&format!("lazy/images/{id}/answers"))).collect();
     in_the_way.iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
     node.pull(&image, "ociseek");
     let name = &*container("no-answers");
@@ -221,8 +230,12 @@ fn a_mount_serves_although_the_answers_of_the_registry_cannot_be_written() {
 async fn containers_read_on_after_a_token_became_invalid() {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
     let login = Some(("user".to_owned(), "password".to_owned()));
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, bearer: Some(login), ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings {
+        referrers: true,
+        bearer: Some(login),
+        ..RegistrySettings::default()
+    })
+    .await;
     registry.add_image("v1", &rootfs(&busybox));
     let image = format!("{}/a/b:v1", registry.host());
     tokio::task::block_in_place(|| {
@@ -232,11 +245,21 @@ async fn containers_read_on_after_a_token_became_invalid() {
         let mut node = Node::new(programs, &image);
         let authfile = node.at("logins.json");
         let encoded = "dXNlcjpwYXNzd29yZA==";
-        fs::write(&authfile, json!({"auths": {registry.host(): {"auth": encoded}}}).to_string()).unwrap();
+        fs::write(&authfile, json!({"auths": {registry.host(): {"auth": encoded}}}).to_string())
+            .unwrap();
         node.config = format!("authfile = {authfile:?}\n");
         let mut serving = node.snapshotter();
         let mut containerd = node.containerd();
-        let pull = ["images", "pull", "--plain-http", "--snapshotter", "ociseek", "--user", "user:password", &image];
+        let pull = [
+            "images",
+            "pull",
+            "--plain-http",
+            "--snapshotter",
+            "ociseek",
+            "--user",
+            "user:password",
+            &image,
+        ];
         node.ctr(&pull);
         let name = &*container("token");
         node.start(name, &image);
@@ -244,7 +267,8 @@ async fn containers_read_on_after_a_token_became_invalid() {
         let issued = || registry.saw("GET", "/token").len() + registry.saw("POST", "/token").len();
         let before = issued();
         let count = ["busybox", "wc", "-c", "/srv/unread"];
-        let counted = node.ctr(&[&["tasks", "exec", "--exec-id", "count", name][..], &count].concat());
+        let counted =
+            node.ctr(&[&["tasks", "exec", "--exec-id", "count", name][..], &count].concat());
         assert_eq!(counted, format!("{} /srv/unread\n", bundle::UNREAD));
         assert!(issued() > before, "a new token");
         node.end(name);

@@ -20,7 +20,10 @@ fn has_recorded_start(image: &str) -> bool {
 #[test]
 fn an_index_is_made_from_a_start_that_containerd_recorded() {
     let Some(programs) = programs() else { return };
-    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc")) else { return };
+    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc"))
+    else {
+        return;
+    };
     let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
     let image = push(&crane, &registry.host, "app", &[&layers.join("debian-rootfs.go.tar.gz")]);
     index(&image);
@@ -32,7 +35,10 @@ fn an_index_is_made_from_a_start_that_containerd_recorded() {
     let mut containerd = node.containerd();
     let start = || {
         node.pull(&image, "ociseek");
-        assert_eq!(node.shell(&image, "cat /etc/debian_version >/dev/null && echo READY"), "READY\n");
+        assert_eq!(
+            node.shell(&image, "cat /etc/debian_version >/dev/null && echo READY"),
+            "READY\n"
+        );
     };
     let remove = || {
         node.ctr(&["images", "rm", "--sync", &image]);
@@ -54,15 +60,27 @@ fn an_index_is_made_from_a_start_that_containerd_recorded() {
         .output()
         .unwrap();
     let shown = String::from_utf8(output.stdout).unwrap();
-    assert!(shown.contains(&format!("ociseek index --kind fine --profile {record} IMAGE\n")), "{shown}");
+    assert!(
+        shown.contains(&format!("ociseek index --kind fine --profile {record} IMAGE\n")),
+        "{shown}"
+    );
     // A shorter start does not replace it, and a server that replaces another records nothing.
     node.kill_servers();
     remove();
     assert_eq!(fs::read_to_string(record).unwrap(), text);
 
     let record = record.to_owned();
-    let again =
-        ["index", "--kind", "fine", "--min-layer-size=0", "--quiet", "--no-cache", "--profile", &record, &image];
+    let again = [
+        "index",
+        "--kind",
+        "fine",
+        "--min-layer-size=0",
+        "--quiet",
+        "--no-cache",
+        "--profile",
+        &record,
+        &image,
+    ];
     run(Path::new(program()), &again);
     assert!(has_recorded_start(&image));
     // Now there is nothing to learn. The snapshotter still knows the image without the new index.

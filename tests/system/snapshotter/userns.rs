@@ -25,7 +25,10 @@ fn owners(node: &Node, image: &str, snapshotter: &str, options: &[&str]) -> Stri
     });
     let made = || -> Vec<(u32, u32)> {
         let files = fs::read_dir(&upper).unwrap().map(|entry| entry.unwrap().path().join("fs/new"));
-        files.filter_map(|path| fs::metadata(path).ok()).map(|found| (found.uid(), found.gid())).collect()
+        files
+            .filter_map(|path| fs::metadata(path).ok())
+            .map(|found| (found.uid(), found.gid()))
+            .collect()
     };
     let root = if options.is_empty() { (0, 0) } else { (100_000, 200_000) };
     assert_eq!(made(), [root], "{snapshotter} {options:?}");
@@ -37,7 +40,10 @@ fn owners(node: &Node, image: &str, snapshotter: &str, options: &[&str]) -> Stri
 #[test]
 fn files_of_a_user_namespace_have_their_owners() {
     let Some(programs) = programs() else { return };
-    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc")) else { return };
+    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc"))
+    else {
+        return;
+    };
     let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
     let image = push(&crane, &registry.host, "app", &[&layers.join("debian-rootfs.go.tar.gz")]);
     index(&image);
@@ -56,7 +62,13 @@ fn files_of_a_user_namespace_have_their_owners() {
     assert_eq!(node.lazy_mounts().len(), 1);
 
     // A part of a mapping is refused: containerd would not map anything.
-    let half = ["--snapshotter-label", "containerd.io/snapshot/uidmapping=0:100000:65536", &image, "half", "true"];
+    let half = [
+        "--snapshotter-label",
+        "containerd.io/snapshot/uidmapping=0:100000:65536",
+        &image,
+        "half",
+        "true",
+    ];
     let refused = node.try_ctr(&[&["run", "--snapshotter", "ociseek"], &half[..]].concat());
     let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.contains("user ids and group ids must be mapped together"), "{refused}");
@@ -64,11 +76,14 @@ fn files_of_a_user_namespace_have_their_owners() {
     // A container whose ids containerd does not leave to the snapshotter has a copy of the files.
     assert_eq!(owners(&node, &image, "ociseek", &ids), plain);
     let config = fs::read_to_string(node.at("containerd.toml")).unwrap();
-    fs::write(node.at("containerd.toml"), config.replace("  capabilities = [\"remap-ids\"]\n", "")).unwrap();
+    fs::write(node.at("containerd.toml"), config.replace("  capabilities = [\"remap-ids\"]\n", ""))
+        .unwrap();
     containerd.kill();
     drop(containerd);
     let _containerd = node.containerd();
     assert_eq!(owners(&node, &image, "ociseek", &labelled), plain);
     node.ctr(&["images", "rm", "--sync", &image]);
-    wait_until("nothing is left", || node.in_dir("lazy/snapshots") == 0 && node.servers().is_empty());
+    wait_until("nothing is left", || {
+        node.in_dir("lazy/snapshots") == 0 && node.servers().is_empty()
+    });
 }

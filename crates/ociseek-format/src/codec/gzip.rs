@@ -172,7 +172,8 @@ impl GzipReader {
     pub(super) fn is_continued_by(&self, ahead: &GzipReader) -> bool {
         ahead.unchecked.as_ref().is_none_or(|UncheckedMember { crc, length, trailer }| {
             let (stored_crc, stored_length) = fields(*trailer);
-            stored_crc == joined(&self.crc, crc).finalize() && stored_length == (self.length + length) as u32
+            stored_crc == joined(&self.crc, crc).finalize()
+                && stored_length == (self.length + length) as u32
         })
     }
 
@@ -261,7 +262,8 @@ impl GzipReader {
     /// # Errors
     /// If it ends inside a member.
     pub fn finish(self) -> Result<GzipEnd, GzipError> {
-        let cut = |place| GzipError::Truncated { offset: self.input, member: self.members + 1, place };
+        let cut =
+            |place| GzipError::Truncated { offset: self.input, member: self.members + 1, place };
         let trailing = match &self.state {
             State::Header(header) if header.is_empty() && self.members > 0 => None,
             State::Header(_) => return Err(cut("the header")),
@@ -315,7 +317,12 @@ impl GzipReader {
     fn report(&mut self, taken: usize, bits: u8, sink: &mut impl Sink) {
         let input = self.input + taken as u64;
         self.block = (input, bits);
-        sink.block_start(BlockStart { input, output: self.output, bits, window: self.inflate.window() });
+        sink.block_start(BlockStart {
+            input,
+            output: self.output,
+            bits,
+            window: self.inflate.window(),
+        });
         if sink.wants_references() {
             self.inflate.track();
         }
@@ -332,11 +339,17 @@ impl GzipReader {
         let (stored_crc, stored_length) = fields(trailer);
         let actual = self.crc.clone().finalize();
         if self.is_partial {
-            self.unchecked = Some(UncheckedMember { crc: self.crc.clone(), length: self.length, trailer });
+            self.unchecked =
+                Some(UncheckedMember { crc: self.crc.clone(), length: self.length, trailer });
         } else if stored_crc != actual {
             return Err(GzipError::Crc { offset: end, member, stored: stored_crc, actual });
         } else if stored_length != self.length as u32 {
-            return Err(GzipError::Length { offset: end, member, stored: stored_length, actual: self.length });
+            return Err(GzipError::Length {
+                offset: end,
+                member,
+                stored: stored_length,
+                actual: self.length,
+            });
         }
         self.members = member;
         self.header = end;

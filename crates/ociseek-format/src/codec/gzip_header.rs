@@ -84,7 +84,9 @@ impl HeaderParser {
             Field::Id1 | Field::Id2 => return Err(HeaderError::Magic),
             Field::Method if byte == 8 => Field::Flags,
             Field::Method => return Err(HeaderError::Method(byte)),
-            Field::Flags if byte & RESERVED != 0 => return Err(HeaderError::Reserved(byte & RESERVED)),
+            Field::Flags if byte & RESERVED != 0 => {
+                return Err(HeaderError::Reserved(byte & RESERVED));
+            }
             Field::Flags => {
                 self.flags = byte;
                 Field::Ignored(6)

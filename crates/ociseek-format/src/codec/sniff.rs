@@ -41,17 +41,23 @@ pub fn format(head: &[u8]) -> Format {
         return Format::Gzip;
     }
     // zstd's skippable frames: 0x184D2A5? little-endian.
-    let is_skippable = head.len() >= 4 && head[0] & 0xf0 == 0x50 && head[1..4] == [0x2a, 0x4d, 0x18];
+    let is_skippable =
+        head.len() >= 4 && head[0] & 0xf0 == 0x50 && head[1..4] == [0x2a, 0x4d, 0x18];
     if is_skippable || head.starts_with(b"\x28\xb5\x2f\xfd") {
         return Format::Zstd;
     }
-    FOREIGN.iter().find(|(magic, _)| head.starts_with(magic)).map_or(Format::Plain, |(_, name)| Format::Foreign(name))
+    FOREIGN
+        .iter()
+        .find(|(magic, _)| head.starts_with(magic))
+        .map_or(Format::Plain, |(_, name)| Format::Foreign(name))
 }
 
 /// A guess, for error messages, at what a blob is that is not a layer.
 pub fn looks_like(head: &[u8]) -> Option<&'static str> {
     let text = head.trim_ascii_start();
-    let zlib = head.len() >= 2 && head[0] & 0x0f == 8 && u16::from_be_bytes([head[0], head[1]]).is_multiple_of(31);
+    let zlib = head.len() >= 2
+        && head[0] & 0x0f == 8
+        && u16::from_be_bytes([head[0], head[1]]).is_multiple_of(31);
     if text.starts_with(b"<") {
         Some("an HTML or XML page")
     } else if text.starts_with(b"{") || text.starts_with(b"[") {
@@ -74,6 +80,9 @@ mod tests {
     #[test]
     fn formats_are_named_in_messages() {
         let formats = [Format::Gzip, Format::Zstd, Format::Plain, format(b"BZh9")];
-        assert_eq!(formats.map(|format| format.to_string()), ["gzip", "zstd", "not compressed", "bzip2"]);
+        assert_eq!(
+            formats.map(|format| format.to_string()),
+            ["gzip", "zstd", "not compressed", "bzip2"]
+        );
     }
 }

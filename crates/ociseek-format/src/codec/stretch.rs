@@ -98,7 +98,8 @@ struct Start {
 
 impl Output {
     fn size(&self) -> usize {
-        let references = self.references.as_ref().map_or(0, |references| size_of_val(&references[..]));
+        let references =
+            self.references.as_ref().map_or(0, |references| size_of_val(&references[..]));
         self.plain.len() + self.starts.len() * size_of::<Start>() + references
     }
 }
@@ -117,7 +118,10 @@ impl Sink for Output {
     }
 
     fn references(&mut self, base: Uncompressed, references: &[BackReference]) {
-        let moved = |reference: &BackReference| BackReference { to: reference.to + base.0 as u32, ..*reference };
+        let moved = |reference: &BackReference| BackReference {
+            to: reference.to + base.0 as u32,
+            ..*reference
+        };
         self.references.iter_mut().for_each(|all| all.extend(references.iter().map(moved)));
     }
 }
@@ -185,7 +189,9 @@ impl Stretch {
         let was_right = match &begin {
             StretchStart::Member => reader.is_between_members(at),
             StretchStart::Block { bits, window, .. } => {
-                reader.is_at_block(at, *bits) && reader.window() == &**window && reader.is_continued_by(&ahead)
+                reader.is_at_block(at, *bits)
+                    && reader.window() == &**window
+                    && reader.is_continued_by(&ahead)
             }
         };
         if is_broken || !was_right {
@@ -195,7 +201,8 @@ impl Stretch {
         let base = reader.output();
         let references = references.unwrap_or_default();
         let mut references = &references[..];
-        let mut pass_on = |sink: &mut _, end: usize| pass_references(sink, base, &mut references, end);
+        let mut pass_on =
+            |sink: &mut _, end: usize| pass_references(sink, base, &mut references, end);
         let mut joined = [0; WINDOW];
         for Start { input, output, bits } in starts {
             sink.output(&plain[passed..output]);
@@ -209,7 +216,12 @@ impl Stretch {
                     &joined
                 }
             };
-            sink.block_start(BlockStart { input, output: Uncompressed(base.0 + output as u64), bits, window });
+            sink.block_start(BlockStart {
+                input,
+                output: Uncompressed(base.0 + output as u64),
+                bits,
+                window,
+            });
         }
         sink.output(&plain[passed..]);
         pass_on(sink, plain.len());
@@ -224,8 +236,14 @@ impl Stretch {
 }
 
 /// Passes on those of `references` that begin before `end`, and removes them.
-fn pass_references(sink: &mut impl Sink, base: Uncompressed, references: &mut &[BackReference], end: usize) {
-    let (now, later) = references.split_at(references.partition_point(|reference| (reference.to as usize) < end));
+fn pass_references(
+    sink: &mut impl Sink,
+    base: Uncompressed,
+    references: &mut &[BackReference],
+    end: usize,
+) {
+    let (now, later) =
+        references.split_at(references.partition_point(|reference| (reference.to as usize) < end));
     if !now.is_empty() {
         sink.references(base, now);
     }
@@ -256,7 +274,8 @@ mod tests {
             plain.push((seed >> 26) as u8);
         }
         let member = |plain: &[u8]| {
-            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+            let mut encoder =
+                flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
             encoder.write_all(plain).unwrap();
             encoder.finish().unwrap()
         };
@@ -270,7 +289,14 @@ mod tests {
         let mut reader = GzipReader::new();
         let mut decoded = Output::default();
         reader.push(&blob[..at], &mut decoded).unwrap();
-        let stretch = Stretch::decode(Compressed(at as u64), begin, &[&blob[at..]], Vec::new(), usize::MAX, false);
+        let stretch = Stretch::decode(
+            Compressed(at as u64),
+            begin,
+            &[&blob[at..]],
+            Vec::new(),
+            usize::MAX,
+            false,
+        );
         let taken = stretch.hand_over(&mut reader, &mut decoded).taken;
         reader.push(&blob[at + taken..], &mut decoded).unwrap();
         assert_eq!(reader.finish().unwrap().members, 2);
@@ -303,7 +329,9 @@ mod tests {
         let (blob, border) = blob();
         let (taken, straight) = read(&blob, blob.len(), StretchStart::Member);
         assert_eq!(taken, 0);
-        let same = |decoded: &Output| decoded.plain == straight.plain && decoded.starts.len() == straight.starts.len();
+        let same = |decoded: &Output| {
+            decoded.plain == straight.plain && decoded.starts.len() == straight.starts.len()
+        };
 
         let (taken, decoded) = read(&blob, border, StretchStart::Member);
         assert!(taken == blob.len() - border && same(&decoded));
@@ -326,7 +354,10 @@ mod tests {
             other[number] ^= 1;
             let wrong = [
                 (*at, StretchStart::Block { bits: *bits, before: *before, window: other }),
-                (*at, StretchStart::Block { bits: bits ^ 1, before: *before, window: window.clone() }),
+                (
+                    *at,
+                    StretchStart::Block { bits: bits ^ 1, before: *before, window: window.clone() },
+                ),
                 (*at + 1, begin.clone()),
                 (*at, StretchStart::Member),
             ];
@@ -340,11 +371,20 @@ mod tests {
     #[test]
     fn a_stretch_stops_at_its_output_limit() {
         let (blob, border) = blob();
-        let stretch = Stretch::decode(Compressed(0), StretchStart::Member, &[&blob[..]], Vec::new(), 50_000, false);
+        let stretch = Stretch::decode(
+            Compressed(0),
+            StretchStart::Member,
+            &[&blob[..]],
+            Vec::new(),
+            50_000,
+            false,
+        );
         let mut reader = GzipReader::new();
         let mut decoded = Output::default();
         let taken = stretch.hand_over(&mut reader, &mut decoded).taken;
-        assert!(taken > 20_000 && taken < border && (50_000..60_000).contains(&decoded.plain.len()));
+        assert!(
+            taken > 20_000 && taken < border && (50_000..60_000).contains(&decoded.plain.len())
+        );
         reader.push(&blob[taken..], &mut decoded).unwrap();
         assert_eq!(reader.finish().unwrap().output, Uncompressed(599_000));
     }

@@ -114,7 +114,8 @@ impl ZstdReader {
             let input = chunk.get(..most).unwrap_or(chunk);
             let room = output.room()?;
             let size = room.len();
-            let status = self.decoder.run_on_buffers(input, room).map_err(|e| self.explain(e, input))?;
+            let status =
+                self.decoder.run_on_buffers(input, room).map_err(|e| self.explain(e, input))?;
             let (read, rest) = chunk.split_at_checked(status.bytes_read).unwrap_or_default();
             self.frame.read(read, status.bytes_written)?;
             chunk = rest;
@@ -142,7 +143,10 @@ impl ZstdReader {
     /// If it ends inside a frame.
     pub fn finish(self) -> io::Result<()> {
         if self.is_open {
-            Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the zstd data is truncated inside a frame"))
+            Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the zstd data is truncated inside a frame",
+            ))
         } else {
             Ok(())
         }
@@ -152,7 +156,9 @@ impl ZstdReader {
         match self.frame.window(input).filter(|window| *window > 1 << WINDOW_LOG) {
             Some(window) => {
                 let most = 1 << (WINDOW_LOG - 20);
-                io::Error::other(format!("a zstd frame needs a window of {window} bytes; the limit is {most} MiB"))
+                io::Error::other(format!(
+                    "a zstd frame needs a window of {window} bytes; the limit is {most} MiB"
+                ))
             }
             None => error,
         }

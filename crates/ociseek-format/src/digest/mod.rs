@@ -219,7 +219,9 @@ impl Hasher {
     pub fn finish(self) -> Digest {
         match self {
             Hasher::Sha256(h) => Digest::from_sha256(h.finish()),
-            Hasher::Sha512(h) => Digest { algorithm: Algorithm::Sha512, bytes: h.finalize().into() },
+            Hasher::Sha512(h) => {
+                Digest { algorithm: Algorithm::Sha512, bytes: h.finalize().into() }
+            }
         }
     }
 }

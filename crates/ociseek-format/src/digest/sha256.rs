@@ -25,8 +25,10 @@ pub struct ChainState([u32; 8]);
 
 impl ChainState {
     /// The state before the first block (FIPS 180-4, section 5.3.3).
-    pub const INITIAL: ChainState =
-        ChainState([0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19]);
+    pub const INITIAL: ChainState = ChainState([
+        0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab,
+        0x5be0cd19,
+    ]);
 
     /// The inverse of [`ChainState::to_bytes`].
     pub fn from_bytes(bytes: [u8; 32]) -> ChainState {
@@ -134,7 +136,12 @@ impl Sha256 {
 }
 
 /// Compresses the same number of blocks into each of the two states.
-fn compress_both(a: &mut [u32; 8], blocks_a: &[[u8; BLOCK]], b: &mut [u32; 8], blocks_b: &[[u8; BLOCK]]) {
+fn compress_both(
+    a: &mut [u32; 8],
+    blocks_a: &[[u8; BLOCK]],
+    b: &mut [u32; 8],
+    blocks_b: &[[u8; BLOCK]],
+) {
     #[cfg(target_arch = "x86_64")]
     if x86::compress_both(a, blocks_a, b, blocks_b) {
         return;

@@ -5,7 +5,9 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 
 use super::software::{PushRequest, PushTarget, distribution_push};
-use super::{EventError, Headers, IgnoreReason, Item, PushFields, check, cut, image_media_type, split_name};
+use super::{
+    EventError, Headers, IgnoreReason, Item, PushFields, check, cut, image_media_type, split_name,
+};
 use crate::image::ecr::{EcrRegistry, is_account};
 use crate::image::json::parse_lenient;
 
@@ -46,7 +48,11 @@ struct GridData {
 /// Azure Container Registry: its webhook ("Azure Container Registry webhook schema reference"),
 /// which has one event in the format of distribution without its envelope, and the same event in
 /// the two schemas of Event Grid ("Azure Container Registry as an Event Grid source").
-pub(super) fn acr(headers: &Headers, body: &[u8], handshake: &mut Option<String>) -> serde_json::Result<Vec<Item>> {
+pub(super) fn acr(
+    headers: &Headers,
+    body: &[u8],
+    handshake: &mut Option<String>,
+) -> serde_json::Result<Vec<Item>> {
     if let Some(kind) = headers.ce_type {
         let data: AcrWebhook = serde_json::from_slice(body)?;
         return Ok(vec![grid(headers.ce_id, kind, &data)]);
@@ -58,7 +64,12 @@ pub(super) fn acr(headers: &Headers, body: &[u8], handshake: &mut Option<String>
             event if event.r#type.is_some() => vec![event],
             _ => {
                 let event: AcrWebhook = serde_json::from_slice(body)?;
-                return Ok(vec![distribution_push(event.id.as_deref(), &event.action, &event.target, &event.request)]);
+                return Ok(vec![distribution_push(
+                    event.id.as_deref(),
+                    &event.action,
+                    &event.target,
+                    &event.request,
+                )]);
             }
         }
     };
@@ -124,7 +135,9 @@ fn artifact_registry_push(id: Option<&str>, event: &ArtifactRegistryEvent) -> It
         Some(name) => split_name(name, id),
         None => tagged.ok_or(IgnoreReason::Nameless)?,
     };
-    let tag = tagged.filter(|tagged| (tagged.registry, tagged.repository) == (named.registry, named.repository));
+    let tag = tagged.filter(|tagged| {
+        (tagged.registry, tagged.repository) == (named.registry, named.repository)
+    });
     super::PushFields { tag: tag.and_then(|tagged| tagged.tag), ..named }.push()
 }
 
@@ -231,7 +244,8 @@ mod tests {
             webhook("push")
         );
         assert_eq!(pushed(&cloud), std::slice::from_ref(&image));
-        let headers = Headers { ce_type: Some(PUSHED), ce_id: Some("831e1650"), ..Headers::default() };
+        let headers =
+            Headers { ce_type: Some(PUSHED), ce_id: Some("831e1650"), ..Headers::default() };
         let binary = parse(&headers, webhook("push").as_bytes()).unwrap();
         assert_eq!(binary.pushes[0].id.as_deref(), Some("831e1650"));
     }
@@ -251,9 +265,14 @@ mod tests {
         let ignored = |body: &str| parse(&Headers::default(), body.as_bytes()).unwrap().ignored;
         assert_eq!(ignored(&webhook("delete")), [IgnoreReason::NotAPush("delete".into())]);
         assert_eq!(ignored(&webhook("chart_push")), [IgnoreReason::NotAPush("chart_push".into())]);
-        let deleted =
-            format!(r#"[{{"eventType":"Microsoft.ContainerRegistry.ImageDeleted","data":{}}}]"#, webhook("push"));
-        assert_eq!(ignored(&deleted), [IgnoreReason::NotAPush("Microsoft.ContainerRegistry.ImageDeleted".into())]);
+        let deleted = format!(
+            r#"[{{"eventType":"Microsoft.ContainerRegistry.ImageDeleted","data":{}}}]"#,
+            webhook("push")
+        );
+        assert_eq!(
+            ignored(&deleted),
+            [IgnoreReason::NotAPush("Microsoft.ContainerRegistry.ImageDeleted".into())]
+        );
     }
 
     const IMAGE: &str = "us-east1-docker.pkg.example/my-project/my-repo/hello-world";
@@ -269,10 +288,15 @@ mod tests {
     fn the_documented_events_of_artifact_registry() {
         for (data, image) in [
             (
-                format!(r#"{{"action":"INSERT","digest":"{IMAGE}@sha256:{HEX}","tag":"{IMAGE}:1.1"}}"#),
+                format!(
+                    r#"{{"action":"INSERT","digest":"{IMAGE}@sha256:{HEX}","tag":"{IMAGE}:1.1"}}"#
+                ),
                 format!("{IMAGE}:1.1@sha256:{HEX}"),
             ),
-            (format!(r#"{{"action":"INSERT","digest":"{IMAGE}@sha256:{HEX}"}}"#), format!("{IMAGE}@sha256:{HEX}")),
+            (
+                format!(r#"{{"action":"INSERT","digest":"{IMAGE}@sha256:{HEX}"}}"#),
+                format!("{IMAGE}@sha256:{HEX}"),
+            ),
             (format!(r#"{{"action":"INSERT","tag":"{IMAGE}:1.1"}}"#), format!("{IMAGE}:1.1")),
         ] {
             let events = parse(&Headers::default(), envelope(&data).as_bytes()).unwrap();
@@ -291,7 +315,10 @@ mod tests {
         assert!(matches!(parse(&Headers::default(), deep.as_bytes()), Err(EventError::TooDeep)));
         let odd = br#"{"message":{"data":"not base64!"}}"#;
         assert!(matches!(parse(&Headers::default(), odd), Err(EventError::Base64)));
-        assert!(matches!(parse(&Headers::default(), br#"{"message":{}}"#), Err(EventError::Json(_))));
+        assert!(matches!(
+            parse(&Headers::default(), br#"{"message":{}}"#),
+            Err(EventError::Json(_))
+        ));
     }
 
     /// The documented event with a complete digest: the one in the documentation lacks four digits.
@@ -306,12 +333,15 @@ mod tests {
         assert_eq!((events.shape, events.ignored), (Shape::Ecr, vec![]));
         let [push] = &events.pushes[..] else { panic!() };
         assert_eq!(push.id.as_deref(), Some("13cde686-328b-6117-af20-0e5566167482"));
-        let image = format!("123456789012.dkr.ecr.us-west-2.amazonaws.com/my-repository-name:latest@sha256:{HEX}");
+        let image = format!(
+            "123456789012.dkr.ecr.us-west-2.amazonaws.com/my-repository-name:latest@sha256:{HEX}"
+        );
         assert_eq!(push.image(None).unwrap().to_string(), image);
         let untagged = documented().replace("\"latest\"", "\"\"");
         assert_eq!(parse(&Headers::default(), untagged.as_bytes()).unwrap().pushes[0].tag, None);
         let china = documented().replace("us-west-2", "cn-north-1");
-        let registry = parse(&Headers::default(), china.as_bytes()).unwrap().pushes[0].registry.clone();
+        let registry =
+            parse(&Headers::default(), china.as_bytes()).unwrap().pushes[0].registry.clone();
         assert_eq!(registry.as_deref(), Some("123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn"));
     }
 
@@ -320,17 +350,29 @@ mod tests {
         let with = |from: &str, to: &str| documented().replace(from, to);
         let index = |artifact_type: &str| {
             let ours = format!(r#""artifact-media-type":"{artifact_type}","action-type":"PUSH""#);
-            (with("\"action-type\":\"PUSH\"", &ours), IgnoreReason::NotAnImage(artifact_type.to_owned()))
+            (
+                with("\"action-type\":\"PUSH\"", &ours),
+                IgnoreReason::NotAnImage(artifact_type.to_owned()),
+            )
         };
         for (body, ignored) in [
             (with("\"PUSH\"", "\"DELETE\""), IgnoreReason::NotAPush("DELETE".into())),
             (with("SUCCESS", "FAILURE"), IgnoreReason::Failed("FAILURE".into())),
-            (with("ECR Image Action", "ECR Image Scan"), IgnoreReason::NotAPush("ECR Image Scan".into())),
+            (
+                with("ECR Image Action", "ECR Image Scan"),
+                IgnoreReason::NotAPush("ECR Image Scan".into()),
+            ),
             index(INDEX_V1),
             index(INDEX_V2),
             index(FINE_INDEX),
-            (with("123456789012", "evil.example/1"), IgnoreReason::Malformed("evil.example/1".into(), "AWS account")),
-            (with("us-west-2", "x.evil.example"), IgnoreReason::Malformed("x.evil.example".into(), "AWS region")),
+            (
+                with("123456789012", "evil.example/1"),
+                IgnoreReason::Malformed("evil.example/1".into(), "AWS account"),
+            ),
+            (
+                with("us-west-2", "x.evil.example"),
+                IgnoreReason::Malformed("x.evil.example".into(), "AWS region"),
+            ),
         ] {
             assert_eq!(parse(&Headers::default(), body.as_bytes()).unwrap().ignored, [ignored]);
         }

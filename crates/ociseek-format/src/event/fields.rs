@@ -49,21 +49,28 @@ impl PushFields<'_> {
 
 /// Splits `HOST/REPOSITORY[:TAG][@DIGEST]`. The first part is always taken as the host.
 pub(super) fn split_name<'a>(name: &'a str, id: Option<&'a str>) -> PushFields<'a> {
-    let (named, digest) = name.split_once('@').map_or((name, None), |(named, digest)| (named, Some(digest)));
-    let (registry, rest) = named.split_once('/').map_or((None, named), |(host, rest)| (Some(host), rest));
-    let (repository, tag) = rest.split_once(':').map_or((rest, None), |(repository, tag)| (repository, Some(tag)));
+    let (named, digest) =
+        name.split_once('@').map_or((name, None), |(named, digest)| (named, Some(digest)));
+    let (registry, rest) =
+        named.split_once('/').map_or((None, named), |(host, rest)| (Some(host), rest));
+    let (repository, tag) =
+        rest.split_once(':').map_or((rest, None), |(repository, tag)| (repository, Some(tag)));
     PushFields { id, registry, repository, tag, digest }
 }
 
 /// Checks that a media type is that of an image's manifest or index. Events for blobs have other
 /// types, and those for our own indexes have an artifact type. Without a media type the event is
 /// accepted.
-pub(super) fn image_media_type(media_type: Option<&str>, artifact_type: Option<&str>) -> Result<(), IgnoreReason> {
+pub(super) fn image_media_type(
+    media_type: Option<&str>,
+    artifact_type: Option<&str>,
+) -> Result<(), IgnoreReason> {
     let indexes = [soci::INDEX_V1, soci::INDEX_V2, fine::FINE_INDEX];
     if let Some(ours) = artifact_type.filter(|artifact_type| indexes.contains(artifact_type)) {
         return Err(IgnoreReason::NotAnImage(ours.to_owned()));
     }
-    let manifest = |media_type: &str| media_type.contains(".manifest.") || media_type.contains(".index.");
+    let manifest =
+        |media_type: &str| media_type.contains(".manifest.") || media_type.contains(".index.");
     match media_type.filter(|media_type| !media_type.is_empty() && !manifest(media_type)) {
         Some(other) => Err(IgnoreReason::NotAnImage(cut(other))),
         None => Ok(()),
@@ -76,8 +83,12 @@ mod tests {
 
     #[test]
     fn invalid_names_are_ignored() {
-        let fields =
-            PushFields { registry: Some("R.example:5000"), repository: "a/b", tag: Some("t"), ..PushFields::default() };
+        let fields = PushFields {
+            registry: Some("R.example:5000"),
+            repository: "a/b",
+            tag: Some("t"),
+            ..PushFields::default()
+        };
         assert_eq!(fields.push().unwrap().registry.as_deref(), Some("r.example:5000"));
         let digest = format!("sha256:{}", "0".repeat(64));
         let bad = [
@@ -102,7 +113,10 @@ mod tests {
         }
         let long = "a".repeat(300);
         assert!(PushFields { repository: &long, ..fields }.push().is_err());
-        assert_eq!(PushFields { tag: Some(""), digest: Some(""), ..fields }.push(), Err(IgnoreReason::Nameless));
+        assert_eq!(
+            PushFields { tag: Some(""), digest: Some(""), ..fields }.push(),
+            Err(IgnoreReason::Nameless)
+        );
         assert_eq!(PushFields { id: Some(&long), ..fields }.push().unwrap().id, None);
     }
 
@@ -112,7 +126,10 @@ mod tests {
         // Their names would be read as images of Docker Hub, or as other ones of it.
         for registry in ["team", "docker.io"] {
             let push = PushFields { registry: Some(registry), ..fields }.push().unwrap();
-            assert!(matches!(push.image(None), Err(IgnoreReason::Malformed(_, "image name"))), "{registry}");
+            assert!(
+                matches!(push.image(None), Err(IgnoreReason::Malformed(_, "image name"))),
+                "{registry}"
+            );
             assert_eq!(push.image(Some("r.example")).unwrap().to_string(), "r.example/web:t");
         }
     }

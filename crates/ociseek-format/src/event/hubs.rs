@@ -26,7 +26,15 @@ pub(super) fn docker_hub(body: &[u8]) -> serde_json::Result<Vec<Item>> {
     let event: DockerHubEvent = serde_json::from_slice(body)?;
     let registry = Some(DOCKER_HUB);
     let repository = event.repository.repo_name.as_str();
-    Ok(vec![PushFields { registry, repository, tag: event.push_data.tag.as_deref(), ..PushFields::default() }.push()])
+    Ok(vec![
+        PushFields {
+            registry,
+            repository,
+            tag: event.push_data.tag.as_deref(),
+            ..PushFields::default()
+        }
+        .push(),
+    ])
 }
 
 #[derive(Deserialize)]
@@ -72,14 +80,17 @@ pub(super) fn github(headers: &Headers, body: &[u8]) -> serde_json::Result<Vec<I
 }
 
 fn github_push(headers: &Headers, event: GithubEvent) -> Item {
-    if let Some(other) = headers.github_event.filter(|event| !matches!(*event, "registry_package" | "package")) {
+    if let Some(other) =
+        headers.github_event.filter(|event| !matches!(*event, "registry_package" | "package"))
+    {
         return Err(IgnoreReason::NotAPush(cut(other)));
     }
     if !matches!(event.action.as_str(), "published" | "updated") {
         return Err(IgnoreReason::NotAPush(cut(&event.action)));
     }
     let package = event.registry_package.or(event.package).ok_or(IgnoreReason::Nameless)?;
-    if let Some(other) = package.package_type.filter(|kind| !kind.eq_ignore_ascii_case("container")) {
+    if let Some(other) = package.package_type.filter(|kind| !kind.eq_ignore_ascii_case("container"))
+    {
         return Err(IgnoreReason::NotAnImage(cut(&other)));
     }
     let version = package.package_version.ok_or(IgnoreReason::Nameless)?;
@@ -89,7 +100,13 @@ fn github_push(headers: &Headers, event: GithubEvent) -> Item {
     let tag = version.container_metadata.and_then(|metadata| metadata.tag);
     let (tag, tagged) = tag.map_or((None, None), |tag| (tag.name, tag.digest));
     let digest = version.version.filter(|version| version.contains(':')).or(tagged);
-    PushFields { id: headers.github_delivery, tag: tag.as_deref(), digest: digest.as_deref(), ..named }.push()
+    PushFields {
+        id: headers.github_delivery,
+        tag: tag.as_deref(),
+        digest: digest.as_deref(),
+        ..named
+    }
+    .push()
 }
 
 #[cfg(test)]
@@ -105,7 +122,10 @@ mod tests {
             "svendowideit","owner":"svendowideit","repo_name":"svendowideit/testhook","star_count":0,"status":"Active"}}"#;
         let events = parse(&Headers::default(), body).unwrap();
         assert_eq!(events.shape, Shape::DockerHub);
-        assert_eq!(events.pushes[0].image(None).unwrap().to_string(), "docker.io/svendowideit/testhook:latest");
+        assert_eq!(
+            events.pushes[0].image(None).unwrap().to_string(),
+            "docker.io/svendowideit/testhook:latest"
+        );
     }
 
     const HEX: &str = "f6554b75e3a6ecb5f38c5e21a2a9b67757a360b2dad1bb70c2f3db5ef63dad60";
@@ -122,13 +142,22 @@ mod tests {
     #[test]
     fn the_documented_events_of_github() {
         for key in ["registry_package", "package"] {
-            for (event, action) in [(Some(key), "published"), (Some(key), "updated"), (None, "published")] {
-                let headers = Headers { github_event: event, github_delivery: Some("72d3162e"), ..Headers::default() };
+            for (event, action) in
+                [(Some(key), "published"), (Some(key), "updated"), (None, "published")]
+            {
+                let headers = Headers {
+                    github_event: event,
+                    github_delivery: Some("72d3162e"),
+                    ..Headers::default()
+                };
                 let events = parse(&headers, body(key, action, "CONTAINER").as_bytes()).unwrap();
                 assert_eq!((events.shape, events.ignored), (Shape::Github, vec![]));
                 let [push] = &events.pushes[..] else { panic!() };
                 assert_eq!(push.id.as_deref(), Some("72d3162e"));
-                assert_eq!(push.image(None).unwrap().to_string(), format!("ghcr.example/octo/hello:V1@sha256:{HEX}"));
+                assert_eq!(
+                    push.image(None).unwrap().to_string(),
+                    format!("ghcr.example/octo/hello:V1@sha256:{HEX}")
+                );
             }
         }
     }
@@ -136,7 +165,10 @@ mod tests {
     #[test]
     fn other_events_of_github_are_ignored() {
         let ping = Headers { github_event: Some("ping"), ..Headers::default() };
-        assert_eq!(parse(&ping, br#"{"zen":"x","hook":{}}"#).unwrap().ignored, [IgnoreReason::NotAPush("ping".into())]);
+        assert_eq!(
+            parse(&ping, br#"{"zen":"x","hook":{}}"#).unwrap().ignored,
+            [IgnoreReason::NotAPush("ping".into())]
+        );
         let package = Headers { github_event: Some("package"), ..Headers::default() };
         for (body, ignored) in [
             (body("package", "deleted", "CONTAINER"), IgnoreReason::NotAPush("deleted".into())),

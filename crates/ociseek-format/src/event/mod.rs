@@ -161,7 +161,8 @@ impl PushEvent {
     /// If neither registry is known, or if the image's name would be read as another image, or as
     /// none.
     pub fn image(&self, registry: Option<&str>) -> Result<Reference, IgnoreReason> {
-        let registry = registry.or(self.registry.as_deref()).ok_or(IgnoreReason::NoRegistry)?.to_owned();
+        let registry =
+            registry.or(self.registry.as_deref()).ok_or(IgnoreReason::NoRegistry)?.to_owned();
         let repository = self.repository.clone();
         let tag = self.tag.clone();
         let image = Reference { registry, repository, tag, digest: self.digest };
@@ -314,13 +315,20 @@ fn recognise(headers: &Headers, body: &[u8]) -> Result<Shape, EventError> {
     ];
     match (probe.specversion, probe.r#type) {
         (Some(_), Some(kind)) => of_cloud_event(&kind).ok_or(EventError::Unknown),
-        _ => shapes.iter().find(|(there, _)| *there).map(|(_, shape)| *shape).ok_or(EventError::Unknown),
+        _ => shapes
+            .iter()
+            .find(|(there, _)| *there)
+            .map(|(_, shape)| *shape)
+            .ok_or(EventError::Unknown),
     }
 }
 
 fn of_cloud_event(kind: &str) -> Option<Shape> {
-    let kinds =
-        [("zotregistry.", Shape::Zot), ("harbor.", Shape::Harbor), ("Microsoft.ContainerRegistry.", Shape::Acr)];
+    let kinds = [
+        ("zotregistry.", Shape::Zot),
+        ("harbor.", Shape::Harbor),
+        ("Microsoft.ContainerRegistry.", Shape::Acr),
+    ];
     kinds.iter().find(|(prefix, _)| kind.starts_with(prefix)).map(|(_, shape)| *shape)
 }
 
@@ -362,7 +370,8 @@ fn direct(body: &[u8]) -> serde_json::Result<Vec<Item>> {
 }
 
 fn direct_push(image: &str) -> Item {
-    let reference: Reference = image.parse().map_err(|_| IgnoreReason::Malformed(cut(image), "image name"))?;
+    let reference: Reference =
+        image.parse().map_err(|_| IgnoreReason::Malformed(cut(image), "image name"))?;
     let Reference { registry, repository, tag, digest } = &reference;
     let digest = digest.map(|digest| digest.to_string());
     let registry = Some(registry.as_str());
@@ -379,9 +388,17 @@ mod tests {
     fn limits_are_checked_before_parsing() {
         let large = vec![b' '; MAX_BODY + 1];
         assert!(matches!(parse(&Headers::default(), &large), Err(EventError::TooLarge)));
-        let nested = |depth: usize| format!("{{\"image\":{}{}}}", "[".repeat(depth - 1), "]".repeat(depth - 1));
-        assert!(matches!(parse(&Headers::default(), nested(65).as_bytes()), Err(EventError::TooDeep)));
-        assert!(matches!(parse(&Headers::default(), nested(64).as_bytes()), Err(EventError::Json(_))));
+        let nested = |depth: usize| {
+            format!("{{\"image\":{}{}}}", "[".repeat(depth - 1), "]".repeat(depth - 1))
+        };
+        assert!(matches!(
+            parse(&Headers::default(), nested(65).as_bytes()),
+            Err(EventError::TooDeep)
+        ));
+        assert!(matches!(
+            parse(&Headers::default(), nested(64).as_bytes()),
+            Err(EventError::Json(_))
+        ));
         let endless = "[".repeat(100_000);
         assert!(matches!(parse(&Headers::default(), endless.as_bytes()), Err(EventError::TooDeep)));
         // Brackets in strings do not count as nesting, and an escaped quote does not end a string.
@@ -391,9 +408,18 @@ mod tests {
 
     #[test]
     fn invalid_notifications_are_refused() {
-        for body in
-            ["", "x", "{", "{}", "null", "\"x\"", "{\"image\":1}", "{\"events\":{}}", "{\"x\":[1]}", "\u{feff}{}"]
-        {
+        for body in [
+            "",
+            "x",
+            "{",
+            "{}",
+            "null",
+            "\"x\"",
+            "{\"image\":1}",
+            "{\"events\":{}}",
+            "{\"x\":[1]}",
+            "\u{feff}{}",
+        ] {
             assert!(parse(&Headers::default(), body.as_bytes()).is_err(), "{body}");
         }
         assert!(parse(&Headers::default(), b"{\"image\":\"\xff\"}").is_err());
@@ -403,11 +429,13 @@ mod tests {
 
     #[test]
     fn the_number_of_images_in_a_body_is_limited() {
-        let event =
-            r#"{"id":"1","action":"push","target":{"repository":"a","tag":"t"},"request":{"host":"r.example"}}"#;
+        let event = r#"{"id":"1","action":"push","target":{"repository":"a","tag":"t"},"request":{"host":"r.example"}}"#;
         let body = format!("{{\"events\":[{}]}}", vec![event; MAX_EVENTS + 5].join(","));
         let events = parse(&Headers::default(), body.as_bytes()).unwrap();
-        assert_eq!((events.pushes.len(), events.ignored), (MAX_EVENTS, vec![IgnoreReason::TooMany]));
+        assert_eq!(
+            (events.pushes.len(), events.ignored),
+            (MAX_EVENTS, vec![IgnoreReason::TooMany])
+        );
     }
 
     #[test]
@@ -416,7 +444,10 @@ mod tests {
         assert_eq!(push.image(None).unwrap().registry, "localhost");
         assert_eq!(push.image(Some("registry:5000")).unwrap().registry, "registry:5000");
         let long = PushEvent { repository: "a".repeat(250), ..push.clone() };
-        assert!(matches!(long.image(Some("registry:5000")), Err(IgnoreReason::Malformed(_, "image name"))));
+        assert!(matches!(
+            long.image(Some("registry:5000")),
+            Err(IgnoreReason::Malformed(_, "image name"))
+        ));
         // `team/a/b` is an image of Docker Hub.
         assert!(matches!(push.image(Some("team")), Err(IgnoreReason::Malformed(_, "image name"))));
         assert_eq!(PushEvent { registry: None, ..push }.image(None), Err(IgnoreReason::NoRegistry));
@@ -431,6 +462,9 @@ mod tests {
         assert!(matches!(events.ignored[..], [IgnoreReason::Malformed(_, "image name")]));
         // In lower case, `r` is not a registry's host: `r/a/b` is an image of Docker Hub.
         let events = parse(&Headers::default(), br#"{"image":"R/a/b:t"}"#).unwrap();
-        assert!(matches!(events.pushes[0].image(None), Err(IgnoreReason::Malformed(_, "image name"))));
+        assert!(matches!(
+            events.pushes[0].image(None),
+            Err(IgnoreReason::Malformed(_, "image name"))
+        ));
     }
 }

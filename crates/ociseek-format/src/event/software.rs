@@ -43,11 +43,18 @@ pub(super) fn distribution(body: &[u8]) -> serde_json::Result<Vec<Item>> {
     let DistributionEvents { events } = serde_json::from_slice(body)?;
     Ok(events
         .iter()
-        .map(|event| distribution_push(event.id.as_deref(), &event.action, &event.target, &event.request))
+        .map(|event| {
+            distribution_push(event.id.as_deref(), &event.action, &event.target, &event.request)
+        })
         .collect())
 }
 
-pub(super) fn distribution_push(id: Option<&str>, action: &str, target: &PushTarget, request: &PushRequest) -> Item {
+pub(super) fn distribution_push(
+    id: Option<&str>,
+    action: &str,
+    target: &PushTarget,
+    request: &PushRequest,
+) -> Item {
     if action != "push" {
         return Err(IgnoreReason::NotAPush(cut(action)));
     }
@@ -101,7 +108,8 @@ fn zot_push(id: Option<&str>, kind: &str, data: &ZotData) -> Item {
     }
     image_media_type(data.media_type.as_deref(), None)?;
     let tag = data.reference.as_deref().filter(|reference| !reference.contains(':'));
-    PushFields { id, registry: None, repository: &data.name, tag, digest: data.digest.as_deref() }.push()
+    PushFields { id, registry: None, repository: &data.name, tag, digest: data.digest.as_deref() }
+        .push()
 }
 
 #[derive(Deserialize)]
@@ -144,7 +152,10 @@ pub(super) fn harbor(body: &[u8]) -> serde_json::Result<Vec<Item>> {
     let HarborData { resources, repository } = event.event_data.or(event.data).unwrap_or_default();
     // With one id for several images, the second would look like a repeated delivery of the first.
     let id = event.id.as_deref().filter(|_| resources.len() == 1);
-    Ok(resources.iter().map(|resource| harbor_push(id, resource, &repository.repo_full_name)).collect())
+    Ok(resources
+        .iter()
+        .map(|resource| harbor_push(id, resource, &repository.repo_full_name))
+        .collect())
 }
 
 fn harbor_push(id: Option<&str>, resource: &HarborResource, repository: &str) -> Item {
@@ -169,7 +180,13 @@ pub(super) fn quay(body: &[u8]) -> serde_json::Result<Vec<Item>> {
     let event: QuayEvent = serde_json::from_slice(body)?;
     let registry = event.docker_url.split_once('/').map(|(host, _)| host);
     let push = |tag: &str| {
-        PushFields { registry, repository: &event.repository, tag: Some(tag), ..PushFields::default() }.push()
+        PushFields {
+            registry,
+            repository: &event.repository,
+            tag: Some(tag),
+            ..PushFields::default()
+        }
+        .push()
     };
     Ok(match &event.updated_tags {
         Value::Array(tags) => tags.iter().filter_map(Value::as_str).map(push).collect(),
@@ -234,7 +251,9 @@ mod tests {
         ] {
             let events = parse(&Headers::default(), &body(capture)).unwrap();
             assert_eq!((events.shape, events.ignored), (Shape::Distribution, vec![]));
-            let [PushEvent { id, registry, repository, tag, digest }] = &events.pushes[..] else { panic!() };
+            let [PushEvent { id, registry, repository, tag, digest }] = &events.pushes[..] else {
+                panic!()
+            };
             assert!(id.is_some());
             assert_eq!(registry.as_deref(), Some(format!("127.0.0.1:{port}").as_str()));
             assert_eq!((repository.as_str(), tag.as_deref()), ("test/app", Some("v1")));
@@ -246,7 +265,10 @@ mod tests {
     fn a_captured_deletion_is_ignored() {
         let body = body(include_str!("payloads/distribution-3.1.2-delete.json"));
         let events = parse(&Headers::default(), &body).unwrap();
-        assert_eq!((events.pushes, events.ignored), (vec![], vec![IgnoreReason::NotAPush("delete".into())]));
+        assert_eq!(
+            (events.pushes, events.ignored),
+            (vec![], vec![IgnoreReason::NotAPush("delete".into())])
+        );
     }
 
     #[test]
@@ -266,7 +288,9 @@ mod tests {
             event("push", "../../e", manifest),
             event("push", "f", ""),
         ];
-        let events = parse(&Headers::default(), format!("{{\"events\":[{}]}}", events.join(",")).as_bytes()).unwrap();
+        let events =
+            parse(&Headers::default(), format!("{{\"events\":[{}]}}", events.join(",")).as_bytes())
+                .unwrap();
         let pushed: Vec<_> = events.pushes.iter().map(|push| push.repository.as_str()).collect();
         assert_eq!(pushed, ["a", "f"]);
         assert_eq!(
@@ -282,17 +306,23 @@ mod tests {
 
     #[test]
     fn captured_pushes_in_both_modes() {
-        let sink: serde_json::Value = serde_json::from_str(include_str!("payloads/zot-2.1.20-http-sink.json")).unwrap();
+        let sink: serde_json::Value =
+            serde_json::from_str(include_str!("payloads/zot-2.1.20-http-sink.json")).unwrap();
         let header = |name: &str| {
             let headers = sink["headers"].as_object().unwrap();
-            headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).and_then(|(_, value)| value.as_str())
+            headers
+                .iter()
+                .find(|(key, _)| key.eq_ignore_ascii_case(name))
+                .and_then(|(_, value)| value.as_str())
         };
         let binary = parse(&Headers::new(header), sink["body"].to_string().as_bytes()).unwrap();
         let payload = include_bytes!("payloads/zot-2.1.20-nats-payload.json");
         let structured = parse(&Headers::default(), payload).unwrap();
         assert_eq!(binary, structured);
         assert_eq!(binary.shape, Shape::Zot);
-        let [PushEvent { id, registry: None, repository, tag, digest }] = &binary.pushes[..] else { panic!() };
+        let [PushEvent { id, registry: None, repository, tag, digest }] = &binary.pushes[..] else {
+            panic!()
+        };
         assert_eq!(id.as_deref(), Some("95af9bcd-5805-4850-9697-e10c5304eb01"));
         assert_eq!((repository.as_str(), tag.as_deref()), ("test/app", Some("v1")));
         assert!(digest.unwrap().to_string().starts_with("sha256:f6554b75"));
@@ -300,9 +330,16 @@ mod tests {
 
     #[test]
     fn other_events_of_zot_are_ignored() {
-        for kind in ["zotregistry.image.deleted", "zotregistry.repository.created", "zotregistry.image.lint_failed"] {
+        for kind in [
+            "zotregistry.image.deleted",
+            "zotregistry.repository.created",
+            "zotregistry.image.lint_failed",
+        ] {
             let headers = Headers { ce_type: Some(kind), ..Headers::default() };
-            assert_eq!(parse(&headers, b"{\"name\":\"a\"}").unwrap().ignored, [IgnoreReason::NotAPush(kind.into())]);
+            assert_eq!(
+                parse(&headers, b"{\"name\":\"a\"}").unwrap().ignored,
+                [IgnoreReason::NotAPush(kind.into())]
+            );
         }
     }
 
@@ -342,7 +379,10 @@ mod tests {
         let events = parse(&Headers::default(), body("harbor.artifact.pushed").as_bytes()).unwrap();
         let [push] = &events.pushes[..] else { panic!() };
         assert_eq!(push.id.as_deref(), Some("4b2f89a6-548d-4c12-9993-a1f5790b97d2"));
-        assert_eq!(push.image(None).unwrap().to_string(), format!("harbor.example/library/debian:v1@sha256:{HEX}"));
+        assert_eq!(
+            push.image(None).unwrap().to_string(),
+            format!("harbor.example/library/debian:v1@sha256:{HEX}")
+        );
         let events = parse(&Headers::default(), body("harbor.scan.completed").as_bytes()).unwrap();
         assert_eq!(events.ignored, [IgnoreReason::NotAPush("harbor.scan.completed".into())]);
     }
@@ -356,10 +396,14 @@ mod tests {
             );
             let events = parse(&Headers::default(), body.as_bytes()).unwrap();
             assert_eq!((events.shape, &events.ignored[..]), (Shape::Quay, &[][..]));
-            let images: Vec<_> = events.pushes.iter().map(|push| push.image(None).unwrap().to_string()).collect();
+            let images: Vec<_> =
+                events.pushes.iter().map(|push| push.image(None).unwrap().to_string()).collect();
             assert_eq!(
                 images,
-                ["quay.example/mynamespace/repository:latest", "quay.example/mynamespace/repository:v2"]
+                [
+                    "quay.example/mynamespace/repository:latest",
+                    "quay.example/mynamespace/repository:v2"
+                ]
             );
         }
         let body = br#"{"repository":"a/b","docker_url":"quay.example/a/b","updated_tags":null}"#;
@@ -379,7 +423,10 @@ mod tests {
         let events = parse(&Headers::default(), body("pushed").as_bytes()).unwrap();
         assert_eq!(events.shape, Shape::Jfrog);
         let image = events.pushes[0].image(Some("jfrog.example")).unwrap();
-        assert_eq!(image.to_string(), format!("jfrog.example/docker-local/hello/world:latest@sha256:{hex}"));
+        assert_eq!(
+            image.to_string(),
+            format!("jfrog.example/docker-local/hello/world:latest@sha256:{hex}")
+        );
         assert_eq!(events.pushes[0].image(None), Err(IgnoreReason::NoRegistry));
         let events = parse(&Headers::default(), body("deleted").as_bytes()).unwrap();
         assert_eq!(events.ignored, [IgnoreReason::NotAPush("docker deleted".into())]);

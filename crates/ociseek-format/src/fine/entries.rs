@@ -6,7 +6,9 @@ use crate::budget::Charge;
 use crate::offset::Uncompressed;
 use crate::tar::{self, OwnerName, PaxRecord, PaxText};
 use crate::time::Time;
-use crate::ztoc::{ExtentFault, FileKind, FileMetadata, check_extents, short_footprint, text_footprint};
+use crate::ztoc::{
+    ExtentFault, FileKind, FileMetadata, check_extents, short_footprint, text_footprint,
+};
 
 const SECTION: &str = "entries";
 /// The least bytes of an entry: one for each of the columns that are always present.
@@ -34,8 +36,11 @@ pub(crate) fn encode(files: &[FileMetadata]) -> Vec<u8> {
         let kind = KINDS.iter().position(|kind| *kind == file.kind).unwrap_or(0) as u8;
         out.push(kind | if file.mtime.is_some() { HAS_TIME } else { 0 });
     }
-    let names =
-        || files.iter().scan(&b""[..], |before, file| Some((std::mem::replace(before, &file.name), &file.name)));
+    let names = || {
+        files.iter().scan(&b""[..], |before, file| {
+            Some((std::mem::replace(before, &file.name), &file.name))
+        })
+    };
     names().for_each(|(before, name)| put(&mut out, common(before, name) as u64));
     names().for_each(|(before, name)| put(&mut out, (name.len() - common(before, name)) as u64));
     names().for_each(|(before, name)| out.extend_from_slice(&name[common(before, name)..]));
@@ -90,7 +95,11 @@ fn texts<'a>(out: &mut Vec<u8>, texts: impl Iterator<Item = &'a [u8]> + Clone) {
 ///
 /// # Errors
 /// If the bytes are not valid or the entries do not fit into memory.
-pub(crate) fn decode(plain: &[u8], count: usize, memory: &mut Charge) -> Result<Vec<FileMetadata>, FineError> {
+pub(crate) fn decode(
+    plain: &[u8],
+    count: usize,
+    memory: &mut Charge,
+) -> Result<Vec<FileMetadata>, FineError> {
     let mut reader = Reader::new(plain, SECTION);
     if count > plain.len() / LEAST {
         return Err(FineError::Short(SECTION));
@@ -142,7 +151,11 @@ fn charge(memory: &mut Charge, bytes: usize) -> Result<(), FineError> {
     Ok(memory.grow(bytes as u64, || "the list of files of a fine document".to_owned())?)
 }
 
-fn names(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charge) -> Result<(), FineError> {
+fn names(
+    reader: &mut Reader<'_>,
+    files: &mut [FileMetadata],
+    memory: &mut Charge,
+) -> Result<(), FineError> {
     let mut shared = reader.column(files.len())?;
     let mut own = reader.column(files.len())?;
     let mut all = 0usize;
@@ -150,7 +163,8 @@ fn names(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charg
     for (number, file) in files.iter_mut().enumerate() {
         let shared = usize::try_from(shared.number()?).ok().and_then(|shared| before.get(..shared));
         let shared = shared.ok_or(FineError::EntryName(number))?;
-        let own = reader.bytes(usize::try_from(own.number()?).map_err(|_| reader.out_of_range())?)?;
+        let own =
+            reader.bytes(usize::try_from(own.number()?).map_err(|_| reader.out_of_range())?)?;
         let length = shared.len() + own.len();
         all += length;
         if all > MAX_NAMES {
@@ -190,7 +204,11 @@ fn read_texts<'a, T: for<'b> From<&'b [u8]> + 'a>(
     Ok(())
 }
 
-fn times(reader: &mut Reader<'_>, files: &mut [FileMetadata], kinds: &[u8]) -> Result<(), FineError> {
+fn times(
+    reader: &mut Reader<'_>,
+    files: &mut [FileMetadata],
+    kinds: &[u8],
+) -> Result<(), FineError> {
     let has_time = |(number, _): &(usize, &mut FileMetadata)| kinds[*number] & HAS_TIME != 0;
     let mut before = 0i64;
     for (number, file) in files.iter_mut().enumerate().filter(has_time) {
@@ -213,7 +231,11 @@ fn times(reader: &mut Reader<'_>, files: &mut [FileMetadata], kinds: &[u8]) -> R
 }
 
 /// Reads the PAX records of all entries.
-fn records(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Charge) -> Result<(), FineError> {
+fn records(
+    reader: &mut Reader<'_>,
+    files: &mut [FileMetadata],
+    memory: &mut Charge,
+) -> Result<(), FineError> {
     let mut counts = reader.clone();
     let mut all = 0usize;
     for _ in 0..files.len() {
@@ -229,7 +251,8 @@ fn records(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Cha
     }
     let mut keys = files.iter_mut().flat_map(|file| &mut file.pax).map(|record| &mut record.key);
     read_texts(reader, all, memory, short_footprint::<{ PaxText::SHORT }>, &mut keys)?;
-    let mut values = files.iter_mut().flat_map(|file| &mut file.pax).map(|record| &mut record.value);
+    let mut values =
+        files.iter_mut().flat_map(|file| &mut file.pax).map(|record| &mut record.value);
     read_texts(reader, all, memory, short_footprint::<{ PaxText::SHORT }>, &mut values)
 }
 
@@ -241,7 +264,8 @@ fn records(reader: &mut Reader<'_>, files: &mut [FileMetadata], memory: &mut Cha
 pub(super) fn check(files: &[FileMetadata], end: Uncompressed) -> Result<(), FineError> {
     let is_valid = |file: &FileMetadata| {
         let after = file.offset.0.checked_add(file.size);
-        after.is_some_and(|after| after <= i64::MAX as u64) && (file.size == 0 || file.kind == FileKind::Regular)
+        after.is_some_and(|after| after <= i64::MAX as u64)
+            && (file.size == 0 || file.kind == FileKind::Regular)
     };
     if let Some(number) = files.iter().position(|file| !is_valid(file)) {
         return Err(FineError::EntryRange(number));

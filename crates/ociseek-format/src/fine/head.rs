@@ -87,10 +87,15 @@ impl FineHeader {
         });
         out.extend_from_slice(&[0; 7]);
         out.extend_from_slice(self.layer.as_bytes());
-        [self.blob_size, self.tar_end, self.span_size].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+        [self.blob_size, self.tar_end, self.span_size]
+            .iter()
+            .for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
         let counts = [self.spans, self.entries, self.pages, self.start];
         let sizes = [self.spans_size, self.entries_size];
-        counts.iter().chain(sizes.as_flattened()).for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+        counts
+            .iter()
+            .chain(sizes.as_flattened())
+            .for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
     }
 
     /// # Errors
@@ -197,8 +202,10 @@ impl PageOrder {
     /// `start` must not repeat a span, and all its spans must exist.
     pub(super) fn new(spans: &FineSpans, start: &[Range<SpanId>]) -> PageOrder {
         let has_window = |span: &SpanId| spans.has_window(*span);
-        let mut order: Vec<_> = start.iter().cloned().flat_map(SpanId::each).filter(has_window).collect();
-        let mut ends: Vec<usize> = (0..order.len()).step_by(spans.codec().page_spans()).skip(1).collect();
+        let mut order: Vec<_> =
+            start.iter().cloned().flat_map(SpanId::each).filter(has_window).collect();
+        let mut ends: Vec<usize> =
+            (0..order.len()).step_by(spans.codec().page_spans()).skip(1).collect();
         ends.extend((!order.is_empty()).then_some(order.len()));
         let start_pages = ends.len();
         let mut is_placed = vec![false; spans.count() as usize];
@@ -208,14 +215,16 @@ impl PageOrder {
                 continue;
             }
             let group = |span| group_of(spans.codec(), span);
-            let continues = ends.len() > start_pages && order.last().is_some_and(|last| group(*last) == group(span));
+            let continues = ends.len() > start_pages
+                && order.last().is_some_and(|last| group(*last) == group(span));
             order.push(span);
             match ends.last_mut().filter(|_| continues) {
                 Some(end) => *end = order.len(),
                 None => ends.push(order.len()),
             }
         }
-        let mut places = PageOrder { order, ends, start_pages, page_of: vec![None; spans.count() as usize] };
+        let mut places =
+            PageOrder { order, ends, start_pages, page_of: vec![None; spans.count() as usize] };
         for page in places.pages() {
             for at in places.members(page) {
                 places.page_of[places.order[at].0 as usize] = Some(page);
@@ -279,11 +288,21 @@ pub(super) fn encode_page(stored: &[u8], plain: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(Digest::sha256(stored).as_bytes());
 }
 
-fn decode_starts(header: &FineHeader, reader: &mut Reader<'_>, proofs: &[u8]) -> Result<Vec<FineStart>, FineError> {
+fn decode_starts(
+    header: &FineHeader,
+    reader: &mut Reader<'_>,
+    proofs: &[u8],
+) -> Result<Vec<FineStart>, FineError> {
     let mut states = vec![ChainState::INITIAL];
     states.extend(proofs.as_chunks().0.iter().map(|bytes| ChainState::from_bytes(*bytes)));
-    let at_start = FineStart { input: Compressed(0), output: Uncompressed(0), bits: 0, state: ChainState::INITIAL };
-    let mut starts: Vec<_> = states.into_iter().map(|state| FineStart { state, ..at_start }).collect();
+    let at_start = FineStart {
+        input: Compressed(0),
+        output: Uncompressed(0),
+        bits: 0,
+        state: ChainState::INITIAL,
+    };
+    let mut starts: Vec<_> =
+        states.into_iter().map(|state| FineStart { state, ..at_start }).collect();
     if header.codec == Codec::Plain {
         for (number, start) in (0..).zip(&mut starts) {
             let at = header.span_size.checked_mul(number).ok_or_else(|| reader.out_of_range())?;
@@ -307,7 +326,10 @@ fn decode_starts(header: &FineHeader, reader: &mut Reader<'_>, proofs: &[u8]) ->
     Ok(starts)
 }
 
-fn decode_start(header: &FineHeader, reader: &mut Reader<'_>) -> Result<Vec<Range<SpanId>>, FineError> {
+fn decode_start(
+    header: &FineHeader,
+    reader: &mut Reader<'_>,
+) -> Result<Vec<Range<SpanId>>, FineError> {
     // A range takes at least two bytes.
     if header.start as usize > reader.left() / 2 {
         return Err(FineError::Short(SPANS));
@@ -356,7 +378,10 @@ impl<T: AsRef<[u8]>> StoredEntries<T> {
     }
 }
 
-fn decode_entries(stored: StoredEntries<&[u8]>, memory: &mut Charge) -> Result<Vec<FileMetadata>, FineError> {
+fn decode_entries(
+    stored: StoredEntries<&[u8]>,
+    memory: &mut Charge,
+) -> Result<Vec<FileMetadata>, FineError> {
     let StoredEntries { frame, plain, count, end } = stored;
     let _decoded = memory.budget().charge(plain.into(), || format!("the list of {count} files"))?;
     let decoded = wire::decompress(frame, plain as usize, ENTRIES)?;
@@ -371,7 +396,11 @@ fn decode_entries(stored: StoredEntries<&[u8]>, memory: &mut Charge) -> Result<V
 /// # Errors
 /// If the bytes are not a head, if its parts contradict each other or the sizes, or if it does not
 /// fit into memory.
-pub fn decode_head(head: &[u8], document_size: u64, memory: &mut Charge) -> Result<FineHead, FineError> {
+pub fn decode_head(
+    head: &[u8],
+    document_size: u64,
+    memory: &mut Charge,
+) -> Result<FineHead, FineError> {
     let (mut head, entries) = decode_parts(head, document_size, memory)?;
     head.files = entries.decode(memory)?;
     Ok(head)
@@ -387,9 +416,11 @@ pub fn decode_spans(
     document_size: u64,
     memory: &mut Charge,
 ) -> Result<(FineHead, StoredEntries), FineError> {
-    let (head, StoredEntries { frame, plain, count, end }) = decode_parts(head, document_size, memory)?;
+    let (head, StoredEntries { frame, plain, count, end }) =
+        decode_parts(head, document_size, memory)?;
     // With what they take when they are decoded.
-    let size = frame.len() as u64 + u64::from(plain) + u64::from(count) * size_of::<FileMetadata>() as u64;
+    let size =
+        frame.len() as u64 + u64::from(plain) + u64::from(count) * size_of::<FileMetadata>() as u64;
     memory.grow(size, || format!("the list of {count} files"))?;
     Ok((head, StoredEntries { frame: frame.into(), plain, count, end }))
 }
@@ -409,7 +440,10 @@ fn decode_parts<'a>(
         return Err(FineError::HeadSize { expected, actual });
     }
     let what = || format!("what the head of a fine document of {actual} bytes holds");
-    memory.grow(u64::from(header.spans) * SPAN + u64::from(header.pages) * size_of::<Page>() as u64, what)?;
+    memory.grow(
+        u64::from(header.spans) * SPAN + u64::from(header.pages) * size_of::<Page>() as u64,
+        what,
+    )?;
     let _decoded = memory.budget().charge(header.spans_size[1].into(), what)?;
 
     let mut sections = Reader::new(&head[HEADER..], "sections");
@@ -435,19 +469,36 @@ fn decode_parts<'a>(
     if size != document_size {
         return Err(FineError::DocumentSize { expected: size, actual: document_size });
     }
-    let start_size = places.start_pages().checked_sub(1).and_then(|last| pages.get(last)).map(|page| page.range.end);
+    let start_size = places
+        .start_pages()
+        .checked_sub(1)
+        .and_then(|last| pages.get(last))
+        .map(|page| page.range.end);
     let start_size = start_size.unwrap_or(actual);
 
     let frame = stored_entries;
     let plain = header.entries_size[1];
     let end = spans.plain_end();
     let entries = StoredEntries { frame, plain, count: header.entries, end };
-    let head = FineHead { spans, files: Vec::new(), start, places, pages, size: actual, start_size, document_size };
+    let head = FineHead {
+        spans,
+        files: Vec::new(),
+        start,
+        places,
+        pages,
+        size: actual,
+        start_size,
+        document_size,
+    };
     Ok((head, entries))
 }
 
 /// Decodes the list of pages. Also returns the end of the last one.
-fn decode_pages(header: &FineHeader, places: &PageOrder, stored: &[u8]) -> Result<(Vec<Page>, u64), FineError> {
+fn decode_pages(
+    header: &FineHeader,
+    places: &PageOrder,
+    stored: &[u8],
+) -> Result<(Vec<Page>, u64), FineError> {
     let expected = places.pages().len() as u64;
     if u64::from(header.pages) != expected {
         return Err(FineError::PageCount { expected, actual: header.pages.into() });
@@ -457,7 +508,8 @@ fn decode_pages(header: &FineHeader, places: &PageOrder, stored: &[u8]) -> Resul
     for (page, entry) in places.pages().zip(stored.chunks_exact(PAGE)) {
         let stored = u32::from_le_bytes(array(&entry[..4]));
         let plain = u32::from_le_bytes(array(&entry[4..8]));
-        if [stored, plain].iter().any(|size| *size == 0 || *size as usize > header.codec.max_page()) {
+        if [stored, plain].iter().any(|size| *size == 0 || *size as usize > header.codec.max_page())
+        {
             return Err(FineError::PageSize(page));
         }
         let range = end..end + u64::from(stored);
@@ -563,13 +615,17 @@ impl FineHead {
         let plain = self.spans.plain_range(span);
         let start = &self.spans.starts()[span.0 as usize];
         let mut text = self.layer().as_bytes().to_vec();
-        for number in [blob.start.0, blob.end.0, plain.start.0, plain.end.0, start.input.0, start.bits.into()] {
+        for number in
+            [blob.start.0, blob.end.0, plain.start.0, plain.end.0, start.input.0, start.bits.into()]
+        {
             text.extend_from_slice(&number.to_le_bytes());
         }
         text.extend_from_slice(&start.state.to_bytes());
         let next = self.spans.starts().get(span.0 as usize + 1);
         next.iter().for_each(|next| text.extend_from_slice(&next.state.to_bytes()));
-        if let Some((page, (digest, _))) = self.page_of(span).and_then(|page| Some((page, self.page(page)?))) {
+        if let Some((page, (digest, _))) =
+            self.page_of(span).and_then(|page| Some((page, self.page(page)?)))
+        {
             let slot = self.page_spans(page).iter().position(|member| *member == span).unwrap_or(0);
             text.push(slot as u8);
             text.extend_from_slice(digest.as_bytes());

@@ -55,13 +55,16 @@ impl Document {
         let (layer, _) = layer(30, codec);
         let bytes = layer.encode(&ranges(&[(17, 20), (3, 5)])).unwrap().bytes;
         let header = FineHeader::parse(&bytes).unwrap();
-        let head = decode_head(&bytes[..header.head_size() as usize], bytes.len() as u64, &mut room()).unwrap();
+        let head =
+            decode_head(&bytes[..header.head_size() as usize], bytes.len() as u64, &mut room())
+                .unwrap();
         let stored = |range: std::ops::Range<u64>| &bytes[range.start as usize..range.end as usize];
         let first = HEADER as u64;
         let second = first + u64::from(header.spans_size[0]);
         let proofs = second + u64::from(header.entries_size[0]);
         let pages = head.pages().map(|page| {
-            let plain = ::zstd::bulk::decompress(stored(head.page_range(page)), codec.max_page()).unwrap();
+            let plain =
+                ::zstd::bulk::decompress(stored(head.page_range(page)), codec.max_page()).unwrap();
             Page { plain, frame: None, sizes: [None; 2], digest: None }
         });
         Document {
@@ -99,8 +102,10 @@ impl Document {
         bytes.extend([&spans[..], &entries, &self.proofs].concat());
         for page in &self.pages {
             let stored = page.stored();
-            let sizes =
-                [page.sizes[0].unwrap_or(stored.len() as u32), page.sizes[1].unwrap_or(page.plain.len() as u32)];
+            let sizes = [
+                page.sizes[0].unwrap_or(stored.len() as u32),
+                page.sizes[1].unwrap_or(page.plain.len() as u32),
+            ];
             sizes.iter().for_each(|size| bytes.extend(size.to_le_bytes()));
             bytes.extend(page.digest.unwrap_or_else(|| Digest::sha256(&stored)).as_bytes());
         }
@@ -157,13 +162,20 @@ impl Kinds {
         for size in [0, 1, 63, 64, 32767, 32769, u64::MAX] {
             self.set("span size", 64, &size.to_le_bytes());
         }
-        let counts = [("spans", 72, 30), ("entries", 76, 40), ("pages", 80, self.pages()), ("ranges", 84, 2)];
+        let counts = [
+            ("spans", 72, 30),
+            ("entries", 76, 40),
+            ("pages", 80, self.pages()),
+            ("ranges", 84, 2),
+        ];
         for (name, at, count) in counts {
             for wrong in [0, count - 1, count + 1, count * 2, 1 << 20, i32::MAX as u32, u32::MAX] {
                 self.set(name, at, &wrong.to_le_bytes());
             }
         }
-        for (at, name) in [(88, "spans stored"), (92, "spans"), (96, "entries stored"), (100, "entries")] {
+        for (at, name) in
+            [(88, "spans stored"), (92, "spans"), (96, "entries stored"), (100, "entries")]
+        {
             for wrong in [0u32, 1, 50, 60 << 20, MAX_HEAD as u32, u32::MAX] {
                 self.set(name, at, &wrong.to_le_bytes());
             }
@@ -222,23 +234,31 @@ impl Kinds {
             for wrong in [0, 1, 50_000, i64::MAX as u64, u64::MAX] {
                 let mut changed = numbers.clone();
                 changed[span] = wrong;
-                self.add(format!("input of span {span}: {wrong}"), |d| d.spans = written(&changed, bits, start));
+                self.add(format!("input of span {span}: {wrong}"), |d| {
+                    d.spans = written(&changed, bits, start)
+                });
             }
             for wrong in [0, 1, 32767, u64::MAX] {
                 let mut changed = numbers.clone();
                 changed[29 + span] = wrong;
-                self.add(format!("output of span {span}: {wrong}"), |d| d.spans = written(&changed, bits, start));
+                self.add(format!("output of span {span}: {wrong}"), |d| {
+                    d.spans = written(&changed, bits, start)
+                });
             }
             let other = if self.codec == Codec::Zstd { 7 } else { 8 };
             for wrong in [other, 100, 255] {
                 let mut changed = bits.to_vec();
                 changed[span - 1] = wrong;
-                self.add(format!("bits of span {span}: {wrong}"), |d| d.spans = written(&numbers, &changed, start));
+                self.add(format!("bits of span {span}: {wrong}"), |d| {
+                    d.spans = written(&numbers, &changed, start)
+                });
             }
         }
         for first in [50_000, u64::MAX] {
             let changed = [&[first][..], &numbers[1..]].concat();
-            self.add(format!("input of span 0: {first}"), |d| d.spans = written(&changed, bits, start));
+            self.add(format!("input of span 0: {first}"), |d| {
+                d.spans = written(&changed, bits, start)
+            });
         }
         let starts: [(&str, [u64; 4]); 8] = [
             ("an empty range", [17, 0, 3, 2]),
@@ -251,11 +271,17 @@ impl Kinds {
             ("everything", [0, 30, 0, 30]),
         ];
         for (name, start) in starts {
-            self.add(name, |d| d.spans = [&written(&numbers, bits, &[])[..], &written(&start, &[], &[])].concat());
+            self.add(name, |d| {
+                d.spans = [&written(&numbers, bits, &[])[..], &written(&start, &[], &[])].concat()
+            });
         }
         let endless = [0x80; 12];
-        self.add("a number without an end", |d| d.spans = [&d.spans[..3], &endless, &d.spans[5..]].concat());
-        self.add("a number of more than 64 bits", |d| d.spans = [&[0xff; 9][..], &[2], &d.spans[1..]].concat());
+        self.add("a number without an end", |d| {
+            d.spans = [&d.spans[..3], &endless, &d.spans[5..]].concat()
+        });
+        self.add("a number of more than 64 bits", |d| {
+            d.spans = [&[0xff; 9][..], &[2], &d.spans[1..]].concat()
+        });
         self.add("bytes behind the spans", |d| d.spans.push(0));
         for cut in (0..document.spans.len()).step_by(5) {
             self.add(format!("spans cut at {cut}"), |d| d.spans.truncate(cut));
@@ -267,12 +293,20 @@ impl Kinds {
         self.add("a proof more", |d| d.proofs.extend([0; 32]));
         for page in 0..5 {
             for wrong in [0, 1, (self.codec.max_page() + 1) as u32, u32::MAX] {
-                self.add(format!("page {page} stored: {wrong}"), |d| d.pages[page].sizes[0] = Some(wrong));
-                self.add(format!("page {page} decoded: {wrong}"), |d| d.pages[page].sizes[1] = Some(wrong));
+                self.add(format!("page {page} stored: {wrong}"), |d| {
+                    d.pages[page].sizes[0] = Some(wrong)
+                });
+                self.add(format!("page {page} decoded: {wrong}"), |d| {
+                    d.pages[page].sizes[1] = Some(wrong)
+                });
             }
-            self.add(format!("digest of page {page}"), |d| d.pages[page].digest = Some(Digest::sha256(b"")));
+            self.add(format!("digest of page {page}"), |d| {
+                d.pages[page].digest = Some(Digest::sha256(b""))
+            });
             self.add(format!("page {page} is gone"), |d| drop(d.pages.remove(page)));
-            self.add(format!("page {page} comes twice"), |d| d.pages.insert(page, d.pages[page].clone()));
+            self.add(format!("page {page} comes twice"), |d| {
+                d.pages.insert(page, d.pages[page].clone())
+            });
             self.add(format!("page {page} is cut"), |d| {
                 let plain = &mut d.pages[page].plain;
                 plain.truncate(100.min(plain.len() - 1));
@@ -325,8 +359,12 @@ impl Kinds {
             ("files in another order", |files| files.swap(3, 5)),
             ("a link with content", |files| files[3].kind = FileKind::Symlink),
             ("a directory with content", |files| files[3].kind = FileKind::Directory),
-            ("a time after 9999", |files| files[3].mtime = Some(Time { seconds: i64::MAX, nanos: 0 })),
-            ("a time before 0", |files| files[3].mtime = Some(Time { seconds: i64::MIN, nanos: 0 })),
+            ("a time after 9999", |files| {
+                files[3].mtime = Some(Time { seconds: i64::MAX, nanos: 0 })
+            }),
+            ("a time before 0", |files| {
+                files[3].mtime = Some(Time { seconds: i64::MIN, nanos: 0 })
+            }),
             ("a billion nanoseconds", |files| {
                 files[3].mtime = Some(Time { seconds: 0, nanos: 1_000_000_000 });
             }),
@@ -364,12 +402,17 @@ fn contradictory_documents_are_refused() {
 /// Documents of layers of this codec, with wrong windows among them.
 fn contradictory(codec: Codec, windows: impl Fn(&mut Kinds)) {
     let sound = Document::new(codec);
-    assert!(decode(&sound.bytes(), &mut room()).is_ok(), "there is room, and it is put together right");
+    assert!(
+        decode(&sound.bytes(), &mut room()).is_ok(),
+        "there is room, and it is put together right"
+    );
     let mut kinds = Kinds { codec, list: Vec::new() };
     kinds.header();
     kinds.frames("spans", &sound.spans, |document, frame| document.frames[0] = Some(frame));
     kinds.frames("entries", &sound.entries, |document, frame| document.frames[1] = Some(frame));
-    kinds.frames("page", &sound.pages[2].plain, |document, frame| document.pages[2].frame = Some(frame));
+    kinds.frames("page", &sound.pages[2].plain, |document, frame| {
+        document.pages[2].frame = Some(frame)
+    });
     kinds.spans();
     kinds.proofs_and_pages();
     kinds.entries();
@@ -388,7 +431,8 @@ fn names_that_expand_from_few_bytes_are_limited() {
     (file.name, file.size, file.pax) = (vec![b'n'; 1 << 20].into(), 0, Box::default());
     let count = 300;
     let document = Document::new(Codec::Gzip).with_files(|files| *files = vec![file; count]);
-    let document = Document { header: FineHeader { entries: count as u32, ..document.header }, ..document };
+    let document =
+        Document { header: FineHeader { entries: count as u32, ..document.header }, ..document };
     assert!(document.entries.len() < 2 << 20);
     let bytes = document.bytes();
     assert!(matches!(decode(&bytes, &mut Budget::new(64 << 20).open()), Err(FineError::Memory(_))));
@@ -403,7 +447,11 @@ fn prefixes_and_flipped_bits_never_panic() {
 fn prefixes_and_flipped_bits(codec: Codec) {
     let (layer, _) = layer(3, codec);
     let files = layer.entries()[..4].to_vec();
-    let windows: Vec<_> = layer.windows().flat_map(|windows| windows.unwrap().into_windows()).map(|(_, w)| w).collect();
+    let windows: Vec<_> = layer
+        .windows()
+        .flat_map(|windows| windows.unwrap().into_windows())
+        .map(|(_, w)| w)
+        .collect();
     let layer = FineLayer::new(files, layer.spans().clone(), windows).unwrap();
     let encoded = layer.encode(&ranges(&[(2, 3)])).unwrap();
     let document = encoded.bytes;
@@ -419,7 +467,10 @@ fn prefixes_and_flipped_bits(codec: Codec) {
                 assert!(matches!(decoded, Err(FineError::PageDigest { .. })), "{at}.{bit}");
             } else if let Ok(other) = decoded {
                 // The manifest holds the head's own digest.
-                assert!(other != layer || other.encode(&ranges(&[(2, 3)])).unwrap().bytes != flipped, "{at}.{bit}");
+                assert!(
+                    other != layer || other.encode(&ranges(&[(2, 3)])).unwrap().bytes != flipped,
+                    "{at}.{bit}"
+                );
                 other.encode(&[]).unwrap();
             }
         }

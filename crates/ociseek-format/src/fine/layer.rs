@@ -10,8 +10,8 @@ use super::head::{self, FineHeader, PageOrder, decode_head, group_of};
 use super::window::{self, PageWriter, StoredPage};
 use super::wire::{self, Compressor};
 use super::{
-    Codec, FineError, FineSpans, FineStart, MAX_HEAD, PageId, SPAN_SIZE, SpanParts, SpanWindow, Windows, decode_page,
-    entries,
+    Codec, FineError, FineSpans, FineStart, MAX_HEAD, PageId, SPAN_SIZE, SpanParts, SpanWindow,
+    Windows, decode_page, entries,
 };
 use crate::budget::Charge;
 use crate::digest::Digest;
@@ -62,7 +62,9 @@ impl FineLayer {
     ) -> Result<FineLayer, FineError> {
         entries::check(&files, spans.plain_end())?;
         let number = windows.count();
-        let expected = SpanId::each(SpanId(0)..SpanId(spans.count())).filter(|span| spans.has_window(*span)).count();
+        let expected = SpanId::each(SpanId(0)..SpanId(spans.count()))
+            .filter(|span| spans.has_window(*span))
+            .count();
         if number != expected {
             return Err(FineError::SpanCount { expected: expected as u64, actual: number as u64 });
         }
@@ -145,8 +147,8 @@ pub fn decode(document: &[u8], memory: &mut Charge) -> Result<FineLayer, FineErr
         let spans = head.page_spans(page);
         let group = group_of(head.spans().codec(), spans[0]);
         // Pages of a recorded start of zstd are compressed more than groups are.
-        let is_group =
-            members(head.spans(), group) == spans && (head.spans().codec() != Codec::Zstd || !head.is_start(page));
+        let is_group = members(head.spans(), group) == spans
+            && (head.spans().codec() != Codec::Zstd || !head.is_start(page));
         if let Some((_, plain)) = head.page(page).filter(|_| is_group) {
             groups.insert(group, StoredPage { bytes: bytes.to_vec(), plain });
             continue;
@@ -221,7 +223,8 @@ pub struct SpanDivision {
 impl SpanDivision {
     /// Approximate memory use in bytes.
     pub fn footprint(&self) -> usize {
-        size_of_val(&self.starts[..]) + self.windows.iter().map(SpanWindow::footprint).sum::<usize>()
+        size_of_val(&self.starts[..])
+            + self.windows.iter().map(SpanWindow::footprint).sum::<usize>()
     }
 }
 
@@ -232,7 +235,10 @@ impl FineLayer {
     /// # Errors
     /// If a division does not belong to the layer, a window cannot be decoded, or zstd cannot
     /// allocate memory.
-    pub fn divided(self, divisions: &BTreeMap<SpanId, SpanDivision>) -> Result<FineLayer, FineError> {
+    pub fn divided(
+        self,
+        divisions: &BTreeMap<SpanId, SpanDivision>,
+    ) -> Result<FineLayer, FineError> {
         if divisions.is_empty() {
             return Ok(self);
         }
@@ -269,7 +275,9 @@ impl FineLayer {
         let mut stays = vec![false; self.spans.count() as usize];
         for (start, stays) in self.spans.starts().iter().zip(&mut stays) {
             *stays = match self.spans.codec() {
-                Codec::Plain | Codec::Gzip => starts.last().is_none_or(|last| start.output - last.output > SPAN_SIZE),
+                Codec::Plain | Codec::Gzip => {
+                    starts.last().is_none_or(|last| start.output - last.output > SPAN_SIZE)
+                }
                 Codec::Zstd => start.bits != FineStart::DIVIDED,
             };
             starts.extend(stays.then_some(*start));
@@ -333,7 +341,9 @@ impl FineLayer {
         let mut compressor = Compressor::new(LEVEL);
         let stored_spans = compressor.compress(&spans)?;
         let stored_files = compressor.compress(&files)?;
-        let size = |bytes: &[u8]| u32::try_from(bytes.len()).ok().filter(|size| *size as usize <= MAX_HEAD);
+        let size = |bytes: &[u8]| {
+            u32::try_from(bytes.len()).ok().filter(|size| *size as usize <= MAX_HEAD)
+        };
         let sizes = |stored: &[u8], plain: &[u8]| Some([size(stored)?, size(plain)?]);
         let header = FineHeader {
             codec: self.spans.codec(),
@@ -364,7 +374,13 @@ impl FineLayer {
                 start_size = bytes.len() as u64;
             }
         }
-        Ok(EncodedFine { digest: Digest::sha256(&bytes), bytes, head_size, head_digest, start_size })
+        Ok(EncodedFine {
+            digest: Digest::sha256(&bytes),
+            bytes,
+            head_size,
+            head_digest,
+            start_size,
+        })
     }
 
     fn pages(&self, places: &PageOrder) -> Result<Vec<StoredPage>, FineError> {
@@ -378,7 +394,12 @@ impl FineLayer {
             let group = group_of(spans[0]);
             let is_smaller = self.spans.codec() == Codec::Zstd && places.is_start(page);
             if !is_smaller && members(&self.spans, group) == spans {
-                pages.push(self.groups.get(group).cloned().ok_or(FineError::NoPage(PageId(group as u32)))?);
+                pages.push(
+                    self.groups
+                        .get(group)
+                        .cloned()
+                        .ok_or(FineError::NoPage(PageId(group as u32)))?,
+                );
                 continue;
             }
             for span in spans {
@@ -387,7 +408,9 @@ impl FineLayer {
                 }
             }
             let writer = if is_smaller { &mut start_writer } else { &mut writer };
-            pages.push(writer.write(spans.iter().filter_map(|span| decoded.get(&group_of(*span))?.get(*span)))?);
+            pages.push(writer.write(
+                spans.iter().filter_map(|span| decoded.get(&group_of(*span))?.get(*span)),
+            )?);
         }
         Ok(pages)
     }

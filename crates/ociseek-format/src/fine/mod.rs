@@ -97,7 +97,9 @@ pub enum FineError {
     SpanSize(u64),
     #[error("the fine document has {actual} spans, but its layer needs {expected}")]
     SpanCount { expected: u64, actual: u64 },
-    #[error("span {0} of the fine document does not come after the previous one, or is past the end of the layer")]
+    #[error(
+        "span {0} of the fine document does not come after the previous one, or is past the end of the layer"
+    )]
     SpanOrder(SpanId),
     #[error("span {0} of the fine document uses bits that cannot be there")]
     SpanBits(SpanId),

@@ -117,7 +117,9 @@ impl FineSpans {
                     let at = u64::from(number).checked_mul(span_size);
                     start.bits == 0 && at == Some(start.input.0) && at == Some(start.output.0)
                 }
-                (Codec::Gzip, None) => start.bits == 0 && start.output.0 == 0 && start.input.0 <= blob_size,
+                (Codec::Gzip, None) => {
+                    start.bits == 0 && start.output.0 == 0 && start.input.0 <= blob_size
+                }
                 (Codec::Zstd, None) => start.bits == 0 && start.output.0 == 0 && start.input.0 == 0,
                 (Codec::Gzip | Codec::Zstd, Some(last)) => {
                     start.input.0 < blob_size
@@ -210,7 +212,8 @@ impl FineSpans {
         if range.is_empty() {
             return SpanId(0)..SpanId(0);
         }
-        let first = self.starts.partition_point(|start| start.output <= range.start).saturating_sub(1);
+        let first =
+            self.starts.partition_point(|start| start.output <= range.start).saturating_sub(1);
         let end = self.starts.partition_point(|start| start.output < range.end);
         SpanId(first as u32)..SpanId(end as u32)
     }
@@ -241,7 +244,8 @@ impl FineSpans {
     /// The bytes of a span among those that are fetched for it. What follows them, up to the next
     /// border, is the lead of the next span.
     pub(crate) fn own<'a>(&self, span: SpanId, fetched: &'a [u8]) -> &'a [u8] {
-        let after = self.starts.get(span.0 as usize + 1).map_or(0, |next| next.border() - next.input.0);
+        let after =
+            self.starts.get(span.0 as usize + 1).map_or(0, |next| next.border() - next.input.0);
         &fetched[..fetched.len().saturating_sub(after as usize)]
     }
 

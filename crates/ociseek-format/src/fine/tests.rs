@@ -39,11 +39,15 @@ fn file(number: u64) -> FileMetadata {
         gid: u32::MAX,
         uname: (*b"root").into(),
         gname: OwnerName::default(),
-        mtime: (number % 5 != 4).then_some(Time { seconds: 1_700_000_000 - number as i64, nanos: 5 }),
+        mtime: (number % 5 != 4)
+            .then_some(Time { seconds: 1_700_000_000 - number as i64, nanos: 5 }),
         devmajor: -1,
         devminor: number as i64,
         pax: (0..number % 3)
-            .map(|n| PaxRecord { key: text(format!("key{n}"))[..].into(), value: text(format!("{number}"))[..].into() })
+            .map(|n| PaxRecord {
+                key: text(format!("key{n}"))[..].into(),
+                value: text(format!("{number}"))[..].into(),
+            })
             .collect(),
     }
 }
@@ -55,12 +59,20 @@ pub(super) fn spans(count: u32, codec: Codec) -> (FineSpans, Vec<u8>) {
     let starts = (0..count).map(|number| {
         let input = u64::from(number) * stride;
         let output = u64::from(number) * SPAN;
-        let start =
-            FineStart { input: Compressed(input), output: Uncompressed(output), bits: 0, state: ChainState::INITIAL };
+        let start = FineStart {
+            input: Compressed(input),
+            output: Uncompressed(output),
+            bits: 0,
+            state: ChainState::INITIAL,
+        };
         match codec {
             Codec::Plain => start,
-            Codec::Gzip => FineStart { input: Compressed(input + 10), bits: (number % 2 * 5) as u8, ..start },
-            Codec::Zstd => FineStart { bits: if number % 5 == 4 { FineStart::DIVIDED } else { 0 }, ..start },
+            Codec::Gzip => {
+                FineStart { input: Compressed(input + 10), bits: (number % 2 * 5) as u8, ..start }
+            }
+            Codec::Zstd => {
+                FineStart { bits: if number % 5 == 4 { FineStart::DIVIDED } else { 0 }, ..start }
+            }
         }
     });
     let state = |border: u64| {
@@ -69,7 +81,8 @@ pub(super) fn spans(count: u32, codec: Codec) -> (FineSpans, Vec<u8>) {
         hasher.chain_state().unwrap()
     };
     let starts = starts.map(|start| FineStart { state: state(start.border()), ..start }).collect();
-    let tar_end = if codec == Codec::Plain { blob.len() as u64 } else { u64::from(count) * SPAN - 5 };
+    let tar_end =
+        if codec == Codec::Plain { blob.len() as u64 } else { u64::from(count) * SPAN - 5 };
     let parts = SpanParts {
         layer: Digest::sha256(&blob),
         codec,
@@ -89,7 +102,8 @@ fn window(spans: &FineSpans, span: SpanId, blob: &[u8]) -> SpanWindow {
     (0..WINDOW).step_by(100 + number).for_each(|at| used.mark(at..at + number));
     if spans.codec() == Codec::Zstd {
         let lead = &blob[start.first() as usize..start.border() as usize];
-        let state = ZstdState { window: 0x58, has_checksum: number % 2 == 1, ..ZstdState::initial() };
+        let state =
+            ZstdState { window: 0x58, has_checksum: number % 2 == 1, ..ZstdState::initial() };
         let parts = used.ranges().map(|range| (range.start * 30, range.len()));
         let kept = used.ranges().flat_map(|range| bytes[range].to_vec()).collect();
         let block = SpanWindow::of_zstd(state, 30 * WINDOW as u32, parts, kept);
@@ -101,7 +115,8 @@ fn window(spans: &FineSpans, span: SpanId, blob: &[u8]) -> SpanWindow {
 /// A layer with `count` spans, and its blob.
 pub(super) fn layer(count: u32, codec: Codec) -> (FineLayer, Vec<u8>) {
     let (spans, blob) = spans(count, codec);
-    let members: Vec<_> = SpanId::each(SpanId(0)..SpanId(count)).filter(|span| spans.has_window(*span)).collect();
+    let members: Vec<_> =
+        SpanId::each(SpanId(0)..SpanId(count)).filter(|span| spans.has_window(*span)).collect();
     let windows: Vec<_> = members.iter().map(|span| window(&spans, *span, &blob)).collect();
     let entries = (spans.plain_end().0 / 2048).min(40);
     (FineLayer::new((0..entries).map(file).collect(), spans, windows).unwrap(), blob)
@@ -113,15 +128,25 @@ pub(super) fn ranges(start: &[(u32, u32)]) -> Vec<std::ops::Range<SpanId>> {
 
 #[test]
 fn documents_round_trip() {
-    let starts: [&[(u32, u32)]; 5] =
-        [&[], &[(0, 1)], &[(17, 20), (3, 5)], &[(29, 30), (0, 12)], &[(5, 9), (7, 40), (2, 1), (99, 100)]];
+    let starts: [&[(u32, u32)]; 5] = [
+        &[],
+        &[(0, 1)],
+        &[(17, 20), (3, 5)],
+        &[(29, 30), (0, 12)],
+        &[(5, 9), (7, 40), (2, 1), (99, 100)],
+    ];
     let gzip = [(1, Codec::Gzip), (2, Codec::Gzip), (9, Codec::Gzip), (30, Codec::Gzip)];
-    for (count, codec) in [&gzip[..], &[(5, Codec::Plain), (1, Codec::Zstd), (30, Codec::Zstd)]].concat() {
+    for (count, codec) in
+        [&gzip[..], &[(5, Codec::Plain), (1, Codec::Zstd), (30, Codec::Zstd)]].concat()
+    {
         let (layer, blob) = layer(count, codec);
         for start in starts.map(ranges) {
             let encoded = layer.encode(&start).unwrap();
             assert_eq!(encoded.digest, Digest::sha256(&encoded.bytes));
-            assert_eq!(encoded.head_digest, Digest::sha256(&encoded.bytes[..encoded.head_size as usize]));
+            assert_eq!(
+                encoded.head_digest,
+                Digest::sha256(&encoded.bytes[..encoded.head_size as usize])
+            );
             let decoded = decode(&encoded.bytes, &mut unlimited()).unwrap();
             assert_eq!(decoded, layer);
             assert_eq!(decoded.encode(&start).unwrap(), encoded, "encoded again");
@@ -129,7 +154,10 @@ fn documents_round_trip() {
             let head = &encoded.bytes[..encoded.head_size as usize];
             let head = decode_head(head, encoded.bytes.len() as u64, &mut unlimited()).unwrap();
             assert_eq!((head.entries(), head.spans()), (layer.entries(), layer.spans()));
-            assert_eq!((head.layer(), head.blob_size()), (Digest::sha256(&blob), blob.len() as u64));
+            assert_eq!(
+                (head.layer(), head.blob_size()),
+                (Digest::sha256(&blob), blob.len() as u64)
+            );
             assert_eq!((head.size(), head.start_size()), (encoded.head_size, encoded.start_size));
             check_pages(&head, &encoded.bytes, &blob);
 
@@ -168,7 +196,10 @@ fn check_pages(head: &FineHead, document: &[u8], blob: &[u8]) {
     }
     assert_eq!((end, end), (head.document_size(), document.len() as u64));
     assert_eq!(decode_page(head, PageId(99), b""), Err(FineError::NoPage(PageId(99))));
-    assert_eq!((head.page_range(PageId(99)), head.page_of(SpanId(99)), head.page_of(SpanId(0))), (0..0, None, None));
+    assert_eq!(
+        (head.page_range(PageId(99)), head.page_of(SpanId(99)), head.page_of(SpanId(0))),
+        (0..0, None, None)
+    );
 }
 
 #[test]
@@ -181,9 +212,13 @@ fn windows_keep_only_the_bytes_in_use() {
         let sparse = SpanWindow::new(b"lead", &window, &used);
         let mut bytes = Vec::new();
         sparse.write(&mut bytes);
-        assert_eq!(SpanWindow::read(&mut wire::Reader::new(&bytes, "x"), Codec::Gzip, 4), Ok(sparse.clone()));
+        assert_eq!(
+            SpanWindow::read(&mut wire::Reader::new(&bytes, "x"), Codec::Gzip, 4),
+            Ok(sparse.clone())
+        );
         for fill in [0, 0xaa] {
-            let expected: [u8; WINDOW] = std::array::from_fn(|at| if is_used(at) { window[at] } else { fill });
+            let expected: [u8; WINDOW] =
+                std::array::from_fn(|at| if is_used(at) { window[at] } else { fill });
             assert_eq!(*sparse.expand(fill), expected);
         }
         assert_eq!(sparse.used(), (0..WINDOW).filter(|at| is_used(*at)).count());
@@ -192,7 +227,9 @@ fn windows_keep_only_the_bytes_in_use() {
 
 #[test]
 fn hash_states_verify_spans() {
-    for (count, codec) in [(1, Codec::Gzip), (20, Codec::Gzip), (3, Codec::Plain), (20, Codec::Zstd)] {
+    for (count, codec) in
+        [(1, Codec::Gzip), (20, Codec::Gzip), (3, Codec::Plain), (20, Codec::Zstd)]
+    {
         let (spans, blob) = spans(count, codec);
         let mut end = 0;
         for span in SpanId::each(SpanId(0)..SpanId(count)) {
@@ -242,7 +279,10 @@ fn memory_is_charged_before_it_is_taken() {
         let decoded = decode_head(head, encoded.bytes.len() as u64, &mut Budget::new(limit).open());
         assert!(matches!(decoded, Err(FineError::Memory(_))), "{limit}");
     }
-    assert!(matches!(decode(&encoded.bytes, &mut Budget::new(budget.used()).open()), Err(FineError::Memory(_))));
+    assert!(matches!(
+        decode(&encoded.bytes, &mut Budget::new(budget.used()).open()),
+        Err(FineError::Memory(_))
+    ));
 }
 
 #[test]
@@ -255,7 +295,8 @@ fn documents_with_different_spans_have_different_identities() {
     };
     let without = head(&[]);
     let with = head(&[(3, 9)]);
-    let mut all: Vec<_> = SpanId::each(SpanId(0)..SpanId(30)).map(|span| without.identity(span)).collect();
+    let mut all: Vec<_> =
+        SpanId::each(SpanId(0)..SpanId(30)).map(|span| without.identity(span)).collect();
     assert_eq!(with.identity(SpanId(20)), all[20], "its window is in the same page");
     all.sort();
     all.dedup();

@@ -72,7 +72,8 @@ impl SpanWindow {
         /// Most ranges are shorter. Copying this many bytes takes less time than calling memcpy.
         const COPY: usize = 32;
         // Counted first, so that little grows.
-        let (count, size) = used.ranges().fold((0, 0), |(count, size), range| (count + 1, size + range.len()));
+        let (count, size) =
+            used.ranges().fold((0, 0), |(count, size), range| (count + 1, size + range.len()));
         let mut parts = WindowParts::default();
         let mut bytes = vec![0; size + COPY];
         parts.encoded.reserve(count * 3);
@@ -89,8 +90,13 @@ impl SpanWindow {
             end += range.len();
         }
         bytes.truncate(size);
-        SpanWindow { parts: parts.encoded.into(), count: parts.count, bytes: bytes.into(), ..SpanWindow::default() }
-            .led_by(lead)
+        SpanWindow {
+            parts: parts.encoded.into(),
+            count: parts.count,
+            bytes: bytes.into(),
+            ..SpanWindow::default()
+        }
+        .led_by(lead)
     }
 
     /// Creates the window of a span that begins with a block of zstd. It has `length` bytes. Of
@@ -217,8 +223,14 @@ impl SpanWindow {
 
     /// Approximate memory use in bytes.
     pub fn footprint(&self) -> usize {
-        let state = self.zstd().map_or(0, |start| size_of::<ZstdStart>() + start.state.tables.len() + 32);
-        size_of::<SpanWindow>() + self.lead.len() + self.parts.len() + self.bytes.len() + state + 3 * 16
+        let state =
+            self.zstd().map_or(0, |start| size_of::<ZstdStart>() + start.state.tables.len() + 32);
+        size_of::<SpanWindow>()
+            + self.lead.len()
+            + self.parts.len()
+            + self.bytes.len()
+            + state
+            + 3 * 16
     }
 
     pub(super) fn write(&self, out: &mut Vec<u8>) {
@@ -244,7 +256,11 @@ impl SpanWindow {
     ///
     /// # Errors
     /// If the bytes are not a valid window.
-    pub(super) fn read(reader: &mut Reader<'_>, codec: Codec, lead: usize) -> Result<SpanWindow, FineError> {
+    pub(super) fn read(
+        reader: &mut Reader<'_>,
+        codec: Codec,
+        lead: usize,
+    ) -> Result<SpanWindow, FineError> {
         let lead = reader.bytes(lead)?.into();
         let mut start = Start::Gzip;
         let mut limit = WINDOW as u64;
@@ -337,7 +353,12 @@ pub fn decode_page(head: &FineHead, page: PageId, bytes: &[u8]) -> Result<Window
 }
 
 /// Reads the windows of `members` from a decoded page.
-pub(super) fn read(spans: &FineSpans, page: PageId, members: &[SpanId], plain: &[u8]) -> Result<Windows, FineError> {
+pub(super) fn read(
+    spans: &FineSpans,
+    page: PageId,
+    members: &[SpanId],
+    plain: &[u8],
+) -> Result<Windows, FineError> {
     let mut reader = Reader::new(plain, PAGE);
     let mut windows = Vec::with_capacity(members.len());
     for &span in members {
@@ -370,7 +391,11 @@ impl Default for PageWriter {
         /// For those of zstd, level 2 saves a sixteenth. Level 3 saves another fortieth, but the
         /// thread that does this would then take longer than the one that decodes.
         const OF_ZSTD: i32 = 2;
-        PageWriter { of_gzip: Compressor::new(OF_GZIP), of_zstd: Compressor::new(OF_ZSTD), plain: Vec::new() }
+        PageWriter {
+            of_gzip: Compressor::new(OF_GZIP),
+            of_zstd: Compressor::new(OF_ZSTD),
+            plain: Vec::new(),
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //! byte, low ones first), and zstd frames.
 
 use zstd::zstd_safe::{
-    ErrorCode, InBuffer, OutBuffer, ResetDirective, compress_bound, find_frame_compressed_size, get_frame_content_size,
+    ErrorCode, InBuffer, OutBuffer, ResetDirective, compress_bound, find_frame_compressed_size,
+    get_frame_content_size,
 };
 
 use super::FineError;
@@ -39,7 +40,8 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn bytes(&mut self, count: usize) -> Result<&'a [u8], FineError> {
-        let (taken, rest) = self.bytes.split_at_checked(count).ok_or(FineError::Short(self.section))?;
+        let (taken, rest) =
+            self.bytes.split_at_checked(count).ok_or(FineError::Short(self.section))?;
         self.bytes = rest;
         Ok(taken)
     }
@@ -100,7 +102,10 @@ impl<'a> Reader<'a> {
     /// Reads a count of items that take at least a byte each, and checks it against the bytes left.
     pub(super) fn length(&mut self) -> Result<usize, FineError> {
         let value = self.number()?;
-        usize::try_from(value).ok().filter(|length| *length <= self.left()).ok_or(FineError::Short(self.section))
+        usize::try_from(value)
+            .ok()
+            .filter(|length| *length <= self.left())
+            .ok_or(FineError::Short(self.section))
     }
 
     pub(super) fn out_of_range(&self) -> FineError {
@@ -144,7 +149,11 @@ impl Compressor {
     ///
     /// # Errors
     /// If zstd cannot allocate memory.
-    pub(super) fn compress_both(&mut self, first: &[u8], second: &[u8]) -> Result<Vec<u8>, FineError> {
+    pub(super) fn compress_both(
+        &mut self,
+        first: &[u8],
+        second: &[u8],
+    ) -> Result<Vec<u8>, FineError> {
         let context = prepared(&mut self.context, self.level)?.context_mut();
         let size = first.len() + second.len();
         self.stored.clear();
@@ -190,8 +199,13 @@ impl std::fmt::Debug for Compressor {
 ///
 /// # Errors
 /// If `frame` is not exactly one such frame.
-pub(super) fn decompress(frame: &[u8], size: usize, section: &'static str) -> Result<Vec<u8>, FineError> {
-    let is_stated = matches!(get_frame_content_size(frame), Ok(Some(stated)) if stated == size as u64);
+pub(super) fn decompress(
+    frame: &[u8],
+    size: usize,
+    section: &'static str,
+) -> Result<Vec<u8>, FineError> {
+    let is_stated =
+        matches!(get_frame_content_size(frame), Ok(Some(stated)) if stated == size as u64);
     let is_one = find_frame_compressed_size(frame).is_ok_and(|length| length == frame.len());
     if !is_stated || !is_one {
         return Err(FineError::Frame(section));
@@ -237,8 +251,10 @@ mod tests {
         // Each input repeats much of the previous one, to which its frame must not refer. Sizes go
         // up and down.
         for size in [100_000, 70, 0, 9_000, 1 << 20, 300_000, 30_000] {
-            let plain: Vec<u8> =
-                (0..size as u32).flat_map(|n| (n.wrapping_mul(n) / 5).to_le_bytes()).take(size).collect();
+            let plain: Vec<u8> = (0..size as u32)
+                .flat_map(|n| (n.wrapping_mul(n) / 5).to_le_bytes())
+                .take(size)
+                .collect();
             let frame = compressor.compress(&plain).unwrap();
             assert_eq!(frame, zstd::bulk::compress(&plain, 3).unwrap(), "{size} bytes");
             assert_eq!(frame.capacity(), frame.len());
@@ -248,9 +264,13 @@ mod tests {
     #[test]
     fn both_parts_are_in_one_frame() {
         let mut compressor = Compressor::new(3);
-        for (first, second) in [(0, 0), (0, 9), (9, 0), (1, 1), (300_000, 4), (70, 4 << 20), (1 << 20, 500_000)] {
-            let numbers: Vec<u8> = (0..first as u32).map(|n| (n.wrapping_mul(n) >> 7) as u8 & 15).collect();
-            let noise: Vec<u8> = (0..second as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        for (first, second) in
+            [(0, 0), (0, 9), (9, 0), (1, 1), (300_000, 4), (70, 4 << 20), (1 << 20, 500_000)]
+        {
+            let numbers: Vec<u8> =
+                (0..first as u32).map(|n| (n.wrapping_mul(n) >> 7) as u8 & 15).collect();
+            let noise: Vec<u8> =
+                (0..second as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
             let frame = compressor.compress_both(&numbers, &noise).unwrap();
             assert_eq!(decompress(&frame, first + second, "x"), Ok([numbers, noise].concat()));
         }
@@ -267,7 +287,9 @@ mod tests {
         let mut lie = frame.clone();
         lie[5] ^= 1;
         let frames = [&frame[..], &frame].concat();
-        for wrong in [&streamed[..], &skippable, &lie, &frames, &frame[..frame.len() - 1], b"abc", b""] {
+        for wrong in
+            [&streamed[..], &skippable, &lie, &frames, &frame[..frame.len() - 1], b"abc", b""]
+        {
             assert_eq!(decompress(wrong, plain.len(), "x"), Err(FineError::Frame("x")));
         }
         assert_eq!(decompress(&frame, plain.len() - 1, "x"), Err(FineError::Frame("x")));

@@ -36,8 +36,11 @@ pub fn platform(bytes: &[u8]) -> Result<Platform, ConfigError> {
         #[serde(flatten)]
         platform: Platform,
     }
-    let Config { mut platform } =
-        json::parse(bytes, MAX_CONFIG, &["architecture", "os", "os.version", "os.features", "variant"])?;
+    let Config { mut platform } = json::parse(
+        bytes,
+        MAX_CONFIG,
+        &["architecture", "os", "os.version", "os.features", "variant"],
+    )?;
     if platform.os.is_empty() {
         "linux".clone_into(&mut platform.os);
     }
@@ -69,11 +72,14 @@ pub fn diff_ids(bytes: &[u8]) -> Result<Vec<Digest>, ConfigError> {
         diff_ids: Vec<String>,
     }
     const BELOW: &[(&str, Level)] = &[("rootfs", Level { keys: &["diff_ids"], below: &[] })];
-    let Config { rootfs } = json::parse_levels(bytes, MAX_CONFIG, Level { keys: &["rootfs"], below: BELOW })?;
+    let Config { rootfs } =
+        json::parse_levels(bytes, MAX_CONFIG, Level { keys: &["rootfs"], below: BELOW })?;
     let listed = rootfs.ok_or(ConfigError::Missing("rootfs"))?.diff_ids;
     (0..)
         .zip(&listed)
-        .map(|(number, text)| text.parse().map_err(|source| ConfigError::DiffId { number: LayerId(number), source }))
+        .map(|(number, text)| {
+            text.parse().map_err(|source| ConfigError::DiffId { number: LayerId(number), source })
+        })
         .collect()
 }
 
@@ -92,8 +98,10 @@ pub fn created_by(bytes: &[u8]) -> Result<Vec<String>, ConfigError> {
         #[serde(deserialize_with = "null_is_default", default)]
         empty_layer: bool,
     }
-    const BELOW: &[(&str, Level)] = &[("history", Level { keys: &["created_by", "empty_layer"], below: &[] })];
-    let Config { history } = json::parse_levels(bytes, MAX_CONFIG, Level { keys: &["history"], below: BELOW })?;
+    const BELOW: &[(&str, Level)] =
+        &[("history", Level { keys: &["created_by", "empty_layer"], below: &[] })];
+    let Config { history } =
+        json::parse_levels(bytes, MAX_CONFIG, Level { keys: &["history"], below: BELOW })?;
     Ok(history.into_iter().filter(|step| !step.empty_layer).map(|step| step.created_by).collect())
 }
 
@@ -110,15 +118,25 @@ mod tests {
             Some("linux/amd64")
         );
         assert!(matches!(platform(b"{}"), Err(ConfigError::Missing("architecture"))));
-        assert!(matches!(platform(br#"{"os":"linux"}"#), Err(ConfigError::Missing("architecture"))));
-        for bad in [&b""[..], b"{}{}", br#"{"os":7}"#, br#"{"os":"linux","os":"linux","architecture":"x"}"#] {
+        assert!(matches!(
+            platform(br#"{"os":"linux"}"#),
+            Err(ConfigError::Missing("architecture"))
+        ));
+        for bad in [
+            &b""[..],
+            b"{}{}",
+            br#"{"os":7}"#,
+            br#"{"os":"linux","os":"linux","architecture":"x"}"#,
+        ] {
             assert!(matches!(platform(bad), Err(ConfigError::Json(_))));
         }
     }
 
     #[test]
     fn times_of_configs() {
-        let made = |created: &str| created_seconds(format!(r#"{{"os":"linux","created":{created}}}"#).as_bytes());
+        let made = |created: &str| {
+            created_seconds(format!(r#"{{"os":"linux","created":{created}}}"#).as_bytes())
+        };
         assert_eq!(made(r#""2024-02-29T12:00:00.5Z""#), Some(1_709_208_000));
         assert_eq!(made(r#""0001-01-01T00:00:00Z""#), Some(-62_135_596_800));
         for none in ["null", r#""yesterday""#, "\"\""] {
@@ -133,7 +151,9 @@ mod tests {
 
     #[test]
     fn commands_of_configs() {
-        let made = |history: &str| created_by(format!(r#"{{"os":"linux","history":{history}}}"#).as_bytes());
+        let made = |history: &str| {
+            created_by(format!(r#"{{"os":"linux","history":{history}}}"#).as_bytes())
+        };
         let history = r#"[{"created_by":"ADD x"},{"created_by":"ENV y","empty_layer":true},{"empty_layer":false}]"#;
         assert_eq!(made(history).unwrap(), ["ADD x", ""]);
         assert_eq!(made("null").unwrap(), [""; 0]);
@@ -146,11 +166,15 @@ mod tests {
     #[test]
     fn layers_of_configs() {
         let digest = Digest::sha256(b"x");
-        let listed = |rootfs: &str| diff_ids(format!(r#"{{"os":"linux","rootfs":{rootfs}}}"#).as_bytes());
+        let listed =
+            |rootfs: &str| diff_ids(format!(r#"{{"os":"linux","rootfs":{rootfs}}}"#).as_bytes());
         let one = listed(&format!(r#"{{"type":"layers","diff_ids":["{digest}"]}}"#));
         assert_eq!(one.ok(), Some(vec![digest]));
         assert_eq!(listed(r#"{"type":"layers","diff_ids":null}"#).ok(), Some(Vec::new()));
-        assert!(matches!(listed(r#"{"diff_ids":["sha256:.."]}"#), Err(ConfigError::DiffId { number: LayerId(0), .. })));
+        assert!(matches!(
+            listed(r#"{"diff_ids":["sha256:.."]}"#),
+            Err(ConfigError::DiffId { number: LayerId(0), .. })
+        ));
         for bad in [r#"{"diff_ids":[7]}"#, r#"{"diff_ids":[],"Diff_IDs":[]}"#] {
             assert!(matches!(listed(bad), Err(ConfigError::Json(_))), "{bad}");
         }

@@ -71,7 +71,9 @@ impl Consumer {
                 "soci-snapshotter v0.15.0: fs/fs.go (findSociIndexDesc), docs/soci-index-manifest-v2.md"
             }
             Consumer::SociParallel => "soci-snapshotter v0.15.0: docs/parallel-mode.md",
-            Consumer::SociOld => "soci-snapshotter v0.15.0: docs/soci-index-manifest-v2.md, \"Migrating\"",
+            Consumer::SociOld => {
+                "soci-snapshotter v0.15.0: docs/soci-index-manifest-v2.md, \"Migrating\""
+            }
             Consumer::Fargate => {
                 "Amazon ECS Developer Guide: \"Amazon ECS task definition differences for Fargate\", as of \
                  November 2026"
@@ -296,7 +298,9 @@ fn judge(consumer: Consumer, facts: &Facts<'_>) -> Verdict {
     for &version in wants {
         return match facts.place(version) {
             IndexLookup::Empty => continue,
-            IndexLookup::Unreadable if version == Version::V2 => Verdict::Whole(Reason::OddAnnotation),
+            IndexLookup::Unreadable if version == Version::V2 => {
+                Verdict::Whole(Reason::OddAnnotation)
+            }
             IndexLookup::Unreadable => Verdict::Whole(Reason::Unlisted),
             IndexLookup::Index(index, Err(defect)) => Verdict::Whole(Reason::Defect(index, defect)),
             IndexLookup::Index(index, Ok(Coverage { layers: 0, .. })) => {
@@ -305,7 +309,8 @@ fn judge(consumer: Consumer, facts: &Facts<'_>) -> Verdict {
             IndexLookup::Index(index, Ok(coverage)) => Verdict::Lazy { index, version, coverage },
         };
     }
-    let other = [facts.named, facts.listed].iter().any(|place| matches!(place, IndexLookup::Index(..)));
+    let other =
+        [facts.named, facts.listed].iter().any(|place| matches!(place, IndexLookup::Index(..)));
     Verdict::Whole(Reason::NoIndex { wants, other })
 }
 
@@ -317,11 +322,16 @@ fn unmanageable(consumer: Consumer, facts: &Facts<'_>) -> Option<Reason> {
         let platform = platform.normalized();
         platform.os == "linux" && matches!(platform.architecture.as_str(), "amd64" | "arm64")
     };
-    let zstd = || facts.layers.iter().any(|layer| LayerKind::of(&layer.media_type) == LayerKind::Zstd);
+    let zstd =
+        || facts.layers.iter().any(|layer| LayerKind::of(&layer.media_type) == LayerKind::Zstd);
     match () {
-        () if fargate && facts.platform.is_some_and(|platform| !runs(platform)) => Some(Reason::Platform),
+        () if fargate && facts.platform.is_some_and(|platform| !runs(platform)) => {
+            Some(Reason::Platform)
+        }
         () if fargate && zstd() => Some(Reason::Zstd),
-        () if (fargate || consumer == Consumer::SageMaker) && facts.in_ecr == Some(false) => Some(Reason::NotInEcr),
+        () if (fargate || consumer == Consumer::SageMaker) && facts.in_ecr == Some(false) => {
+            Some(Reason::NotInEcr)
+        }
         () => None,
     }
 }
@@ -358,23 +368,49 @@ mod tests {
         let v2 = Facts { named: index(2), ..none.clone() };
         let both = Facts { named: index(2), ..v1.clone() };
         let windows: Platform = "windows/amd64".parse().unwrap();
-        let uncovered = IndexLookup::Index(Digest::sha256(&[1]), Ok(Coverage { layers: 0, ..covered }));
+        let uncovered =
+            IndexLookup::Index(Digest::sha256(&[1]), Ok(Coverage { layers: 0, ..covered }));
         let parallel = "reads-no-index";
         for (name, facts, [soci, soci_v1, old, fargate, earlier, studio]) in [
             ("none", none.clone(), ["no-index"; 6]),
-            ("v1", v1.clone(), ["other-version-only", "v1", "v1", "other-version-only", "v1", "other-version-only"]),
+            (
+                "v1",
+                v1.clone(),
+                [
+                    "other-version-only",
+                    "v1",
+                    "v1",
+                    "other-version-only",
+                    "v1",
+                    "other-version-only",
+                ],
+            ),
             ("v2", v2.clone(), ["v2", "v2", "other-version-only", "v2", "v2", "v2"]),
             ("both", both.clone(), ["v2", "v2", "v1", "v2", "v2", "v2"]),
             // It cannot use the first index it finds, and looks no further.
             (
                 "not canonical",
                 Facts { named: defect(Defect::NotCanonical), ..v1.clone() },
-                ["not-canonical", "not-canonical", "v1", "not-canonical", "not-canonical", "not-canonical"],
+                [
+                    "not-canonical",
+                    "not-canonical",
+                    "v1",
+                    "not-canonical",
+                    "not-canonical",
+                    "not-canonical",
+                ],
             ),
             (
                 "not a digest",
                 Facts { named: IndexLookup::Unreadable, ..v1.clone() },
-                ["odd-annotation", "odd-annotation", "v1", "odd-annotation", "odd-annotation", "odd-annotation"],
+                [
+                    "odd-annotation",
+                    "odd-annotation",
+                    "v1",
+                    "odd-annotation",
+                    "odd-annotation",
+                    "odd-annotation",
+                ],
             ),
             (
                 "unlisted",
@@ -391,7 +427,11 @@ mod tests {
                 Facts { listed: uncovered, ..v2.clone() },
                 ["v2", "v2", "covers-nothing", "v2", "v2", "v2"],
             ),
-            ("zstd", Facts { layers: &zstd, ..both.clone() }, ["v2", "v2", "v1", "zstd", "zstd", "v2"]),
+            (
+                "zstd",
+                Facts { layers: &zstd, ..both.clone() },
+                ["v2", "v2", "v1", "zstd", "zstd", "v2"],
+            ),
             (
                 "not in ECR",
                 Facts { in_ecr: Some(false), ..both.clone() },
@@ -403,7 +443,11 @@ mod tests {
                 ["v2", "v2", "v1", "platform", "platform", "v2"],
             ),
         ] {
-            assert_eq!(verdicts(&facts), [soci, soci_v1, parallel, old, fargate, earlier, studio], "{name}");
+            assert_eq!(
+                verdicts(&facts),
+                [soci, soci_v1, parallel, old, fargate, earlier, studio],
+                "{name}"
+            );
         }
         let gone = Facts { missing: Some(Digest::sha256(b"layer")), ..both };
         assert_eq!(verdicts(&gone), ["missing-blob"; 7]);

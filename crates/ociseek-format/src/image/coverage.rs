@@ -20,7 +20,10 @@ pub struct Coverage {
 
 impl Coverage {
     /// Counts the layers for which `covers` holds.
-    pub fn of<'a>(layers: impl IntoIterator<Item = &'a Descriptor>, covers: impl Fn(&Descriptor) -> bool) -> Coverage {
+    pub fn of<'a>(
+        layers: impl IntoIterator<Item = &'a Descriptor>,
+        covers: impl Fn(&Descriptor) -> bool,
+    ) -> Coverage {
         let mut coverage = Coverage::default();
         let mut seen = BTreeSet::new();
         for layer in layers {
@@ -40,7 +43,9 @@ impl Coverage {
     pub fn share(&self) -> Share {
         let bytes = u128::from(self.bytes);
         let all = u128::from(self.of_bytes);
-        let cut = (bytes * u128::from(Share::ALL)).checked_div(all).and_then(|share| u32::try_from(share).ok());
+        let cut = (bytes * u128::from(Share::ALL))
+            .checked_div(all)
+            .and_then(|share| u32::try_from(share).ok());
         Share(cut.unwrap_or(Share::ALL).min(Share::ALL))
     }
 
@@ -93,7 +98,9 @@ mod tests {
     use super::*;
 
     fn layers(sizes: &[u64]) -> Vec<Descriptor> {
-        let blob = |(n, size): (usize, &u64)| Descriptor::new("x/y", crate::digest::Digest::sha256(&[n as u8]), *size);
+        let blob = |(n, size): (usize, &u64)| {
+            Descriptor::new("x/y", crate::digest::Digest::sha256(&[n as u8]), *size)
+        };
         sizes.iter().enumerate().map(blob).collect()
     }
 
@@ -103,7 +110,10 @@ mod tests {
         layers.push(layers[0].clone());
         let coverage = Coverage::of(&layers, |layer| layer.size == 100);
         assert_eq!(coverage, Coverage { layers: 2, of_layers: 3, bytes: 100, of_bytes: 400 });
-        assert_eq!((coverage.share().to_string(), coverage.share().percent()), ("25%".to_owned(), 25.0));
+        assert_eq!(
+            (coverage.share().to_string(), coverage.share().percent()),
+            ("25%".to_owned(), 25.0)
+        );
     }
 
     #[test]
@@ -113,15 +123,25 @@ mod tests {
         assert!(two_thirds.reaches(share(6666)) && !two_thirds.reaches(share(6667)));
         let nearly = Coverage { layers: 1, of_layers: 2, bytes: u64::MAX - 1, of_bytes: u64::MAX };
         assert!(!nearly.reaches(share(10_000)) && nearly.reaches(share(9_999)));
-        assert_eq!((two_thirds.share().to_string(), two_thirds.share().percent()), ("66.66%".to_owned(), 66.66));
-        assert_eq!((nearly.share().to_string(), nearly.share().percent()), ("99.99%".to_owned(), 99.99));
+        assert_eq!(
+            (two_thirds.share().to_string(), two_thirds.share().percent()),
+            ("66.66%".to_owned(), 66.66)
+        );
+        assert_eq!(
+            (nearly.share().to_string(), nearly.share().percent()),
+            ("99.99%".to_owned(), 99.99)
+        );
         assert_eq!(Coverage { bytes: u64::MAX, ..nearly }.share().to_string(), "100%");
         assert!(Coverage::of(&layers(&[]), |_| false).reaches(share(10_000)));
         assert!(Coverage::of(&layers(&[7]), |_| false).reaches(share(0)));
         assert_eq!(Share::new(10_001), None);
         let shown = [8000, 8050, 8005, 0].map(|hundredths| share(hundredths).to_string());
         assert_eq!(shown, ["80%", "80.5%", "80.05%", "0%"]);
-        assert!(share(500).bounds(5, 100) && !share(500).bounds(u64::MAX, u64::MAX - 1) && !share(500).bounds(1, 0));
+        assert!(
+            share(500).bounds(5, 100)
+                && !share(500).bounds(u64::MAX, u64::MAX - 1)
+                && !share(500).bounds(1, 0)
+        );
         assert_eq!(percent(12_345), "123.45%");
     }
 }

@@ -22,7 +22,11 @@ pub struct Descriptor {
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_default")]
     pub urls: Vec<String>,
     /// The author's annotations, by key.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_is_default")]
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "null_is_default"
+    )]
     pub annotations: BTreeMap<String, String>,
     /// The content itself in base64. Not trusted until its digest is verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,7 +77,9 @@ impl Descriptor {
                 .flatten()
                 .chain(&p.os_features)
         });
-        let annotation = |(key, value): (&String, &String)| 2 * size_of::<String>() + PIECE + text(key) + text(value);
+        let annotation = |(key, value): (&String, &String)| {
+            2 * size_of::<String>() + PIECE + text(key) + text(value)
+        };
         size_of::<Descriptor>()
             + strings.into_iter().flatten().chain(platform).map(text).sum::<usize>()
             + self.urls.iter().map(|url| size_of::<String>() + text(url)).sum::<usize>()

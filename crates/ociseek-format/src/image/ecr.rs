@@ -92,7 +92,11 @@ impl EcrRegistry {
             return None;
         }
         let endpoint = Endpoint { fips, dual_stack };
-        let found = EcrRegistry::Private { account: account.to_owned(), region: region.to_owned(), endpoint };
+        let found = EcrRegistry::Private {
+            account: account.to_owned(),
+            region: region.to_owned(),
+            endpoint,
+        };
         // The domain must belong to the region's partition.
         (found.host() == host).then_some(found)
     }
@@ -133,7 +137,9 @@ impl EcrRegistry {
                 (true, true) => format!("ecr-fips.{region}.api.{dual_stack}"),
             },
             EcrRegistry::Public { dual_stack: false } => format!("api.ecr-public.{region}.{ipv4}"),
-            EcrRegistry::Public { dual_stack: true } => format!("ecr-public.{region}.api.{dual_stack}"),
+            EcrRegistry::Public { dual_stack: true } => {
+                format!("ecr-public.{region}.api.{dual_stack}")
+            }
         }
     }
 }
@@ -168,11 +174,27 @@ mod tests {
     #[test]
     fn hosts_are_mapped_to_regions_and_apis() {
         for (host, region, api) in [
-            ("123456789012.dkr.ecr.eu-west-1.amazonaws.com", "eu-west-1", "api.ecr.eu-west-1.amazonaws.com"),
-            ("123456789012.dkr.ecr-fips.us-east-1.amazonaws.com", "us-east-1", "ecr-fips.us-east-1.amazonaws.com"),
+            (
+                "123456789012.dkr.ecr.eu-west-1.amazonaws.com",
+                "eu-west-1",
+                "api.ecr.eu-west-1.amazonaws.com",
+            ),
+            (
+                "123456789012.dkr.ecr-fips.us-east-1.amazonaws.com",
+                "us-east-1",
+                "ecr-fips.us-east-1.amazonaws.com",
+            ),
             ("123456789012.dkr-ecr.us-east-1.on.aws", "us-east-1", "ecr.us-east-1.api.aws"),
-            ("123456789012.dkr-ecr-fips.us-gov-west-1.on.aws", "us-gov-west-1", "ecr-fips.us-gov-west-1.api.aws"),
-            ("123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn", "cn-north-1", "api.ecr.cn-north-1.amazonaws.com.cn"),
+            (
+                "123456789012.dkr-ecr-fips.us-gov-west-1.on.aws",
+                "us-gov-west-1",
+                "ecr-fips.us-gov-west-1.api.aws",
+            ),
+            (
+                "123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn",
+                "cn-north-1",
+                "api.ecr.cn-north-1.amazonaws.com.cn",
+            ),
             (
                 "123456789012.dkr-ecr.cn-north-1.on.amazonwebservices.com.cn",
                 "cn-north-1",
@@ -183,13 +205,21 @@ mod tests {
                 "us-isob-east-1",
                 "api.ecr.us-isob-east-1.sc2s.sgov.gov",
             ),
-            ("123456789012.dkr-ecr.us-iso-east-1.on.aws.ic.gov", "us-iso-east-1", "ecr.us-iso-east-1.api.aws.ic.gov"),
+            (
+                "123456789012.dkr-ecr.us-iso-east-1.on.aws.ic.gov",
+                "us-iso-east-1",
+                "ecr.us-iso-east-1.api.aws.ic.gov",
+            ),
             ("public.ecr.aws", "us-east-1", "api.ecr-public.us-east-1.amazonaws.com"),
             ("ecr-public.aws.com", "us-east-1", "ecr-public.us-east-1.api.aws"),
         ] {
             let registry = EcrRegistry::of_host(host).expect(host);
             assert_eq!(registry.host(), host);
-            assert_eq!((registry.region(), registry.api_host()), (region, api.to_owned()), "{host}");
+            assert_eq!(
+                (registry.region(), registry.api_host()),
+                (region, api.to_owned()),
+                "{host}"
+            );
             let private = (!host.contains("public")).then(|| region.to_owned());
             assert_eq!(super::region(host), private, "{host}");
         }

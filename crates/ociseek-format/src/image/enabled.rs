@@ -25,8 +25,10 @@ pub const MANIFEST_DIGEST: &str = "com.amazon.soci.image-manifest-digest";
 pub const TOC_DIGEST: &str = "containerd.io/snapshot/stargz/toc.digest";
 /// Annotations of layers that have a table of contents in themselves: eStargz
 /// (stargz-snapshotter, estargz/types.go) and zstd:chunked (containers/storage, pkg/chunked).
-const OWN_TOC: [&str; 2] =
-    ["io.containers.estargz.uncompressed-size", "io.github.containers.zstd-chunked.manifest-checksum"];
+const OWN_TOC: [&str; 2] = [
+    "io.containers.estargz.uncompressed-size",
+    "io.github.containers.zstd-chunked.manifest-checksum",
+];
 /// The annotation of an attestation's descriptor that names what is attested (BuildKit).
 const REFERENCE_DIGEST: &str = "vnd.docker.reference.digest";
 
@@ -148,7 +150,8 @@ impl EntryContent {
 pub fn is_runnable(descriptor: &Descriptor, content: &EntryContent) -> bool {
     let EntryContent::Image(manifest) = content else { return false };
     let layers = manifest.layers();
-    let layered = layers.is_empty() || layers.iter().any(|l| LayerKind::of(&l.media_type) != LayerKind::NotALayer);
+    let layered = layers.is_empty()
+        || layers.iter().any(|l| LayerKind::of(&l.media_type) != LayerKind::NotALayer);
     layered && !is_attestation(descriptor)
 }
 
@@ -163,7 +166,11 @@ impl Original {
             subject: None,
             annotations: BTreeMap::new(),
         };
-        Original { index, contents: vec![EntryContent::Image(Box::new(manifest))], found: BTreeMap::new() }
+        Original {
+            index,
+            contents: vec![EntryContent::Image(Box::new(manifest))],
+            found: BTreeMap::new(),
+        }
     }
 
     /// The images for the platforms in `requested`, or all images if it is empty. Images without a
@@ -191,12 +198,15 @@ impl Original {
             return Targets { targets, shadowed, missing };
         }
         for wanted in requested {
-            let mut found: Vec<&(usize, &Platform)> = images.iter().filter(|(_, p)| p.matches(wanted)).collect();
+            let mut found: Vec<&(usize, &Platform)> =
+                images.iter().filter(|(_, p)| p.matches(wanted)).collect();
             if found.is_empty() {
                 missing.push(wanted.clone());
             }
             // Prefer images without features that were not requested.
-            found.sort_by_key(|(_, platform)| platform.os_features.len() != wanted.os_features.len());
+            found.sort_by_key(|(_, platform)| {
+                platform.os_features.len() != wanted.os_features.len()
+            });
             let windows = Key::of(wanted).is_windows();
             for (entry, platform) in found.into_iter().copied() {
                 // Each version of Windows is a separate image; for other systems only the first
@@ -214,9 +224,12 @@ impl Original {
     /// The converted image.
     pub fn enable(self, indexed: &[SociIndexParts], tool: &str) -> EnabledDocuments {
         let Original { mut index, contents, found } = self;
-        let digests: Vec<Digest> = index.manifests.iter().map(|descriptor| descriptor.digest).collect();
+        let digests: Vec<Digest> =
+            index.manifests.iter().map(|descriptor| descriptor.digest).collect();
         let entries = contents.iter().zip(&digests);
-        let lost = entries.filter(|(content, _)| **content == EntryContent::Lost).map(|(_, digest)| *digest);
+        let lost = entries
+            .filter(|(content, _)| **content == EntryContent::Lost)
+            .map(|(_, digest)| *digest);
         let lost: BTreeSet<Digest> = lost.collect();
         let has_any = |parts: &&SociIndexParts| !parts.ztocs.is_empty() || parts.fine.is_some();
         let indexed: Vec<&SociIndexParts> = indexed.iter().filter(has_any).collect();
@@ -228,17 +241,23 @@ impl Original {
                 let layers = ztocs.clone();
                 let prefetch = prefetch.clone();
                 let build_tool_identifier = tool.to_owned();
-                (place, SociIndex { layers, subject: None, build_tool_identifier, prefetch }.encode())
+                (
+                    place,
+                    SociIndex { layers, subject: None, build_tool_identifier, prefetch }.encode(),
+                )
             })
             .collect();
-        let mut fine: Vec<(usize, EncodedIndex)> =
-            (indexed.iter().enumerate()).filter_map(|(place, parts)| Some((place, parts.fine.clone()?))).collect();
+        let mut fine: Vec<(usize, EncodedIndex)> = (indexed.iter().enumerate())
+            .filter_map(|(place, parts)| Some((place, parts.fine.clone()?)))
+            .collect();
 
         let mut manifests = Vec::new();
         let mut renamed = BTreeMap::new();
         let mut named = BTreeSet::new();
         for (entry, content) in contents.into_iter().enumerate() {
-            let (EntryContent::Image(manifest), Some(descriptor)) = (content, index.manifests.get_mut(entry)) else {
+            let (EntryContent::Image(manifest), Some(descriptor)) =
+                (content, index.manifests.get_mut(entry))
+            else {
                 continue;
             };
             // A manifest that is listed for two platforms names the index of the first one.
@@ -259,7 +278,8 @@ impl Original {
                     annotations.insert(MANIFEST_DIGEST.to_owned(), rewritten.digest.to_string());
                 }
                 for (_, fine) in fine.iter_mut().filter(|(of, _)| *of == place) {
-                    fine.descriptor.annotations = BTreeMap::from([(BOUND_TO.to_owned(), rewritten.digest.to_string())]);
+                    fine.descriptor.annotations =
+                        BTreeMap::from([(BOUND_TO.to_owned(), rewritten.digest.to_string())]);
                 }
             }
             named.extend(descriptor.annotations.get(INDEX_DIGEST).cloned());
@@ -283,7 +303,9 @@ impl Original {
         // Consumers prefer entries that state their platform. Without one, an image would lose to
         // its own SOCI index. Listing the indexes below can move entries.
         for SociIndexParts { target, .. } in &indexed {
-            if let (Some(image), Some(found)) = (index.manifests.get_mut(target.entry), found.get(&target.entry)) {
+            if let (Some(image), Some(found)) =
+                (index.manifests.get_mut(target.entry), found.get(&target.entry))
+            {
                 image.platform.get_or_insert_with(|| found.clone());
             }
         }
@@ -297,20 +319,26 @@ impl Original {
             new.descriptor.platform = Some(Platform::unknown());
             list_fine(&mut index.manifests, &new.descriptor);
         }
-        let is_made = |digest: &Digest| indexes.iter().any(|(_, new)| new.descriptor.digest == *digest);
+        let is_made =
+            |digest: &Digest| indexes.iter().any(|(_, new)| new.descriptor.digest == *digest);
         // Consumers only take the indexes that manifests name.
-        let is_used = |entry: &Descriptor| !is_soci_index(entry) || named.contains(&entry.digest.to_string());
-        index.manifests.retain(|entry| is_made(&entry.digest) || !lost.contains(&entry.digest) && is_used(entry));
+        let is_used =
+            |entry: &Descriptor| !is_soci_index(entry) || named.contains(&entry.digest.to_string());
+        index.manifests.retain(|entry| {
+            is_made(&entry.digest) || !lost.contains(&entry.digest) && is_used(entry)
+        });
         OCI_INDEX.clone_into(&mut index.media_type);
         let bytes = index.encode();
         let digest = Digest::sha256(&bytes);
-        let [indexes, fine] = [indexes, fine].map(|made| made.into_iter().map(|(_, made)| made).collect());
+        let [indexes, fine] =
+            [indexes, fine].map(|made| made.into_iter().map(|(_, made)| made).collect());
         EnabledDocuments { manifests, indexes, fine, index, bytes, digest }
     }
 }
 
 fn is_attestation(descriptor: &Descriptor) -> bool {
-    let unknown = |platform: &Platform| platform.os == "unknown" || platform.architecture == "unknown";
+    let unknown =
+        |platform: &Platform| platform.os == "unknown" || platform.architecture == "unknown";
     is_marked_attestation(descriptor) || descriptor.platform.as_ref().is_some_and(unknown)
 }
 
@@ -341,7 +369,11 @@ fn rewrite(
     let bytes = manifest.encode();
     let new = Descriptor::of(OCI_MANIFEST, &bytes);
     // What an attestation attests is only stated in its descriptor.
-    let own = if is_attestation(descriptor) { std::mem::take(&mut descriptor.annotations) } else { BTreeMap::new() };
+    let own = if is_attestation(descriptor) {
+        std::mem::take(&mut descriptor.annotations)
+    } else {
+        BTreeMap::new()
+    };
     descriptor.annotations = manifest.annotations;
     descriptor.annotations.extend(own);
     descriptor.media_type = new.media_type;
@@ -420,7 +452,9 @@ const WINDOWS: &str = "windows";
 /// a fine index.
 pub fn is_enabled(manifest: &Manifest) -> bool {
     match manifest {
-        Manifest::Image(image) => [INDEX_DIGEST, BOUND_INDEX].iter().any(|name| image.annotations.contains_key(*name)),
+        Manifest::Image(image) => {
+            [INDEX_DIGEST, BOUND_INDEX].iter().any(|name| image.annotations.contains_key(*name))
+        }
         Manifest::Index(index) => names_indexes(&index.manifests),
     }
 }

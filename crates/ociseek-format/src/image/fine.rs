@@ -111,7 +111,9 @@ pub enum FineIndexError {
     TooMany(usize),
     #[error("the annotation {name} of {document} is missing or not valid")]
     Annotation { document: Digest, name: &'static str },
-    #[error("document {document} is said to have {size} bytes, {head} of them in its head and {start} for a start")]
+    #[error(
+        "document {document} is said to have {size} bytes, {head} of them in its head and {start} for a start"
+    )]
     Sizes { document: Digest, size: u64, head: u64, start: u64 },
     #[error("document {document} is said to have a head of {head} bytes; the limit is {MAX_HEAD}")]
     HeadTooLarge { document: Digest, head: u64 },
@@ -135,17 +137,30 @@ struct Document {
     layers: Vec<Descriptor>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     subject: Option<Descriptor>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_is_default")]
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "null_is_default"
+    )]
     annotations: BTreeMap<String, String>,
 }
 
 /// The keys that are read. Other spellings of them are refused, because parsers disagree about
 /// those.
 const TOP: Level = Level {
-    keys: &["schemaVersion", "mediaType", "artifactType", "config", "layers", "subject", "annotations"],
+    keys: &[
+        "schemaVersion",
+        "mediaType",
+        "artifactType",
+        "config",
+        "layers",
+        "subject",
+        "annotations",
+    ],
     below: &[("config", DESCRIPTOR), ("layers", DESCRIPTOR), ("subject", DESCRIPTOR)],
 };
-const DESCRIPTOR: Level = Level { keys: &["mediaType", "digest", "size", "annotations"], below: &[] };
+const DESCRIPTOR: Level =
+    Level { keys: &["mediaType", "digest", "size", "annotations"], below: &[] };
 
 impl FineIndex {
     /// Encodes the manifest and its descriptor, which has the artifact type and annotations as
@@ -164,7 +179,8 @@ impl FineIndex {
         let tool = self.build_tool.clone().map(|tool| (BUILD_TOOL.to_owned(), tool));
         let profile = self.profile.map(|profile| (PROFILE.to_owned(), profile.to_string()));
         let annotations: BTreeMap<String, String> = tool.into_iter().chain(profile).collect();
-        let subject = self.subject.as_ref().map(|s| Descriptor::new(s.media_type.clone(), s.digest, s.size));
+        let subject =
+            self.subject.as_ref().map(|s| Descriptor::new(s.media_type.clone(), s.digest, s.size));
         let document = Document {
             schema_version: 2,
             media_type: OCI_MANIFEST.to_owned(),
@@ -202,10 +218,16 @@ pub fn parse(bytes: &[u8]) -> Result<FineIndex, FineIndexError> {
     }
     let document: Document = json::parse_lenient(bytes).map_err(JsonError::Json)?;
     if document.media_type != OCI_MANIFEST || document.schema_version != 2 {
-        return Err(FineIndexError::MediaType { expected: OCI_MANIFEST, found: shortened(&document.media_type) });
+        return Err(FineIndexError::MediaType {
+            expected: OCI_MANIFEST,
+            found: shortened(&document.media_type),
+        });
     }
     let config = &document.config;
-    if config.media_type != EMPTY_CONFIG || config.digest != Digest::sha256(CONFIG) || config.size != 2 {
+    if config.media_type != EMPTY_CONFIG
+        || config.digest != Digest::sha256(CONFIG)
+        || config.size != 2
+    {
         return Err(FineIndexError::Config);
     }
     if document.layers.len() > MAX_DESCRIPTORS {
@@ -220,7 +242,10 @@ pub fn parse(bytes: &[u8]) -> Result<FineIndex, FineIndexError> {
         }
         layers.push(layer);
     }
-    let profile = document.annotations.get(PROFILE).map(|profile| profile.parse().map_err(|_| FineIndexError::Profile));
+    let profile = document
+        .annotations
+        .get(PROFILE)
+        .map(|profile| profile.parse().map_err(|_| FineIndexError::Profile));
     Ok(FineIndex {
         layers,
         subject: document.subject,
@@ -243,13 +268,16 @@ fn fine_ref(descriptor: &Descriptor) -> Result<FineRef, FineIndexError> {
         let digest = digest.filter(|digest: &Digest| digest.algorithm() == Algorithm::Sha256);
         digest.ok_or(FineIndexError::Annotation { document, name })
     };
-    let number = |name| annotation(name).and_then(decimal).ok_or(FineIndexError::Annotation { document, name });
+    let number = |name| {
+        annotation(name).and_then(decimal).ok_or(FineIndexError::Annotation { document, name })
+    };
     let layer = digest(LAYER_DIGEST)?;
     let head_digest = digest(HEAD_DIGEST)?;
     let head_size = number(HEAD_SIZE)?;
     let start_size = number(START_SIZE)?;
     // Sizes are int64 in the OCI specification.
-    if head_size == 0 || head_size > start_size || start_size > size || i64::try_from(size).is_err() {
+    if head_size == 0 || head_size > start_size || start_size > size || i64::try_from(size).is_err()
+    {
         return Err(FineIndexError::Sizes { document, size, head: head_size, start: start_size });
     }
     if head_size > MAX_HEAD {
@@ -316,9 +344,11 @@ mod tests {
     #[test]
     fn manifests_round_trip() {
         for layers in [0, 1, 3] {
-            for (build_tool, profile) in
-                [(None, None), (Some("x".to_owned()), None), (Some("y".to_owned()), Some(Digest::sha256(b"p")))]
-            {
+            for (build_tool, profile) in [
+                (None, None),
+                (Some("x".to_owned()), None),
+                (Some("y".to_owned()), Some(Digest::sha256(b"p"))),
+            ] {
                 let index = FineIndex { build_tool, profile, ..fine_index(layers) };
                 let encoded = index.encode();
                 assert_eq!(parse(&encoded.bytes).unwrap(), index);
@@ -331,7 +361,11 @@ mod tests {
 
     #[test]
     fn the_manifest_is_an_oci_artifact() {
-        let index = FineIndex { build_tool: Some("ociseek <1>".to_owned()), profile: None, ..fine_index(1) };
+        let index = FineIndex {
+            build_tool: Some("ociseek <1>".to_owned()),
+            profile: None,
+            ..fine_index(1)
+        };
         let [layer] = &index.layers[..] else { panic!("it has one") };
         let expected = format!(
             concat!(
@@ -362,9 +396,17 @@ mod tests {
         assert!(!String::from_utf8_lossy(&encoded.bytes).contains("subject"));
         assert_eq!(parse(&encoded.bytes).unwrap(), index);
         assert_eq!(parse_bound(&encoded.bytes).unwrap(), index);
-        assert!(matches!(parse_bound(&fine_index(2).encode().bytes), Err(FineIndexError::Subject(_))));
-        let named = |value: &str| bound_index(&BTreeMap::from([(BOUND_INDEX.to_owned(), value.to_owned())]));
-        assert_eq!(named(&encoded.descriptor.digest.to_string()), Ok(Some(encoded.descriptor.digest)));
+        assert!(matches!(
+            parse_bound(&fine_index(2).encode().bytes),
+            Err(FineIndexError::Subject(_))
+        ));
+        let named = |value: &str| {
+            bound_index(&BTreeMap::from([(BOUND_INDEX.to_owned(), value.to_owned())]))
+        };
+        assert_eq!(
+            named(&encoded.descriptor.digest.to_string()),
+            Ok(Some(encoded.descriptor.digest))
+        );
         assert_eq!(named("sha256:0"), Err("sha256:0".to_owned()));
         assert_eq!(named(&"x".repeat(1000)).unwrap_err().len(), 150);
         assert_eq!(bound_index(&BTreeMap::new()), Ok(None));
@@ -381,7 +423,11 @@ mod tests {
         let cases: &[(&str, &str, &str)] = &[
             ("\"schemaVersion\":2", "\"schemaVersion\":1", "instead of"),
             ("vnd.oci.image.manifest", "vnd.oci.image.manifset", "instead of"),
-            ("application/vnd.ociseek.fine.v1+json", "application/vnd.ociseek.fine.v2+json", "not a fine index"),
+            (
+                "application/vnd.ociseek.fine.v1+json",
+                "application/vnd.ociseek.fine.v2+json",
+                "not a fine index",
+            ),
             ("\"artifactType\"", "\"artifactTypo\"", "not a fine index"),
             ("\"artifactType\"", "\"ArtifactType\"", "not valid"),
             ("\"layers\"", "\"Layers\"", "not valid"),
@@ -438,27 +484,48 @@ mod tests {
     fn limits() {
         let head = |head_size| {
             let mut index = fine_index(1);
-            index.layers[0] = FineRef { size: 1 << 40, head_size, start_size: 1 << 39, ..index.layers[0].clone() };
+            index.layers[0] = FineRef {
+                size: 1 << 40,
+                head_size,
+                start_size: 1 << 39,
+                ..index.layers[0].clone()
+            };
             parse(&index.encode().bytes)
         };
         assert!(head(MAX_HEAD).is_ok());
         assert!(matches!(head(MAX_HEAD + 1), Err(FineIndexError::HeadTooLarge { .. })));
         let large = format!("{}{}", text_of(&fine_index(1)), " ".repeat(MAX_DOCUMENT));
-        assert!(matches!(parse(large.as_bytes()), Err(FineIndexError::Json(JsonError::TooLarge { .. }))));
+        assert!(matches!(
+            parse(large.as_bytes()),
+            Err(FineIndexError::Json(JsonError::TooLarge { .. }))
+        ));
         let text = text_of(&fine_index(0));
-        let entry = format!(r#"{{"mediaType":"{FINE_DOCUMENT}","digest":"{}","size":1}}"#, Digest::sha256(b""));
-        let many =
-            text.replace("\"layers\":[]", &format!("\"layers\":[{}]", vec![entry; MAX_DESCRIPTORS + 1].join(",")));
+        let entry = format!(
+            r#"{{"mediaType":"{FINE_DOCUMENT}","digest":"{}","size":1}}"#,
+            Digest::sha256(b"")
+        );
+        let many = text.replace(
+            "\"layers\":[]",
+            &format!("\"layers\":[{}]", vec![entry; MAX_DESCRIPTORS + 1].join(",")),
+        );
         assert!(matches!(parse(many.as_bytes()), Err(FineIndexError::TooMany(10_001))));
     }
 
     #[test]
     fn unknown_fields_are_ignored() {
         let text = text_of(&fine_index(1));
-        let more = text.replacen("\"annotations\":{", "\"data\":\"e30=\",\"annotations\":{\"x\":\"y\",", 1);
+        let more = text.replacen(
+            "\"annotations\":{",
+            "\"data\":\"e30=\",\"annotations\":{\"x\":\"y\",",
+            1,
+        );
         assert_eq!(parse(more.as_bytes()).unwrap(), fine_index(1));
         assert!(parse(text.replacen('{', "{\"more\":1,", 1).as_bytes()).is_ok());
-        let bare = text.replacen("\"annotations\":{\"dev.ociseek.fine.build-tool\"", "\"annotations\":{\"x\"", 1);
+        let bare = text.replacen(
+            "\"annotations\":{\"dev.ociseek.fine.build-tool\"",
+            "\"annotations\":{\"x\"",
+            1,
+        );
         assert_eq!(parse(bare.as_bytes()).unwrap().build_tool, None);
     }
 }

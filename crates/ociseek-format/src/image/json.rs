@@ -82,19 +82,31 @@ pub fn parse_lenient<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Js
 }
 
 /// Like [`parse_levels`], if only the spelling of the top-level keys matters.
-pub fn parse<T: DeserializeOwned>(bytes: &[u8], limit: usize, keys: &'static [&'static str]) -> Result<T, JsonError> {
+pub fn parse<T: DeserializeOwned>(
+    bytes: &[u8],
+    limit: usize,
+    keys: &'static [&'static str],
+) -> Result<T, JsonError> {
     parse_levels(bytes, limit, Level { keys, below: &[] })
 }
 
 /// Parses a document of at most `limit` bytes: UTF-8 without a byte order mark, an object, without
 /// duplicate keys, at most 128 levels deep (serde_json's own limit), and with no key of `top` or
 /// its nested objects in another spelling.
-pub fn parse_levels<T: DeserializeOwned>(bytes: &[u8], limit: usize, top: Level) -> Result<T, JsonError> {
+pub fn parse_levels<T: DeserializeOwned>(
+    bytes: &[u8],
+    limit: usize,
+    top: Level,
+) -> Result<T, JsonError> {
     parse_as(bytes, limit, top, |reader, distinct| reader.deserialize_map(distinct))
 }
 
 /// Like [`parse_levels`], for a list of objects with the keys of `each`.
-pub fn parse_list<T: DeserializeOwned>(bytes: &[u8], limit: usize, each: Level) -> Result<Vec<T>, JsonError> {
+pub fn parse_list<T: DeserializeOwned>(
+    bytes: &[u8],
+    limit: usize,
+    each: Level,
+) -> Result<Vec<T>, JsonError> {
     parse_as(bytes, limit, each, |reader, distinct| reader.deserialize_seq(DistinctList(distinct)))
 }
 
@@ -168,7 +180,8 @@ impl Distinct<'_> {
 
     fn spelling(self, key: &str) {
         let keys = self.level.map(|level| level.keys).unwrap_or_default();
-        let expected = keys.iter().find(|expected| **expected != key && is_same_to_go(key, expected));
+        let expected =
+            keys.iter().find(|expected| **expected != key && is_same_to_go(key, expected));
         if let (Some(expected), Ok(mut misspelled)) = (expected, self.misspelled.try_borrow_mut()) {
             misspelled.get_or_insert_with(|| (shortened(key), expected));
         }
@@ -253,7 +266,9 @@ mod tests {
         assert!(matches!(read(br#"{"Layers":[]}"#), Err(JsonError::Spelling { .. })));
         for twice in [r#"{"a":1,"a":1}"#, r#"{"x":[{"a":1,"b":2,"\u0061":1}]}"#] {
             match read(twice.as_bytes()) {
-                Err(JsonError::Json(e)) => assert!(e.to_string().contains("duplicate key \"a\""), "{e}"),
+                Err(JsonError::Json(e)) => {
+                    assert!(e.to_string().contains("duplicate key \"a\""), "{e}")
+                }
                 other => panic!("{other:?}"),
             }
         }
@@ -275,7 +290,9 @@ mod tests {
             ("[", "EOF"),
         ] {
             match read(bad) {
-                Err(JsonError::Json(error)) => assert!(error.to_string().contains(why), "{bad}: {error}"),
+                Err(JsonError::Json(error)) => {
+                    assert!(error.to_string().contains(why), "{bad}: {error}")
+                }
                 other => panic!("{bad}: {other:?}"),
             }
         }
@@ -289,12 +306,21 @@ mod tests {
         };
         let read = |text: &str| parse_levels::<serde_json::Value>(text.as_bytes(), 1 << 20, TOP);
         for odd in ["Digest", "DIGEST", "dige\u{17f}t", "ma\u{17f}k", "mas\u{212a}"] {
-            for text in [format!(r#"{{"layers":[1,{{"{odd}":1}}]}}"#), format!(r#"{{"layers":{{"{odd}":[]}}}}"#)] {
-                assert!(matches!(read(&text), Err(JsonError::Spelling { found, .. }) if found == odd), "{text}");
+            for text in [
+                format!(r#"{{"layers":[1,{{"{odd}":1}}]}}"#),
+                format!(r#"{{"layers":{{"{odd}":[]}}}}"#),
+            ] {
+                assert!(
+                    matches!(read(&text), Err(JsonError::Spelling { found, .. }) if found == odd),
+                    "{text}"
+                );
             }
             // In objects that are not read, any key is allowed.
             assert!(
-                read(&format!(r#"{{"config":{{"{odd}":1}},"layers":[{{"digest":{{"{odd}":1}}}}]}}"#)).is_ok(),
+                read(&format!(
+                    r#"{{"config":{{"{odd}":1}},"layers":[{{"digest":{{"{odd}":1}}}}]}}"#
+                ))
+                .is_ok(),
                 "{odd}"
             );
         }
@@ -315,6 +341,9 @@ mod tests {
     fn depth_and_size_are_limited() {
         let deep = format!("{{\"a\":{}1{}}}", "[".repeat(10_000), "]".repeat(10_000));
         assert!(matches!(read(deep.as_bytes()), Err(JsonError::Json(_))));
-        assert!(matches!(parse::<serde_json::Value>(b"{   }", 4, &[]), Err(JsonError::TooLarge { size: 5, limit: 4 })));
+        assert!(matches!(
+            parse::<serde_json::Value>(b"{   }", 4, &[]),
+            Err(JsonError::TooLarge { size: 5, limit: 4 })
+        ));
     }
 }

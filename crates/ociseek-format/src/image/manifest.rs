@@ -41,13 +41,28 @@ const TOP: Level = Level {
         "subject",
         "annotations",
     ],
-    below: &[("config", DESCRIPTOR), ("layers", DESCRIPTOR), ("manifests", DESCRIPTOR), ("subject", DESCRIPTOR)],
+    below: &[
+        ("config", DESCRIPTOR),
+        ("layers", DESCRIPTOR),
+        ("manifests", DESCRIPTOR),
+        ("subject", DESCRIPTOR),
+    ],
 };
 const DESCRIPTOR: Level = Level {
-    keys: &["mediaType", "digest", "size", "urls", "annotations", "data", "platform", "artifactType"],
+    keys: &[
+        "mediaType",
+        "digest",
+        "size",
+        "urls",
+        "annotations",
+        "data",
+        "platform",
+        "artifactType",
+    ],
     below: &[("platform", PLATFORM)],
 };
-const PLATFORM: Level = Level { keys: &["architecture", "os", "os.version", "os.features", "variant"], below: &[] };
+const PLATFORM: Level =
+    Level { keys: &["architecture", "os", "os.version", "os.features", "variant"], below: &[] };
 
 /// An image manifest or an index of such manifests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,7 +119,9 @@ pub enum ManifestError {
     #[error("unknown schema version {0} (expected 2)")]
     SchemaVersion(i64),
     /// GHSA-5j5w-g665-5m35: two parsers could see two different images.
-    #[error("the manifest has both layers and manifests, so readers could take it for two different things")]
+    #[error(
+        "the manifest has both layers and manifests, so readers could take it for two different things"
+    )]
     Ambiguous,
     #[error("the manifest says it is {stated:?}, but came as {served:?}")]
     MediaTypeDisagrees { stated: String, served: String },
@@ -167,7 +184,10 @@ pub fn parse(served_as: Option<&str>, bytes: &[u8]) -> Result<Manifest, Manifest
     if let (Some(stated), Some(served)) = (stated, &served)
         && !is_same_kind(stated, served)
     {
-        return Err(ManifestError::MediaTypeDisagrees { stated: shown(stated), served: shown(served) });
+        return Err(ManifestError::MediaTypeDisagrees {
+            stated: shown(stated),
+            served: shown(served),
+        });
     }
     let media_type = match stated.or(served.as_deref()) {
         Some(media_type) => known(media_type)?,
@@ -182,7 +202,9 @@ pub fn parse(served_as: Option<&str>, bytes: &[u8]) -> Result<Manifest, Manifest
     }
     let contents = |found| ManifestError::Contents { media_type: media_type.to_owned(), found };
     match media_type {
-        OCI_INDEX | DOCKER_LIST if raw.layers.is_some() || raw.config.is_some() => Err(contents("layers")),
+        OCI_INDEX | DOCKER_LIST if raw.layers.is_some() || raw.config.is_some() => {
+            Err(contents("layers"))
+        }
         OCI_INDEX | DOCKER_LIST => index(media_type, raw).map(Manifest::Index),
         _ if raw.manifests.is_some() => Err(contents("manifests")),
         _ => image(media_type, raw).map(Manifest::Image),
@@ -232,13 +254,16 @@ fn artifact(artifact_type: Option<&str>, manifest: &ImageManifest) -> Option<Str
     // Docker before 1.10 pushed configs as octet-stream.
     let image_config = matches!(config, OCI_CONFIG | DOCKER_CONFIG | "application/octet-stream");
     let layers = || manifest.layers.iter().map(|l| LayerKind::of(&l.media_type));
-    let odd_layers = !manifest.layers.is_empty() && layers().all(|kind| kind == LayerKind::NotALayer);
+    let odd_layers =
+        !manifest.layers.is_empty() && layers().all(|kind| kind == LayerKind::NotALayer);
     if image_config && !odd_layers && (artifact_type.is_none() || !manifest.layers.is_empty()) {
         return None;
     }
     let first = manifest.layers.first().map(|layer| layer.media_type.as_str());
-    let types = [artifact_type, Some(config).filter(|_| !image_config), first.filter(|_| odd_layers)];
-    let types: Vec<&str> = types.into_iter().flatten().filter(|t| *t != "application/vnd.oci.empty.v1+json").collect();
+    let types =
+        [artifact_type, Some(config).filter(|_| !image_config), first.filter(|_| odd_layers)];
+    let types: Vec<&str> =
+        types.into_iter().flatten().filter(|t| *t != "application/vnd.oci.empty.v1+json").collect();
     let kind = types.iter().find_map(|t| named(t));
     Some(match (kind, types.first()) {
         (Some(kind), _) => kind.to_owned(),
@@ -285,7 +310,10 @@ fn descriptor(value: serde_json::Value) -> Result<Descriptor, ManifestError> {
 pub(super) fn checked(descriptor: Descriptor) -> Result<Descriptor, ManifestError> {
     // Sizes are int64 in the OCI specification.
     if i64::try_from(descriptor.size).is_err() {
-        return Err(ManifestError::Size { digest: descriptor.digest.to_string(), size: descriptor.size });
+        return Err(ManifestError::Size {
+            digest: descriptor.digest.to_string(),
+            size: descriptor.size,
+        });
     }
     if descriptor.data.as_ref().is_some_and(|data| !go::is_base64(data)) {
         return Err(ManifestError::Data { digest: descriptor.digest.to_string() });
@@ -308,7 +336,9 @@ pub(super) fn known(media_type: &str) -> Result<&'static str, ManifestError> {
 /// Some registries serve manifests with Docker's type for OCI's, or the reverse (Nexus before
 /// 3.25): then the document's own type counts.
 fn is_same_kind(stated: &str, served: &str) -> bool {
-    let is_one_of = |kinds: [&str; 2], media_type: &str| kinds.iter().any(|kind| kind.eq_ignore_ascii_case(media_type));
+    let is_one_of = |kinds: [&str; 2], media_type: &str| {
+        kinds.iter().any(|kind| kind.eq_ignore_ascii_case(media_type))
+    };
     stated.eq_ignore_ascii_case(served)
         || [[OCI_MANIFEST, DOCKER_MANIFEST], [OCI_INDEX, DOCKER_LIST]]
             .into_iter()
@@ -322,7 +352,10 @@ fn essence(media_type: &str) -> String {
 
 /// Types that servers send as a fallback. The document's own type then decides.
 pub fn is_vague(media_type: &str) -> bool {
-    matches!(media_type, "" | "application/json" | "application/octet-stream" | "binary/octet-stream" | "text/plain")
+    matches!(
+        media_type,
+        "" | "application/json" | "application/octet-stream" | "binary/octet-stream" | "text/plain"
+    )
 }
 
 fn is_schema1(media_type: &str) -> bool {
@@ -345,8 +378,16 @@ mod tests {
 
     fn image_of(own_type: &str, config: &str, layers: &[&str], more: &str) -> String {
         let layers: Vec<String> = layers.iter().map(|l| desc(l)).collect();
-        let own = if own_type.is_empty() { String::new() } else { format!(r#""mediaType":"{own_type}","#) };
-        format!(r#"{{"schemaVersion":2,{own}"config":{},"layers":[{}]{more}}}"#, desc(config), layers.join(","))
+        let own = if own_type.is_empty() {
+            String::new()
+        } else {
+            format!(r#""mediaType":"{own_type}","#)
+        };
+        format!(
+            r#"{{"schemaVersion":2,{own}"config":{},"layers":[{}]{more}}}"#,
+            desc(config),
+            layers.join(",")
+        )
     }
 
     const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
@@ -358,7 +399,11 @@ mod tests {
             (OCI_MANIFEST, Some(OCI_MANIFEST), OCI_MANIFEST),
             (DOCKER_MANIFEST, Some(DOCKER_MANIFEST), DOCKER_MANIFEST),
             (DOCKER_MANIFEST, Some("application/json; charset=utf-8"), DOCKER_MANIFEST),
-            ("", Some("application/vnd.docker.distribution.manifest.v2+json; charset=utf-8"), DOCKER_MANIFEST),
+            (
+                "",
+                Some("application/vnd.docker.distribution.manifest.v2+json; charset=utf-8"),
+                DOCKER_MANIFEST,
+            ),
             ("", None, OCI_MANIFEST),
         ] {
             match parse(served, image_of(own, OCI_CONFIG, &[GZIP], "").as_bytes()) {
@@ -369,24 +414,40 @@ mod tests {
             }
         }
         for own in [OCI_INDEX, DOCKER_LIST] {
-            let index = format!(r#"{{"schemaVersion":2,"mediaType":"{own}","manifests":[{}]}}"#, desc(OCI_MANIFEST));
+            let index = format!(
+                r#"{{"schemaVersion":2,"mediaType":"{own}","manifests":[{}]}}"#,
+                desc(OCI_MANIFEST)
+            );
             assert!(matches!(parse(Some(own), index.as_bytes()), Ok(Manifest::Index(_))));
         }
-        assert!(matches!(parse(None, br#"{"schemaVersion":2,"manifests":[]}"#), Ok(Manifest::Index(_))));
+        assert!(matches!(
+            parse(None, br#"{"schemaVersion":2,"manifests":[]}"#),
+            Ok(Manifest::Index(_))
+        ));
         let empty = image_of(OCI_MANIFEST, OCI_CONFIG, &[], r#","annotations":null"#)
             .replace(r#""layers":[]"#, r#""layers":null"#);
-        assert!(matches!(parse(None, empty.as_bytes()), Ok(Manifest::Image(_))), "0 layers are an image");
+        assert!(
+            matches!(parse(None, empty.as_bytes()), Ok(Manifest::Image(_))),
+            "0 layers are an image"
+        );
     }
 
     #[test]
     fn descriptors_that_go_reads_differently_are_refused() {
-        let with = |more: &str| image_of(OCI_MANIFEST, OCI_CONFIG, &[GZIP], "").replace("}]", &format!("{more}}}]"));
-        for more in [r#","data":"e30=""#, r#","data":"e\n30=""#, r#","data":null"#, r#","digset":1"#] {
+        let with = |more: &str| {
+            image_of(OCI_MANIFEST, OCI_CONFIG, &[GZIP], "").replace("}]", &format!("{more}}}]"))
+        };
+        for more in
+            [r#","data":"e30=""#, r#","data":"e\n30=""#, r#","data":null"#, r#","digset":1"#]
+        {
             assert!(parse(None, with(more).as_bytes()).is_ok(), "{more}");
         }
         for more in [r#","Digest":"sha256:0""#, r#","SIZE":7"#, r#","platform":{"OS":"linux"}"#] {
             let refused = parse(None, with(more).as_bytes());
-            assert!(matches!(refused, Err(ManifestError::Json(JsonError::Spelling { .. }))), "{more}: {refused:?}");
+            assert!(
+                matches!(refused, Err(ManifestError::Json(JsonError::Spelling { .. }))),
+                "{more}: {refused:?}"
+            );
         }
         for more in [r#","data":"egA==""#, r#","data":"e30""#] {
             let refused = parse(None, with(more).as_bytes());
@@ -407,11 +468,17 @@ mod tests {
             assert!(matches!(result, Err(ManifestError::MediaTypeDisagrees { .. })), "{result:?}");
         }
         let image = image_of("", OCI_CONFIG, &[GZIP], "");
-        assert!(matches!(parse(Some(OCI_INDEX), image.as_bytes()), Err(ManifestError::Contents { .. })));
+        assert!(matches!(
+            parse(Some(OCI_INDEX), image.as_bytes()),
+            Err(ManifestError::Contents { .. })
+        ));
         let index = br#"{"schemaVersion":2,"manifests":[]}"#;
         assert!(matches!(parse(Some(OCI_MANIFEST), index), Err(ManifestError::Contents { .. })));
         let spelled = image_of(OCI_MANIFEST, OCI_CONFIG, &[GZIP], r#","Manifests":[]"#);
-        assert!(matches!(parse(None, spelled.as_bytes()), Err(ManifestError::Json(JsonError::Spelling { .. }))));
+        assert!(matches!(
+            parse(None, spelled.as_bytes()),
+            Err(ManifestError::Json(JsonError::Spelling { .. }))
+        ));
     }
 
     #[test]
@@ -423,11 +490,15 @@ mod tests {
             }
         }
         for (own, served) in [(OCI_INDEX, DOCKER_LIST), (DOCKER_LIST, OCI_INDEX)] {
-            let index =
-                format!(r#"{{"schemaVersion":2,"mediaType":"{own}","manifests":[{{"digest":"{D}","size":2}}]}}"#);
+            let index = format!(
+                r#"{{"schemaVersion":2,"mediaType":"{own}","manifests":[{{"digest":"{D}","size":2}}]}}"#
+            );
             match parse(Some(served), index.as_bytes()) {
                 Ok(Manifest::Index(index)) => {
-                    assert_eq!((index.media_type, index.manifests[0].media_type.as_str()), (own, ""));
+                    assert_eq!(
+                        (index.media_type, index.manifests[0].media_type.as_str()),
+                        (own, "")
+                    );
                 }
                 other => panic!("{own} as {served}: {other:?}"),
             }
@@ -443,7 +514,9 @@ mod tests {
             (Some("application/vnd.docker.distribution.manifest.v1+json"), "not even JSON"),
         ] {
             match parse(served, text.as_bytes()) {
-                Err(e @ ManifestError::Schema1) => assert!(e.to_string().contains("skopeo copy --format v2s2")),
+                Err(e @ ManifestError::Schema1) => {
+                    assert!(e.to_string().contains("skopeo copy --format v2s2"))
+                }
                 other => panic!("{other:?}"),
             }
         }
@@ -463,25 +536,48 @@ mod tests {
                 "Helm",
             ),
             (OCI_CONFIG, &["application/vnd.dev.cosign.simplesigning.v1+json"], "", "cosign"),
-            (OCI_CONFIG, &["application/vnd.in-toto+json", "application/vnd.in-toto+json"], "", "an attestation"),
+            (
+                OCI_CONFIG,
+                &["application/vnd.in-toto+json", "application/vnd.in-toto+json"],
+                "",
+                "an attestation",
+            ),
             (empty, &[empty], r#","artifactType":"application/spdx+json""#, "SBOM"),
             ("application/vnd.wasm.config.v0+json", &["application/wasm"], "", "WebAssembly"),
-            ("application/vnd.amazon.soci.index.v1+json", &["application/octet-stream"], "", "SOCI index"),
+            (
+                "application/vnd.amazon.soci.index.v1+json",
+                &["application/octet-stream"],
+                "",
+                "SOCI index",
+            ),
             (empty, &[GZIP], r#","artifactType":"application/vnd.acme.rocket""#, "vnd.acme.rocket"),
             (empty, &[], "", "without a type"),
-            (OCI_CONFIG, &[], r#","artifactType":"application/vnd.acme.rocket""#, "vnd.acme.rocket"),
+            (
+                OCI_CONFIG,
+                &[],
+                r#","artifactType":"application/vnd.acme.rocket""#,
+                "vnd.acme.rocket",
+            ),
         ] {
             match parse(None, image_of(OCI_MANIFEST, config, layers, more).as_bytes()) {
-                Err(ManifestError::NotAnImage { what: said }) => assert!(said.contains(what), "{said}"),
+                Err(ManifestError::NotAnImage { what: said }) => {
+                    assert!(said.contains(what), "{said}")
+                }
                 other => panic!("{what}: {other:?}"),
             }
         }
         // An image may have an artifact type too.
-        let both = image_of(OCI_MANIFEST, OCI_CONFIG, &[GZIP], r#","artifactType":"application/vnd.acme.rocket""#);
+        let both = image_of(
+            OCI_MANIFEST,
+            OCI_CONFIG,
+            &[GZIP],
+            r#","artifactType":"application/vnd.acme.rocket""#,
+        );
         assert!(matches!(parse(None, both.as_bytes()), Ok(Manifest::Image(_))));
         let mixed = image_of(OCI_MANIFEST, OCI_CONFIG, &["application/vnd.x", GZIP], "");
         assert!(matches!(parse(None, mixed.as_bytes()), Ok(Manifest::Image(_))));
-        let other = r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.artifact.manifest.v1+json"}"#;
+        let other =
+            r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.artifact.manifest.v1+json"}"#;
         assert!(matches!(parse(None, other.as_bytes()), Err(ManifestError::NotAnImage { .. })));
     }
 
@@ -506,8 +602,14 @@ mod tests {
         );
         assert!(matches!(parse(None, many.as_bytes()), Err(ManifestError::TooMany(10_001))));
         let large = format!("{good}{}", " ".repeat(MAX_DOCUMENT));
-        assert!(matches!(parse(None, large.as_bytes()), Err(ManifestError::Json(JsonError::TooLarge { .. }))));
-        let sha512 = good.replace(D, &crate::digest::Digest::of(crate::digest::Algorithm::Sha512, b"{}").to_string());
+        assert!(matches!(
+            parse(None, large.as_bytes()),
+            Err(ManifestError::Json(JsonError::TooLarge { .. }))
+        ));
+        let sha512 = good.replace(
+            D,
+            &crate::digest::Digest::of(crate::digest::Algorithm::Sha512, b"{}").to_string(),
+        );
         assert!(parse(None, sha512.as_bytes()).is_ok());
     }
 }

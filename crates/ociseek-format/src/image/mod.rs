@@ -25,11 +25,13 @@ pub use coverage::Coverage;
 pub use descriptor::{Descriptor, null_is_default};
 pub use json::{JsonError, JsonFault};
 pub use manifest::{ImageIndex, ImageManifest, Manifest, ManifestError};
-pub use name::{ImageName, ImageNameError, ImageSelector, SavedImageSelector, TagError, TagTemplate};
+pub use name::{
+    ImageName, ImageNameError, ImageSelector, SavedImageSelector, TagError, TagTemplate,
+};
 pub use platform::{Platform, PlatformError};
 pub use reference::{
-    CANONICAL_REGISTRY, DEFAULT_TAG, DOCKER_HUB, Reference, ReferenceError, is_canonical_registry, is_referrers_tag,
-    is_registry, is_repository, is_tag, referrers_tag,
+    CANONICAL_REGISTRY, DEFAULT_TAG, DOCKER_HUB, Reference, ReferenceError, is_canonical_registry,
+    is_referrers_tag, is_registry, is_repository, is_tag, referrers_tag,
 };
 
 /// How to read a layer's blob, according to its media type.
@@ -78,7 +80,8 @@ impl LayerKind {
                 _ => other(suffix),
             };
         }
-        let foreign = [DOCKER_FOREIGN, OCI_FOREIGN].iter().find_map(|prefix| media_type.strip_prefix(prefix));
+        let foreign =
+            [DOCKER_FOREIGN, OCI_FOREIGN].iter().find_map(|prefix| media_type.strip_prefix(prefix));
         match foreign {
             Some("" | ".gzip" | ".zstd") => LayerKind::Foreign,
             Some(suffix) => match other(suffix) {
@@ -92,7 +95,8 @@ impl LayerKind {
     /// Whether soci treats a layer of this type as gzip. Includes foreign layers.
     pub fn is_gzip(media_type: &str) -> bool {
         let prefixes = [DOCKER, OCI_LAYER, DOCKER_FOREIGN, OCI_FOREIGN];
-        let suffix = prefixes.iter().find_map(|prefix| media_type.strip_prefix(prefix)).unwrap_or_default();
+        let suffix =
+            prefixes.iter().find_map(|prefix| media_type.strip_prefix(prefix)).unwrap_or_default();
         suffix == ".gzip" || last_suffix(suffix) == Some("gzip")
     }
 
@@ -196,7 +200,10 @@ mod tests {
             ("application/vnd.oci.image.layer.v1.tar+estargz+gzip", LayerKind::Gzip),
             ("application/vnd.oci.image.layer.v1.tar+gzip+estargz", LayerKind::Gzip),
             ("application/vnd.oci.image.layer.v1.tar+gzip+zstd", LayerKind::Zstd),
-            ("application/vnd.oci.image.layer.nondistributable.v1.tar+estargz+gzip", LayerKind::Foreign),
+            (
+                "application/vnd.oci.image.layer.nondistributable.v1.tar+estargz+gzip",
+                LayerKind::Foreign,
+            ),
             ("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", LayerKind::Foreign),
             ("application/vnd.docker.image.rootfs.diff.tar.gzip", LayerKind::Gzip),
             ("application/vnd.docker.image.rootfs.diff.tar.zstd", LayerKind::Zstd),

@@ -126,7 +126,11 @@ impl FromStr for ImageName {
                 && (scheme != "dir:" || rest.contains('/'))
             {
                 let meant = meant.replace("{}", rest);
-                return Err(ImageNameError::Scheme { typed: typed.to_owned(), scheme: scheme.to_owned(), meant });
+                return Err(ImageNameError::Scheme {
+                    typed: typed.to_owned(),
+                    scheme: scheme.to_owned(),
+                    meant,
+                });
             }
         }
         if let Some(rest) = typed.strip_prefix(LAYOUT) {
@@ -149,10 +153,13 @@ impl FromStr for ImageName {
             if file.is_empty() {
                 return Err(ImageNameError::NoPath(typed.to_owned(), SAVED));
             }
-            let select = select_saved(select).ok_or_else(|| ImageNameError::Saved { typed: typed.to_owned() })?;
+            let select = select_saved(select)
+                .ok_or_else(|| ImageNameError::Saved { typed: typed.to_owned() })?;
             return Ok(ImageName::Saved { file: file.into(), select });
         }
-        if typed.starts_with(['/', '.', '~']) || typed.ends_with(".tar") && typed.parse::<Reference>().is_err() {
+        if typed.starts_with(['/', '.', '~'])
+            || typed.ends_with(".tar") && typed.parse::<Reference>().is_err()
+        {
             return Err(ImageNameError::Path { typed: typed.to_owned() });
         }
         Ok(ImageName::Registry(typed.parse()?))
@@ -177,7 +184,9 @@ impl fmt::Display for ImageName {
         write!(f, "{scheme}{}", path.display())?;
         match select {
             // Without the colon, the last part of the path would be read as a tag.
-            ImageSelector::Any if !matches!(split_path(&path.to_string_lossy()), Ok((_, ImageSelector::Any))) => {
+            ImageSelector::Any
+                if !matches!(split_path(&path.to_string_lossy()), Ok((_, ImageSelector::Any))) =>
+            {
                 f.write_str(":")
             }
             ImageSelector::Any => Ok(()),
@@ -197,7 +206,8 @@ fn select_saved(s: &str) -> Option<SavedImageSelector> {
         let number = Some(number).filter(|number| number.bytes().all(|b| b.is_ascii_digit()))?;
         return number.parse().ok().map(SavedImageSelector::Number);
     }
-    let is_name = |s: &str| s.parse::<Reference>().is_ok_and(|reference| reference.digest.is_none());
+    let is_name =
+        |s: &str| s.parse::<Reference>().is_ok_and(|reference| reference.digest.is_none());
     (is_tag(s) || is_name(s)).then(|| SavedImageSelector::Name(s.to_owned()))
 }
 
@@ -209,7 +219,11 @@ fn split_path(s: &str) -> Result<(&str, ImageSelector), ImageNameError> {
         match digest.parse() {
             Ok(digest) => return Ok((path, ImageSelector::Digest(digest))),
             // Otherwise a digest that was cut would be a tag of a path with an `@`.
-            Err(error) if digest.starts_with("sha256:") && !digest.ends_with(':') && !digest.contains('/') => {
+            Err(error)
+                if digest.starts_with("sha256:")
+                    && !digest.ends_with(':')
+                    && !digest.contains('/') =>
+            {
                 return Err(ImageNameError::Digest { typed: s.to_owned(), error });
             }
             Err(_) => {}
@@ -235,7 +249,9 @@ pub struct TagTemplate(String);
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum TagError {
-    #[error("{0:?} does not make a valid tag: expected a tag with {{tag}} or {{digest}} in it, such as {{tag}}-soci")]
+    #[error(
+        "{0:?} does not make a valid tag: expected a tag with {{tag}} or {{digest}} in it, such as {{tag}}-soci"
+    )]
     Template(String),
     #[error("{{tag}} in {0} has no value: the image is named by its digest only")]
     NoTag(TagTemplate),
@@ -255,7 +271,11 @@ impl TagTemplate {
             return Err(TagError::NoTag(self.clone()));
         }
         let made = self.with(tag.unwrap_or_default(), &digest.short());
-        if is_tag(&made) && !is_referrers_tag(&made) { Ok(made) } else { Err(TagError::Invalid { tag: made }) }
+        if is_tag(&made) && !is_referrers_tag(&made) {
+            Ok(made)
+        } else {
+            Err(TagError::Invalid { tag: made })
+        }
     }
 
     /// Whether the template needs the image's tag, so it cannot be used for images that are only
@@ -320,12 +340,27 @@ mod tests {
             ("oci:/u@sha256:12:".to_owned(), layout("/u@sha256:12", ImageSelector::Any)),
             ("oci:/u@sha256:x/y".to_owned(), layout("/u@sha256:x/y", ImageSelector::Any)),
             (format!("oci:/u@host/x@{digest}"), layout("/u@host/x", ImageSelector::Digest(digest))),
-            ("oci-archive:x.tar:1".to_owned(), ImageName::Archive { file: "x.tar".into(), select: tag("1") }),
-            ("oci-archive:x.tar".to_owned(), ImageName::Archive { file: "x.tar".into(), select: ImageSelector::Any }),
+            (
+                "oci-archive:x.tar:1".to_owned(),
+                ImageName::Archive { file: "x.tar".into(), select: tag("1") },
+            ),
+            (
+                "oci-archive:x.tar".to_owned(),
+                ImageName::Archive { file: "x.tar".into(), select: ImageSelector::Any },
+            ),
             ("docker-archive:x.tar".to_owned(), saved("x.tar", SavedImageSelector::Any)),
-            ("docker-archive:/a@b.tar:1".to_owned(), saved("/a@b.tar", SavedImageSelector::Name("1".into()))),
-            ("docker-archive:x:app:1".to_owned(), saved("x", SavedImageSelector::Name("app:1".into()))),
-            ("docker-archive:x:h:50/a:1".to_owned(), saved("x", SavedImageSelector::Name("h:50/a:1".into()))),
+            (
+                "docker-archive:/a@b.tar:1".to_owned(),
+                saved("/a@b.tar", SavedImageSelector::Name("1".into())),
+            ),
+            (
+                "docker-archive:x:app:1".to_owned(),
+                saved("x", SavedImageSelector::Name("app:1".into())),
+            ),
+            (
+                "docker-archive:x:h:50/a:1".to_owned(),
+                saved("x", SavedImageSelector::Name("h:50/a:1".into())),
+            ),
             ("docker-archive:x:@12".to_owned(), saved("x", SavedImageSelector::Number(12))),
         ] {
             assert_eq!(typed.parse(), Ok(want.clone()), "{typed}");
@@ -352,8 +387,14 @@ mod tests {
             ("docker-daemon:app:1", "docker save -o FILE app:1"),
             ("oci:", "oci:PATH"),
             ("oci-archive::x", "oci-archive:PATH"),
-            ("alpine@sha256:12", "\"sha256:12\" is not a digest: expected 64 lower-case hex digits"),
-            ("oci:dir@sha256:12", "\"sha256:12\" is not a digest: expected 64 lower-case hex digits"),
+            (
+                "alpine@sha256:12",
+                "\"sha256:12\" is not a digest: expected 64 lower-case hex digits",
+            ),
+            (
+                "oci:dir@sha256:12",
+                "\"sha256:12\" is not a digest: expected 64 lower-case hex digits",
+            ),
             ("./x", "oci:./x"),
             ("/tmp/x.tar", "oci-archive:/tmp/x.tar"),
             ("/tmp/x.tar", "docker-archive:/tmp/x.tar"),
@@ -368,7 +409,8 @@ mod tests {
     #[test]
     fn templates() {
         let digest = Digest::sha256(b"{}");
-        let made = |template: &str, tag| template.parse::<TagTemplate>().unwrap().fill(tag, &digest);
+        let made =
+            |template: &str, tag| template.parse::<TagTemplate>().unwrap().fill(tag, &digest);
         for (template, tag, want) in [
             ("{tag}-soci", Some("v1"), "v1-soci"),
             ("soci_{tag}.{digest}", Some("v1"), "soci_v1.44136fa355b3"),
@@ -383,11 +425,23 @@ mod tests {
         assert!(matches!(made("{tag}-soci", Some(&long)), Err(TagError::Invalid { .. })));
         let referrers = format!("sha256-{}", "0".repeat(64));
         assert_eq!(made("{tag}", Some(&referrers)), Err(TagError::Invalid { tag: referrers }));
-        for bad in ["", "-{tag}", "{tag}:x", "{Tag}", "{tag", "tag}", "{{tag}}", "a b", "{name}-soci", &long.repeat(2)]
-        {
+        for bad in [
+            "",
+            "-{tag}",
+            "{tag}:x",
+            "{Tag}",
+            "{tag",
+            "tag}",
+            "{{tag}}",
+            "a b",
+            "{name}-soci",
+            &long.repeat(2),
+        ] {
             assert_eq!(bad.parse::<TagTemplate>(), Err(TagError::Template(bad.to_owned())));
         }
-        for (template, apart) in [("{tag}", false), ("soci", false), ("{tag}-soci", true), ("{digest}", true)] {
+        for (template, apart) in
+            [("{tag}", false), ("soci", false), ("{tag}-soci", true), ("{digest}", true)]
+        {
             assert_eq!(template.parse::<TagTemplate>().unwrap().tells_apart(), apart, "{template}");
         }
     }

@@ -10,7 +10,8 @@ use oci_spec::image as spec;
 
 use super::descriptor::{Descriptor, Platform};
 use super::manifest::{
-    self, DOCKER_LIST, DOCKER_MANIFEST, ImageIndex, ImageManifest, ManifestError, OCI_INDEX, OCI_MANIFEST,
+    self, DOCKER_LIST, DOCKER_MANIFEST, ImageIndex, ImageManifest, ManifestError, OCI_INDEX,
+    OCI_MANIFEST,
 };
 use crate::digest::{Digest, DigestError};
 
@@ -83,7 +84,11 @@ impl TryFrom<&spec::Descriptor> for Descriptor {
             data: from.data().clone(),
             platform: from.platform().as_ref().map(Platform::from),
             artifact_type: from.artifact_type().as_ref().map(spec::MediaType::to_string),
-            ..Descriptor::new(from.media_type().to_string(), Digest::try_from(from.digest())?, from.size())
+            ..Descriptor::new(
+                from.media_type().to_string(),
+                Digest::try_from(from.digest())?,
+                from.size(),
+            )
         })
     }
 }
@@ -110,7 +115,10 @@ impl TryFrom<&spec::ImageManifest> for ImageManifest {
     fn try_from(from: &spec::ImageManifest) -> Result<ImageManifest, ManifestError> {
         let media_type = media_type(from.schema_version(), from.media_type(), OCI_MANIFEST)?;
         if !matches!(media_type, OCI_MANIFEST | DOCKER_MANIFEST) {
-            return Err(ManifestError::Contents { media_type: media_type.to_owned(), found: "layers" });
+            return Err(ManifestError::Contents {
+                media_type: media_type.to_owned(),
+                found: "layers",
+            });
         }
         let manifest = ImageManifest {
             media_type,
@@ -143,7 +151,10 @@ impl TryFrom<&spec::ImageIndex> for ImageIndex {
     fn try_from(from: &spec::ImageIndex) -> Result<ImageIndex, ManifestError> {
         let media_type = media_type(from.schema_version(), from.media_type(), OCI_INDEX)?;
         if !matches!(media_type, OCI_INDEX | DOCKER_LIST) {
-            return Err(ManifestError::Contents { media_type: media_type.to_owned(), found: "manifests" });
+            return Err(ManifestError::Contents {
+                media_type: media_type.to_owned(),
+                found: "manifests",
+            });
         }
         Ok(ImageIndex {
             media_type,
@@ -167,7 +178,11 @@ fn media_type(
     if schema_version != 2 {
         return Err(ManifestError::SchemaVersion(schema_version.into()));
     }
-    stated.as_ref().map(AsRef::as_ref).filter(|stated: &&str| !stated.is_empty()).map_or(Ok(default), manifest::known)
+    stated
+        .as_ref()
+        .map(AsRef::as_ref)
+        .filter(|stated: &&str| !stated.is_empty())
+        .map_or(Ok(default), manifest::known)
 }
 
 fn descriptors(from: &[spec::Descriptor]) -> Result<Vec<Descriptor>, ManifestError> {
@@ -243,7 +258,10 @@ mod tests {
                 subject: subject.clone(),
                 annotations: annotations.clone(),
             };
-            assert_eq!(ImageIndex::try_from(&spec::ImageIndex::from(&ours)).expect("an index"), ours);
+            assert_eq!(
+                ImageIndex::try_from(&spec::ImageIndex::from(&ours)).expect("an index"),
+                ours
+            );
         }
         let sha512 = Digest::of(crate::digest::Algorithm::Sha512, b"x");
         assert_eq!(Digest::try_from(&spec::Digest::from(sha512)), Ok(sha512));
@@ -263,13 +281,19 @@ mod tests {
             change(&mut theirs);
             ImageManifest::try_from(&theirs)
         };
-        let layer = |change: &dyn Fn(&mut spec::Descriptor)| image(&|theirs| change(&mut theirs.layers_mut()[0]));
+        let layer = |change: &dyn Fn(&mut spec::Descriptor)| {
+            image(&|theirs| change(&mut theirs.layers_mut()[0]))
+        };
         assert_eq!(image(&|_| {}).expect("an image").media_type, OCI_MANIFEST);
-        let sha384 = format!("sha384:{}", "0".repeat(96)).parse::<spec::Digest>().expect("a digest");
+        let sha384 =
+            format!("sha384:{}", "0".repeat(96)).parse::<spec::Digest>().expect("a digest");
         let refused = layer(&|layer| {
             layer.set_digest(sha384.clone());
         });
-        assert!(matches!(refused, Err(ManifestError::Digest(DigestError::Algorithm(_)))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(ManifestError::Digest(DigestError::Algorithm(_)))),
+            "{refused:?}"
+        );
         let refused = layer(&|layer| {
             layer.set_size(u64::MAX);
         });
@@ -287,11 +311,16 @@ mod tests {
         });
         assert!(matches!(refused, Err(ManifestError::Contents { .. })), "{refused:?}");
         let refused = image(&|theirs| {
-            theirs.set_config((&Descriptor::of("application/vnd.cncf.helm.config.v1+json", b"{}")).into());
+            theirs.set_config(
+                (&Descriptor::of("application/vnd.cncf.helm.config.v1+json", b"{}")).into(),
+            );
             theirs.set_layers(Vec::new());
         });
         assert!(matches!(refused, Err(ManifestError::NotAnImage { .. })), "{refused:?}");
-        let many = vec![spec::Descriptor::from(&Descriptor::of(OCI_LAYER, b"x")); manifest::MAX_DESCRIPTORS + 1];
+        let many = vec![
+            spec::Descriptor::from(&Descriptor::of(OCI_LAYER, b"x"));
+            manifest::MAX_DESCRIPTORS + 1
+        ];
         let refused = image(&|theirs| {
             theirs.set_layers(many.clone());
         });

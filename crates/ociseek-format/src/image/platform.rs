@@ -11,7 +11,9 @@ pub use super::descriptor::Platform;
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum PlatformError {
-    #[error("{0:?} is not a platform: expected OS/ARCH or OS/ARCH/VARIANT, such as linux/amd64 or linux/arm/v7")]
+    #[error(
+        "{0:?} is not a platform: expected OS/ARCH or OS/ARCH/VARIANT, such as linux/amd64 or linux/arm/v7"
+    )]
     Malformed(String),
 }
 
@@ -22,7 +24,9 @@ impl FromStr for Platform {
     fn from_str(s: &str) -> Result<Platform, PlatformError> {
         let malformed = || PlatformError::Malformed(s.chars().take(80).collect());
         let parts: Vec<&str> = s.split('/').collect();
-        let sound = |p: &&str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
+        let sound = |p: &&str| {
+            !p.is_empty() && p.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+        };
         if !parts.iter().all(sound) {
             return Err(malformed());
         }
@@ -41,7 +45,13 @@ impl Platform {
     /// The platform of entries in an image index that are not images, as BuildKit writes it.
     pub fn unknown() -> Platform {
         let unknown = || "unknown".to_owned();
-        Platform { architecture: unknown(), os: unknown(), os_version: None, os_features: Vec::new(), variant: None }
+        Platform {
+            architecture: unknown(),
+            os: unknown(),
+            os_version: None,
+            os_features: Vec::new(),
+            variant: None,
+        }
     }
 
     /// Parses `os/arch[/variant]` like containerd (containerd/platforms, `Parse`): normalised,
@@ -68,19 +78,22 @@ impl Platform {
             os => os.to_owned(),
         };
         let variant = self.variant.as_deref().unwrap_or_default().to_ascii_lowercase();
-        let (architecture, variant) = match (self.architecture.to_ascii_lowercase().as_str(), variant.as_str()) {
-            ("i386", _) => ("386".to_owned(), String::new()),
-            ("x86_64" | "x86-64" | "amd64", "v1") => ("amd64".to_owned(), String::new()),
-            ("x86_64" | "x86-64" | "amd64", v) => ("amd64".to_owned(), v.to_owned()),
-            ("aarch64" | "arm64", "8" | "v8" | "v8.0") => ("arm64".to_owned(), String::new()),
-            ("aarch64" | "arm64", "9" | "9.0" | "v9.0") => ("arm64".to_owned(), "v9".to_owned()),
-            ("aarch64" | "arm64", v) => ("arm64".to_owned(), v.to_owned()),
-            ("armhf", _) => ("arm".to_owned(), "v7".to_owned()),
-            ("armel", _) => ("arm".to_owned(), "v6".to_owned()),
-            ("arm", "" | "7") => ("arm".to_owned(), "v7".to_owned()),
-            ("arm", v @ ("5" | "6" | "8")) => ("arm".to_owned(), format!("v{v}")),
-            (architecture, v) => (architecture.to_owned(), v.to_owned()),
-        };
+        let (architecture, variant) =
+            match (self.architecture.to_ascii_lowercase().as_str(), variant.as_str()) {
+                ("i386", _) => ("386".to_owned(), String::new()),
+                ("x86_64" | "x86-64" | "amd64", "v1") => ("amd64".to_owned(), String::new()),
+                ("x86_64" | "x86-64" | "amd64", v) => ("amd64".to_owned(), v.to_owned()),
+                ("aarch64" | "arm64", "8" | "v8" | "v8.0") => ("arm64".to_owned(), String::new()),
+                ("aarch64" | "arm64", "9" | "9.0" | "v9.0") => {
+                    ("arm64".to_owned(), "v9".to_owned())
+                }
+                ("aarch64" | "arm64", v) => ("arm64".to_owned(), v.to_owned()),
+                ("armhf", _) => ("arm".to_owned(), "v7".to_owned()),
+                ("armel", _) => ("arm".to_owned(), "v6".to_owned()),
+                ("arm", "" | "7") => ("arm".to_owned(), "v7".to_owned()),
+                ("arm", v @ ("5" | "6" | "8")) => ("arm".to_owned(), format!("v{v}")),
+                (architecture, v) => (architecture.to_owned(), v.to_owned()),
+            };
         Platform {
             architecture,
             os,
@@ -152,7 +165,9 @@ mod tests {
             assert_eq!(platform.to_string(), normal);
             assert_eq!(platform.normalized(), platform, "normalising twice changes nothing");
         }
-        for bad in ["", "linux", "linux/", "/amd64", "linux/amd64/v1/x", "linux/a b", "linux//v7", "a/é"] {
+        for bad in
+            ["", "linux", "linux/", "/amd64", "linux/amd64/v1/x", "linux/a b", "linux//v7", "a/é"]
+        {
             assert!(bad.parse::<Platform>().is_err(), "{bad}");
         }
     }
@@ -169,7 +184,11 @@ mod tests {
             ("linux/armel", "linux/arm/v6"),
             ("Linux/x86_64", "linux/amd64"),
         ] {
-            assert_eq!(Platform::as_asked(typed).map(|p| p.to_string()), Ok(asked.to_owned()), "{typed}");
+            assert_eq!(
+                Platform::as_asked(typed).map(|p| p.to_string()),
+                Ok(asked.to_owned()),
+                "{typed}"
+            );
         }
     }
 
@@ -194,7 +213,11 @@ mod tests {
             (&stated("linux", "arm", Some("v6")), "linux/arm", false),
             (&stated("linux", "amd64", None), "linux/amd64/v3", false),
         ] {
-            assert_eq!(have.matches(&want.parse().unwrap_or_else(|e| panic!("{e}"))), yes, "{have} for {want}");
+            assert_eq!(
+                have.matches(&want.parse().unwrap_or_else(|e| panic!("{e}"))),
+                yes,
+                "{have} for {want}"
+            );
         }
         let mut other = v8.clone();
         other.os_version = Some("10.0.2".to_owned());

@@ -61,7 +61,8 @@ pub fn merge(mut ranges: Vec<SpanRange>) -> Vec<SpanRange> {
 /// Encodes the artifact, byte for byte like soci's `MarshalPrefetchArtifact`. `ranges` must be
 /// [merged](merge).
 pub fn encode(ranges: &[SpanRange]) -> Vec<u8> {
-    let entries = ranges.iter().map(|range| Entry { start_span: range.start().0, end_span: range.end().0 });
+    let entries =
+        ranges.iter().map(|range| Entry { start_span: range.start().0, end_span: range.end().0 });
     let document = Document { version: VERSION.to_owned(), prefetch_spans: entries.collect() };
     // Strings and integers cannot fail to encode.
     serde_json::to_vec(&document).unwrap_or_default()
@@ -86,7 +87,8 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<SpanRange>, PrefetchError> {
 /// # Errors
 /// As [`parse`].
 pub fn parse_unmerged(bytes: &[u8]) -> Result<Vec<SpanRange>, PrefetchError> {
-    let document: Document = json::parse(bytes, MAX_PREFETCH as usize, &["version", "prefetch_spans"])?;
+    let document: Document =
+        json::parse(bytes, MAX_PREFETCH as usize, &["version", "prefetch_spans"])?;
     if document.version != VERSION {
         return Err(PrefetchError::Version(document.version.chars().take(150).collect()));
     }
@@ -124,7 +126,9 @@ mod tests {
 
     #[test]
     fn spans_are_counted() {
-        for (ranges, number) in [(spans([]), 0), (spans([0..=0, 10..=15]), 7), (spans([0..=u32::MAX]), 1 << 32)] {
+        for (ranges, number) in
+            [(spans([]), 0), (spans([0..=0, 10..=15]), 7), (spans([0..=u32::MAX]), 1 << 32)]
+        {
             assert_eq!(count(&ranges), number);
         }
     }
@@ -133,8 +137,7 @@ mod tests {
     fn encoded_lists_match_soci_and_round_trip() {
         let ranges = spans([0..=0, 10..=15]);
         let bytes = encode(&ranges);
-        let text =
-            r#"{"version":"1.0","prefetch_spans":[{"start_span":0,"end_span":0},{"start_span":10,"end_span":15}]}"#;
+        let text = r#"{"version":"1.0","prefetch_spans":[{"start_span":0,"end_span":0},{"start_span":10,"end_span":15}]}"#;
         assert_eq!(String::from_utf8_lossy(&bytes), text);
         assert_eq!(parse(&bytes).unwrap(), ranges);
         // soci may add a priority, which is not used yet.
@@ -162,6 +165,9 @@ mod tests {
             assert!(matches!(parse(with(odd).as_bytes()), Err(PrefetchError::Json(_))), "{odd}");
         }
         let long = with(&vec![r#"{"start_span":1,"end_span":2}"#; 50_000].join(","));
-        assert!(matches!(parse(long.as_bytes()), Err(PrefetchError::Json(JsonError::TooLarge { .. }))));
+        assert!(matches!(
+            parse(long.as_bytes()),
+            Err(PrefetchError::Json(JsonError::TooLarge { .. }))
+        ));
     }
 }

@@ -50,7 +50,9 @@ pub enum ReferenceError {
     Repository(String, String),
     #[error("{0:?} is not a valid image name: separate the image and the path with a space")]
     Path(String),
-    #[error("{0:?} is not a valid image name: {1:?} is not a tag; expected at most 128 letters, digits, . _ -")]
+    #[error(
+        "{0:?} is not a valid image name: {1:?} is not a tag; expected at most 128 letters, digits, . _ -"
+    )]
     Tag(String, String),
     #[error("{0:?} is not a valid image name: {1}")]
     Digest(String, DigestError),
@@ -142,19 +144,24 @@ fn split_familiar(name: &str) -> (&str, String) {
         _ => (DOCKER_HUB, name),
     };
     match registry {
-        DOCKER_HUB | "index.docker.io" if !repository.contains('/') => (DOCKER_HUB, format!("library/{repository}")),
+        DOCKER_HUB | "index.docker.io" if !repository.contains('/') => {
+            (DOCKER_HUB, format!("library/{repository}"))
+        }
         "index.docker.io" => (DOCKER_HUB, repository.to_owned()),
         _ => (registry, repository.to_owned()),
     }
 }
 
 fn looks_like_registry(first: &str) -> bool {
-    first == "localhost" || first.contains(['.', ':']) || first.bytes().any(|b| b.is_ascii_uppercase())
+    first == "localhost"
+        || first.contains(['.', ':'])
+        || first.bytes().any(|b| b.is_ascii_uppercase())
 }
 
 /// A suggestion: `typed` with its repository in lower case.
 fn with_lower_case(typed: &str, repository: &str) -> String {
-    let repository = repository.strip_prefix("library/").filter(|r| !typed.contains(&format!("library/{r}")));
+    let repository =
+        repository.strip_prefix("library/").filter(|r| !typed.contains(&format!("library/{r}")));
     match repository {
         Some(repository) => typed.replacen(repository, &repository.to_lowercase(), 1),
         None => {
@@ -194,7 +201,8 @@ pub fn is_registry(s: &str) -> bool {
         })
     };
     // `parse` would also accept a `+`.
-    host_is_good && port.is_none_or(|p| p.bytes().all(|b| b.is_ascii_digit()) && p.parse::<u16>().is_ok())
+    host_is_good
+        && port.is_none_or(|p| p.bytes().all(|b| b.is_ascii_digit()) && p.parse::<u16>().is_ok())
 }
 
 /// What [`is_canonical_registry`] demands, for messages.
@@ -352,18 +360,37 @@ mod tests {
             &long_tag,
             &format!("a@sha256:{HEX}@sha256:{HEX}"),
         ] {
-            assert!(bad.parse::<Reference>().is_err(), "{bad:?} parsed as {:?}", bad.parse::<Reference>());
+            assert!(
+                bad.parse::<Reference>().is_err(),
+                "{bad:?} parsed as {:?}",
+                bad.parse::<Reference>()
+            );
         }
     }
 
     #[test]
     fn canonical_registries() {
-        for good in
-            ["r.example", "r.example:5000", "r:5000", "localhost", "localhost:1", "[::1]", "[::1]:1", "docker.io"]
-        {
+        for good in [
+            "r.example",
+            "r.example:5000",
+            "r:5000",
+            "localhost",
+            "localhost:1",
+            "[::1]",
+            "[::1]:1",
+            "docker.io",
+        ] {
             assert!(is_canonical_registry(good), "{good}");
         }
-        for bad in ["", "registry", "index.docker.io", "r.example/a", "u@r.example", "http://r.example", "r:x"] {
+        for bad in [
+            "",
+            "registry",
+            "index.docker.io",
+            "r.example/a",
+            "u@r.example",
+            "http://r.example",
+            "r:x",
+        ] {
             assert!(!is_canonical_registry(bad), "{bad}");
         }
     }
@@ -375,8 +402,8 @@ mod tests {
         }
         let long = "a".repeat(256);
         for bad in [
-            "", "/", "a/", "/a", "a//b", "A", "a..b", "a___b", "a._b", "-a", "a-", "../x", "a b", "a%2e", "a?b", "é",
-            &long,
+            "", "/", "a/", "/a", "a//b", "A", "a..b", "a___b", "a._b", "-a", "a-", "../x", "a b",
+            "a%2e", "a?b", "é", &long,
         ] {
             assert!(!is_repository(bad), "{bad}");
         }
@@ -390,9 +417,11 @@ mod tests {
 
     #[test]
     fn the_error_for_upper_case_suggests_lower_case() {
-        for (typed, meant) in
-            [("MyApp:V1", "myapp:V1"), ("me/MyApp", "me/myapp"), ("Ghcr.io/Me/App:T", "Ghcr.io/me/app:T")]
-        {
+        for (typed, meant) in [
+            ("MyApp:V1", "myapp:V1"),
+            ("me/MyApp", "me/myapp"),
+            ("Ghcr.io/Me/App:T", "Ghcr.io/me/app:T"),
+        ] {
             match typed.parse::<Reference>() {
                 Err(ReferenceError::UpperCase(_, hint)) => assert_eq!(hint, meant),
                 other => panic!("{other:?}"),

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 use super::descriptor::Descriptor;
 use super::fine::FINE_INDEX;
-use super::manifest::{DOCKER_CONFIG, DOCKER_LIST, DOCKER_MANIFEST, ImageIndex, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
+use super::manifest::{
+    DOCKER_CONFIG, DOCKER_LIST, DOCKER_MANIFEST, ImageIndex, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST,
+};
 use super::platform::Platform;
 use super::soci::{INDEX_V1, INDEX_V2};
 use crate::digest::Digest;
@@ -50,13 +52,17 @@ impl Child {
         }
         match descriptor.media_type.as_str() {
             OCI_INDEX | DOCKER_LIST => Child::Index,
-            OCI_MANIFEST | DOCKER_MANIFEST => match descriptor.artifact_type.as_deref().unwrap_or_default() {
-                INDEX_V1 | INDEX_V2 | FINE_INDEX => Child::Artifact,
-                // Attestations without the annotation have the placeholder platform.
-                _ if descriptor.platform.as_ref().is_some_and(Platform::is_unknown) => Child::Unclear,
-                "" | OCI_CONFIG | DOCKER_CONFIG => Child::Image,
-                _ => Child::Unclear,
-            },
+            OCI_MANIFEST | DOCKER_MANIFEST => {
+                match descriptor.artifact_type.as_deref().unwrap_or_default() {
+                    INDEX_V1 | INDEX_V2 | FINE_INDEX => Child::Artifact,
+                    // Attestations without the annotation have the placeholder platform.
+                    _ if descriptor.platform.as_ref().is_some_and(Platform::is_unknown) => {
+                        Child::Unclear
+                    }
+                    "" | OCI_CONFIG | DOCKER_CONFIG => Child::Image,
+                    _ => Child::Unclear,
+                }
+            }
             "" => Child::Unclear,
             _ => Child::Unknown,
         }
@@ -131,7 +137,8 @@ impl PlatformSelector {
     pub fn unclear<'i>(&self, index: &'i ImageIndex) -> impl Iterator<Item = &'i Descriptor> {
         index.manifests.iter().filter(|child| {
             let platform = child.platform.as_ref().filter(|platform| platform.is_complete());
-            Child::of(child) == Child::Unclear && platform.is_none_or(|platform| self.wants(platform))
+            Child::of(child) == Child::Unclear
+                && platform.is_none_or(|platform| self.wants(platform))
         })
     }
 
@@ -167,7 +174,8 @@ impl PlatformSelector {
             self.others.push(image.platform);
         } else if self.chosen.iter().any(|c| c.manifest.digest == image.manifest.digest) {
             // A manifest that is listed twice is one image.
-        } else if self.chosen.iter().any(|c| c.platform.normalized() == image.platform.normalized()) {
+        } else if self.chosen.iter().any(|c| c.platform.normalized() == image.platform.normalized())
+        {
             self.shadowed.push(image);
         } else {
             self.chosen.push(image);
@@ -248,12 +256,21 @@ mod tests {
         let mut inner = child("i", None);
         inner.media_type = OCI_INDEX.to_owned();
         let bare = child("bare", None);
-        let mut selector = PlatformSelector::new(&[parse("linux/arm64/v8"), parse("linux/s390x"), parse("linux/386")]);
-        let next = selector
-            .index(&index(vec![child("a", Some("linux/amd64")), bare.clone(), inner.clone()]), &BTreeMap::new());
+        let mut selector = PlatformSelector::new(&[
+            parse("linux/arm64/v8"),
+            parse("linux/s390x"),
+            parse("linux/386"),
+        ]);
+        let next = selector.index(
+            &index(vec![child("a", Some("linux/amd64")), bare.clone(), inner.clone()]),
+            &BTreeMap::new(),
+        );
         assert_eq!(next, [NextFetch::Config(bare.clone()), NextFetch::Index(inner)]);
         selector.offer(bare, parse("linux/i386"));
-        assert_eq!(selector.index(&index(vec![child("b", Some("linux/arm64"))]), &BTreeMap::new()), []);
+        assert_eq!(
+            selector.index(&index(vec![child("b", Some("linux/arm64"))]), &BTreeMap::new()),
+            []
+        );
         let selection = selector.finish();
         assert_eq!(names(&selection.chosen), ["linux/386", "linux/arm64"]);
         assert_eq!(selection.missing, [parse("linux/s390x")]);
@@ -266,7 +283,8 @@ mod tests {
             artifact_type: Some(artifact_type.to_owned()),
             ..child(content, platform)
         };
-        let untyped = Descriptor { media_type: String::new(), ..child("untyped", Some("linux/s390x")) };
+        let untyped =
+            Descriptor { media_type: String::new(), ..child("untyped", Some("linux/s390x")) };
         let all = index(vec![
             with("acme", Some("linux/amd64"), "application/vnd.acme.rocket"),
             child("later", Some("linux/amd64")),
@@ -283,14 +301,20 @@ mod tests {
         assert_eq!(unclear, ["acme", "sbom", "unknown", "untyped"].map(digest));
         let images = [(digest("acme"), Child::Image), (digest("untyped"), Child::Index)];
         let next = selector.index(&all, &BTreeMap::from(images));
-        let entries = next.iter().map(|(NextFetch::Config(entry) | NextFetch::Index(entry))| entry.digest);
+        let entries =
+            next.iter().map(|(NextFetch::Config(entry) | NextFetch::Index(entry))| entry.digest);
         let next: Vec<_> = entries.collect();
         assert_eq!(next, ["docker", "untyped"].map(digest));
         let selection = selector.finish();
         let chosen: Vec<_> = selection.chosen.iter().map(|image| image.manifest.digest).collect();
-        assert_eq!(chosen, ["acme", "oci"].map(digest), "the first image of a platform, as in containerd");
+        assert_eq!(
+            chosen,
+            ["acme", "oci"].map(digest),
+            "the first image of a platform, as in containerd"
+        );
         assert_eq!(selection.shadowed[0].manifest.digest, digest("later"));
-        let selector = PlatformSelector::new(&["linux/arm64".parse().unwrap_or_else(|e| panic!("{e}"))]);
+        let selector =
+            PlatformSelector::new(&["linux/arm64".parse().unwrap_or_else(|e| panic!("{e}"))]);
         let unclear: Vec<_> = selector.unclear(&all).map(|entry| entry.digest).collect();
         assert_eq!(unclear, [digest("sbom")], "other platforms are not fetched");
     }
@@ -302,8 +326,10 @@ mod tests {
             d.platform = d.platform.map(|p| Platform { os_version: Some(v.to_owned()), ..p });
             d
         };
-        let mut selector = PlatformSelector::new(&["windows/amd64".parse().unwrap_or_else(|e| panic!("{e}"))]);
-        selector.index(&index(vec![version("a", "10.0.1"), version("b", "10.0.2")]), &BTreeMap::new());
+        let mut selector =
+            PlatformSelector::new(&["windows/amd64".parse().unwrap_or_else(|e| panic!("{e}"))]);
+        selector
+            .index(&index(vec![version("a", "10.0.1"), version("b", "10.0.2")]), &BTreeMap::new());
         assert_eq!(selector.finish().chosen.len(), 2);
     }
 }

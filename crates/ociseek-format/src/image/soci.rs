@@ -93,7 +93,11 @@ struct Document {
     layers: Vec<Descriptor>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     subject: Option<Descriptor>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_is_default")]
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "null_is_default"
+    )]
     annotations: BTreeMap<String, String>,
 }
 
@@ -109,9 +113,12 @@ impl SociIndex {
             ]);
             descriptor
         });
-        let subject = self.subject.as_ref().map(|s| Descriptor::new(s.media_type.clone(), s.digest, s.size));
-        let (artifact_type, is_v1) = if subject.is_some() { (INDEX_V1, true) } else { (INDEX_V2, false) };
-        let annotations = BTreeMap::from([(BUILD_TOOL.to_owned(), self.build_tool_identifier.clone())]);
+        let subject =
+            self.subject.as_ref().map(|s| Descriptor::new(s.media_type.clone(), s.digest, s.size));
+        let (artifact_type, is_v1) =
+            if subject.is_some() { (INDEX_V1, true) } else { (INDEX_V2, false) };
+        let annotations =
+            BTreeMap::from([(BUILD_TOOL.to_owned(), self.build_tool_identifier.clone())]);
         let document = Document {
             schema_version: 2,
             media_type: OCI_MANIFEST.to_owned(),
@@ -260,10 +267,15 @@ pub fn parse(bytes: &[u8]) -> Result<FoundIndex, SociIndexError> {
 
 fn ztoc_ref(descriptor: &Descriptor) -> Result<ZtocRef, SociIndexError> {
     let ztoc = descriptor.digest;
-    let annotation =
-        |name: &'static str| descriptor.annotations.get(name).ok_or(SociIndexError::Annotation { ztoc, name });
+    let annotation = |name: &'static str| {
+        descriptor.annotations.get(name).ok_or(SociIndexError::Annotation { ztoc, name })
+    };
     let unsound = |name| SociIndexError::Annotation { ztoc, name };
-    let span_size = annotation(SPAN_SIZE)?.parse().ok().and_then(SpanSize::new).ok_or_else(|| unsound(SPAN_SIZE))?;
+    let span_size = annotation(SPAN_SIZE)?
+        .parse()
+        .ok()
+        .and_then(SpanSize::new)
+        .ok_or_else(|| unsound(SPAN_SIZE))?;
     Ok(ZtocRef {
         ztoc,
         size: descriptor.size,
@@ -288,7 +300,10 @@ mod tests {
                     ztoc: digest(format!("ztoc {i}")),
                     size: 1000 + i as u64,
                     layer: digest(format!("layer {i}")),
-                    layer_media_type: format!("application/vnd.oci.image.layer.v1.tar+gzip{}", tool.len() % 2),
+                    layer_media_type: format!(
+                        "application/vnd.oci.image.layer.v1.tar+gzip{}",
+                        tool.len() % 2
+                    ),
                     span_size: SpanSize::new(1 << (16 + i)).unwrap(),
                 })
                 .collect(),
@@ -329,7 +344,8 @@ mod tests {
     fn prefetch_artifacts_come_after_the_ztocs() {
         let mut index = index("x", 1);
         let mut artifact = Descriptor::of(PREFETCH, b"{}");
-        artifact.annotations = BTreeMap::from([(LAYER_DIGEST.to_owned(), index.layers[0].layer.to_string())]);
+        artifact.annotations =
+            BTreeMap::from([(LAYER_DIGEST.to_owned(), index.layers[0].layer.to_string())]);
         index.prefetch = vec![artifact.clone()];
         let found = parse(&index.encode().bytes).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!((found.ztocs, found.others), (index.layers, vec![artifact]));
@@ -338,10 +354,15 @@ mod tests {
 
     #[test]
     fn indexes_that_consumers_cannot_use_are_detected() {
-        let text = String::from_utf8(index("x", 1).encode().bytes).unwrap_or_else(|e| panic!("{e}"));
+        let text =
+            String::from_utf8(index("x", 1).encode().bytes).unwrap_or_else(|e| panic!("{e}"));
         let spaced = text.replacen(':', ": ", 1);
         assert_eq!(parse(spaced.as_bytes()).map(|i| i.canonical).ok(), Some(false));
-        let unknown = text.replacen("{", r#"{"artifactType":"application/vnd.amazon.soci.index.v1+json","#, 1);
+        let unknown = text.replacen(
+            "{",
+            r#"{"artifactType":"application/vnd.amazon.soci.index.v1+json","#,
+            1,
+        );
         assert!(matches!(parse(unknown.as_bytes()), Err(SociIndexError::Json(_))));
         let v2 = text.replace("index.v1+json", "index.v2+json");
         assert_eq!(parse(v2.as_bytes()).map(|i| i.version).ok(), Some(Version::V2));
@@ -354,10 +375,15 @@ mod tests {
         ] {
             let bad = text.replacen(old, new, 1);
             assert_ne!(bad, text);
-            assert!(matches!(parse(bad.as_bytes()), Err(SociIndexError::Annotation { .. })), "{new}");
+            assert!(
+                matches!(parse(bad.as_bytes()), Err(SociIndexError::Annotation { .. })),
+                "{new}"
+            );
         }
-        let helm =
-            text.replace("application/vnd.amazon.soci.index.v1+json", "application/vnd.cncf.helm.config.v1+json");
+        let helm = text.replace(
+            "application/vnd.amazon.soci.index.v1+json",
+            "application/vnd.cncf.helm.config.v1+json",
+        );
         assert!(matches!(parse(helm.as_bytes()), Err(SociIndexError::NotASociIndex(_))));
         assert!(matches!(parse(b"{}"), Err(SociIndexError::NotASociIndex(_))));
         let orphan = text.replacen("\"subject\":{", "\"subject\":null,\"x\":{", 1);

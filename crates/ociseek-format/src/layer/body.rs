@@ -76,7 +76,12 @@ pub(super) struct WholeBody {
 }
 
 impl LayerBody {
-    pub(super) fn to_publish(format: Format, span_size: SpanSize, fine: bool, memory: Charge) -> LayerBody {
+    pub(super) fn to_publish(
+        format: Format,
+        span_size: SpanSize,
+        fine: bool,
+        memory: Charge,
+    ) -> LayerBody {
         match format {
             Format::Gzip => {
                 let fine = fine.then(FineGzip::new);
@@ -90,7 +95,10 @@ impl LayerBody {
                 let fine = FineZstd::new();
                 match ZstdReader::new() {
                     Ok(reader) => {
-                        let output = ZstdContents { contents: Contents::new(EntryPolicy::Strict, memory), fine };
+                        let output = ZstdContents {
+                            contents: Contents::new(EntryPolicy::Strict, memory),
+                            fine,
+                        };
                         LayerBody::FineZstd(Box::new(ZstdBody { reader, output, plan: None }))
                     }
                     Err(error) => LayerBody::Failed(error.into()),
@@ -100,7 +108,12 @@ impl LayerBody {
         }
     }
 
-    pub(super) fn to_read(format: Format, options: ReadOptions, hashed: Receiver<Digest>, memory: Charge) -> LayerBody {
+    pub(super) fn to_read(
+        format: Format,
+        options: ReadOptions,
+        hashed: Receiver<Digest>,
+        memory: Charge,
+    ) -> LayerBody {
         let ReadOptions { span_size, whole_span_size, keeper, keeps_plain } = options;
         let policy = EntryPolicy::Lenient(Notes::default());
         match format {
@@ -109,7 +122,9 @@ impl LayerBody {
                 LayerBody::gzip(policy, span_size, None, slices, memory)
             }
             Format::Plain => {
-                let slices = keeper.filter(|_| keeps_plain).map(|keeper| Slices::new(span_size.get(), Some(keeper)));
+                let slices = keeper
+                    .filter(|_| keeps_plain)
+                    .map(|keeper| Slices::new(span_size.get(), Some(keeper)));
                 LayerBody::plain(policy, span_size, None, slices, memory)
             }
             Format::Zstd => {
@@ -215,12 +230,16 @@ impl LayerBody {
     pub(super) fn spans(&mut self, end: Compressed) -> ScannedSpans {
         let found = match self {
             LayerBody::Unknown(_) => SpanStarts::Undecided,
-            LayerBody::Unread(_) | LayerBody::Failed(_) | LayerBody::Zstd(..) => SpanStarts::Unwanted,
+            LayerBody::Unread(_) | LayerBody::Failed(_) | LayerBody::Zstd(..) => {
+                SpanStarts::Unwanted
+            }
             LayerBody::FineZstd(body) if body.output.contents.is_refused() => SpanStarts::Unwanted,
             LayerBody::FineZstd(_) => SpanStarts::Unhashed,
             LayerBody::Gzip(body) if body.sink.contents.is_refused() => SpanStarts::Unwanted,
             LayerBody::Gzip(body) => SpanStarts::Starts(body.sink.spans.starts()),
-            LayerBody::Plain(body) if body.contents.is_refused() || body.slices.is_some() => SpanStarts::Unwanted,
+            LayerBody::Plain(body) if body.contents.is_refused() || body.slices.is_some() => {
+                SpanStarts::Unwanted
+            }
             LayerBody::Plain(body) => SpanStarts::Starts(body.spans.starts(end)),
         };
         let fine = match self {
@@ -241,21 +260,39 @@ impl LayerBody {
     ) -> Result<ValidLayer, NoZtoc> {
         match self {
             // `sniff` has already replaced an unknown body.
-            LayerBody::Unknown(_) => Err(UnservableReason::new(UnservableCode::Empty, "the blob is empty").into()),
+            LayerBody::Unknown(_) => {
+                Err(UnservableReason::new(UnservableCode::Empty, "the blob is empty").into())
+            }
             LayerBody::Unread(unservable) => Err(unservable.into()),
             LayerBody::Failed(error) => Err(error.into()),
-            LayerBody::Gzip(body) => Ok(ValidLayer { fine, ..body.finish(span_size, size, span_digests)? }),
+            LayerBody::Gzip(body) => {
+                Ok(ValidLayer { fine, ..body.finish(span_size, size, span_digests)? })
+            }
             LayerBody::Plain(body) => {
                 let span_digests = body.slices.map_or(span_digests, Slices::finish);
                 let starts = Starts::InBlob(Checkpoints::Uncompressed { span_size, size });
-                Ok(ValidLayer { listed: body.contents.finish()?, starts, span_digests, size, gzip_members: 0, fine })
+                Ok(ValidLayer {
+                    listed: body.contents.finish()?,
+                    starts,
+                    span_digests,
+                    size,
+                    gzip_members: 0,
+                    fine,
+                })
             }
             LayerBody::Zstd(reader, body) => {
                 reader.finish()?;
                 let WholeBody { contents, span_size, slices } = *body;
                 let listed = contents.finish()?;
                 let starts = Starts::Unpacked { span_size };
-                Ok(ValidLayer { listed, starts, span_digests: slices.finish(), size, gzip_members: 0, fine })
+                Ok(ValidLayer {
+                    listed,
+                    starts,
+                    span_digests: slices.finish(),
+                    size,
+                    gzip_members: 0,
+                    fine,
+                })
             }
             LayerBody::FineZstd(body) => {
                 body.reader.finish()?;
@@ -290,7 +327,8 @@ impl ZstdContents {
         }
         if let Err(error) = self.fine.pass() {
             self.fine.give_up();
-            self.contents.refuse(UnservableReason::new(UnservableCode::SpanTooLarge, error.to_string()));
+            self.contents
+                .refuse(UnservableReason::new(UnservableCode::SpanTooLarge, error.to_string()));
         }
     }
 }
@@ -328,10 +366,17 @@ impl GzipBody {
         handed_over
     }
 
-    fn finish(mut self, span_size: SpanSize, size: u64, span_digests: Vec<Digest>) -> Result<ValidLayer, NoZtoc> {
+    fn finish(
+        mut self,
+        span_size: SpanSize,
+        size: u64,
+        span_digests: Vec<Digest>,
+    ) -> Result<ValidLayer, NoZtoc> {
         let end = self.reader.finish()?;
         self.sink.settle();
-        let trailing = end.trailing.map(|from| format!("non-gzip bytes follow its last member, from byte {from}"));
+        let trailing = end
+            .trailing
+            .map(|from| format!("non-gzip bytes follow its last member, from byte {from}"));
         if let Some(trailing) = &trailing {
             self.sink.contents.note(trailing.clone());
         }

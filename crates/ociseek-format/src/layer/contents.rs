@@ -95,13 +95,26 @@ impl Contents {
         if self.is_settled() {
             return;
         }
-        let Contents { policy, walker, files, sparse, encoded_size, limit, verdict, memory, over, .. } = self;
+        let Contents {
+            policy,
+            walker,
+            files,
+            sparse,
+            encoded_size,
+            limit,
+            verdict,
+            memory,
+            over,
+            ..
+        } = self;
         let walked = walker.push(bytes, &mut |entry| {
             if verdict.is_some() || over.is_some() {
                 return;
             }
             let listed = match policy {
-                EntryPolicy::Strict => consumer::file(entry).map(|file| Some(AdaptedEntry { file, sparse: None })),
+                EntryPolicy::Strict => {
+                    consumer::file(entry).map(|file| Some(AdaptedEntry { file, sparse: None }))
+                }
                 EntryPolicy::Lenient(notes) => Ok(adapted(entry, notes)),
             };
             match listed {
@@ -111,14 +124,17 @@ impl Contents {
                     let mapped = map.as_ref().map_or(0, |map| 2 * map.footprint());
                     *encoded_size += file.encoded_size_bound() + mapped;
                     let footprint = file.footprint() + mapped;
-                    *over = memory.grow(footprint as u64, || "the list of its files".to_owned()).err();
+                    *over =
+                        memory.grow(footprint as u64, || "the list of its files".to_owned()).err();
                     if let Some(map) = map {
                         sparse.push(SparseFile { entry: files.len() as u32, map });
                     }
                     files.push(file);
                     if *encoded_size > *limit {
-                        let reason = format!("its table of contents would exceed {} MiB", *limit >> 20);
-                        *verdict = Some(UnservableReason::new(UnservableCode::ZtocTooLarge, reason));
+                        let reason =
+                            format!("its table of contents would exceed {} MiB", *limit >> 20);
+                        *verdict =
+                            Some(UnservableReason::new(UnservableCode::ZtocTooLarge, reason));
                     }
                 }
                 Err(unservable) => *verdict = Some(unservable),
@@ -152,7 +168,8 @@ impl Contents {
     /// because names and PAX records can compress by a factor of a thousand. A million empty files
     /// take about a tenth of this limit.
     pub(super) fn permit(&mut self, blob: Compressed) {
-        let limit = LEAST_LIMIT.saturating_add(usize::try_from(blob.0).unwrap_or(usize::MAX).saturating_mul(PER_BYTE));
+        let limit = LEAST_LIMIT
+            .saturating_add(usize::try_from(blob.0).unwrap_or(usize::MAX).saturating_mul(PER_BYTE));
         self.limit = limit.min(MAX_ENCODED);
     }
 
@@ -192,13 +209,17 @@ impl Contents {
     }
 
     fn is_settled(&self) -> bool {
-        self.verdict.is_some() || self.error.is_some() || self.over.is_some() || self.walker.is_over()
+        self.verdict.is_some()
+            || self.error.is_some()
+            || self.over.is_some()
+            || self.walker.is_over()
     }
 
     /// # Errors
     /// If no consumer could serve the entries, or the tar is truncated or broken.
     pub(super) fn finish(self) -> Result<TarListing, NoZtoc> {
-        let Contents { policy, walker, size, files, sparse, memory, head, .. } = match self.verdict {
+        let Contents { policy, walker, size, files, sparse, memory, head, .. } = match self.verdict
+        {
             Some(verdict) => return Err(verdict.into()),
             None => self.check().map(|()| self)?,
         };
@@ -214,7 +235,8 @@ impl Contents {
 /// Turns a tar error into a layer error. If the first block is not a tar header, the error says
 /// what the bytes look like.
 fn explain(error: TarError, head: &[u8]) -> LayerError {
-    let at_once = error.offset == Uncompressed(0) && matches!(error.fault, TarFault::Checksum | TarFault::CutInHeader);
+    let at_once = error.offset == Uncompressed(0)
+        && matches!(error.fault, TarFault::Checksum | TarFault::CutInHeader);
     let looks_like = match sniff::format(head) {
         _ if !at_once => None,
         Format::Gzip => Some("gzip data inside gzip"),
@@ -283,7 +305,11 @@ pub(super) fn adapted(entry: Entry, notes: &mut Notes) -> Option<AdaptedEntry> {
         }
         Err(UnlistedEntry::Sparse) => FileKind::Regular,
         Err(UnlistedEntry::Other(flag)) => {
-            let what = format!("skipping {}: it has the entry type {:?}", shown(&entry.name), char::from(flag));
+            let what = format!(
+                "skipping {}: it has the entry type {:?}",
+                shown(&entry.name),
+                char::from(flag)
+            );
             notes.warn(what);
             return None;
         }

@@ -31,7 +31,8 @@ pub fn divide_span(
     blob: &[u8],
     reads: &[Range<Uncompressed>],
 ) -> Result<SpanDivision, SpanError> {
-    let Some(whole) = spans.starts().get(span.0 as usize).filter(|_| spans.codec() != Codec::Plain) else {
+    let Some(whole) = spans.starts().get(span.0 as usize).filter(|_| spans.codec() != Codec::Plain)
+    else {
         return Ok(SpanDivision::default());
     };
     if !spans.proves(span, blob) {
@@ -113,7 +114,8 @@ fn divide_zstd(
     let failed = |reason: String| SpanError::Zstd { span, reason };
     let chunks = [window.map_or(&[][..], SpanWindow::lead), spans.own(span, blob)];
     let blocks = || zstd_blocks(span, spans, window);
-    let cuts = cuts(spans, span, blocks()?, &chunks, reads).map_err(|error| failed(error.to_string()))?;
+    let cuts =
+        cuts(spans, span, blocks()?, &chunks, reads).map_err(|error| failed(error.to_string()))?;
     if cuts.is_empty() {
         return Ok(Vec::new());
     }
@@ -128,7 +130,14 @@ fn divide_zstd(
         taken = fine.output(bytes);
         if taken.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    decode_zstd(span, spans, window, 0, blob, &mut SpanFilter::new(plain.end - plain.start, &mut take))?;
+    decode_zstd(
+        span,
+        spans,
+        window,
+        0,
+        blob,
+        &mut SpanFilter::new(plain.end - plain.start, &mut take),
+    )?;
     taken.and_then(|()| fine.pass()).map_err(|error| failed(error.to_string()))?;
     Ok(fine.notes())
 }
@@ -155,7 +164,11 @@ fn cuts(
     let size = chunks.iter().map(|chunk| chunk.len()).sum::<usize>();
     let mut parts = Parts { starts: vec![start(first.input, first.output, 0)], limits };
     chunks.iter().try_for_each(|chunk| blocks.push(chunk, &mut parts))?;
-    let end = start(Compressed(first.input.0.saturating_add(size as u64)), spans.plain_range(span).end, 0);
+    let end = start(
+        Compressed(first.input.0.saturating_add(size as u64)),
+        spans.plain_range(span).end,
+        0,
+    );
     Ok(choose(&parts.starts, end, reads))
 }
 
@@ -194,7 +207,8 @@ fn choose(starts: &[FineStart], end: FineStart, reads: &[Range<Uncompressed>]) -
         let to = start_of(*part + 1).output;
         reads.iter().any(|read| read.start.max(from) < read.end.min(to))
     };
-    let pays = |unread: &Range<usize>| start_of(unread.end).input - start_of(unread.start).input >= LEAST;
+    let pays =
+        |unread: &Range<usize>| start_of(unread.end).input - start_of(unread.start).input >= LEAST;
     let mut cuts = Vec::new();
     let mut read_end = 0;
     for part in (0..starts.len()).filter(is_read) {
@@ -205,7 +219,9 @@ fn choose(starts: &[FineStart], end: FineStart, reads: &[Range<Uncompressed>]) -
         }
     }
     let unread = read_end..starts.len();
-    cuts.extend((read_end > 0 && !unread.is_empty() && pays(&unread)).then(|| start_of(unread.start).input));
+    cuts.extend(
+        (read_end > 0 && !unread.is_empty() && pays(&unread)).then(|| start_of(unread.start).input),
+    );
     cuts
 }
 
@@ -226,7 +242,9 @@ mod tests {
     fn tar(size: usize, seed: u64) -> Vec<u8> {
         let mut state = seed | 1;
         let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize
         };
         let mut text: Vec<u8> = (0..4096).map(|_| next() as u8).collect();
@@ -255,7 +273,13 @@ mod tests {
     fn divide(layer: &FineLayer, blob: &[u8], span: SpanId) -> Result<SpanDivision, SpanError> {
         let range = layer.spans().fetch_range(span);
         let window = layer.window(span).unwrap();
-        divide_span(layer.spans(), span, window.as_ref(), &blob[range.start.0 as usize..range.end.0 as usize], &[])
+        divide_span(
+            layer.spans(),
+            span,
+            window.as_ref(),
+            &blob[range.start.0 as usize..range.end.0 as usize],
+            &[],
+        )
     }
 
     /// What a span decodes to by the encoded document, with `fill` in place of the bytes that its
@@ -324,7 +348,8 @@ mod tests {
         for (number, two) in whole.spans().starts().windows(2).enumerate() {
             let division = divide(&whole, &blob, SpanId(number as u32)).unwrap();
             let starts = &division.starts;
-            let all: Vec<u64> = std::iter::once(&two[0]).chain(starts).map(|start| start.output.0).collect();
+            let all: Vec<u64> =
+                std::iter::once(&two[0]).chain(starts).map(|start| start.output.0).collect();
             assert!(all.windows(2).all(|two| two[1] - two[0] > DIVIDED_SPAN_SIZE), "{all:?}");
             assert!(all.last().unwrap() - all[0] <= SPAN_SIZE);
             assert_eq!(starts.len(), division.windows.len());
@@ -374,8 +399,10 @@ mod tests {
             (&[(1300, 1400), (1100, 1200)], &[1, 4]),
             (&[(1000, 1100), (1250, 1260), (1599, 1600)], &[1, 2, 3, 5]),
         ] {
-            let reads: Vec<_> = reads.iter().map(|(from, to)| Uncompressed(*from)..Uncompressed(*to)).collect();
-            let expected: Vec<Compressed> = expected.iter().map(|part: &usize| starts[*part].input).collect();
+            let reads: Vec<_> =
+                reads.iter().map(|(from, to)| Uncompressed(*from)..Uncompressed(*to)).collect();
+            let expected: Vec<Compressed> =
+                expected.iter().map(|part: &usize| starts[*part].input).collect();
             assert_eq!(choose(&starts, end, &reads), expected, "{reads:?}");
         }
         // Nothing pays for the window of the last part.

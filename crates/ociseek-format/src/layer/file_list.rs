@@ -177,7 +177,8 @@ impl PackedFiles {
     /// The groups with the entries near `range`.
     fn groups_at(&self, range: &Range<Uncompressed>) -> Range<usize> {
         // The group before has no entry in the range, since this one begins before it.
-        let first = self.groups.partition_point(|group| group.first < range.start).saturating_sub(1);
+        let first =
+            self.groups.partition_point(|group| group.first < range.start).saturating_sub(1);
         let end = self.groups.partition_point(|group| group.first <= range.end) + 1;
         first..end.min(self.groups.len())
     }
@@ -223,7 +224,8 @@ mod tests {
                 mode: 0o644,
                 uid: number as u32 % 3,
                 uname: b"root"[..].into(),
-                mtime: (number % 5 > 0).then_some(Time { seconds: 1_700_000_000 + number as i64, nanos: 5 }),
+                mtime: (number % 5 > 0)
+                    .then_some(Time { seconds: 1_700_000_000 + number as i64, nanos: 5 }),
                 ..FileMetadata::default()
             };
             at += size + BLOCK as u64;
@@ -270,10 +272,14 @@ mod tests {
                 let range = Uncompressed(start)..Uncompressed(end);
                 let NearbyFiles { first, files: near } = list.near(&range);
                 assert_eq!(near[..], files[first..first + near.len()]);
-                let before = files.partition_point(|file| file.offset <= range.start).saturating_sub(1);
+                let before =
+                    files.partition_point(|file| file.offset <= range.start).saturating_sub(1);
                 let after = files.partition_point(|file| file.offset <= range.end);
                 assert!(first <= before, "{range:?}: entry {before}");
-                assert!(after < first + near.len() || first + near.len() == files.len(), "{range:?}: entry {after}");
+                assert!(
+                    after < first + near.len() || first + near.len() == files.len(),
+                    "{range:?}: entry {after}"
+                );
             }
         }
         assert!(list.near(&(Uncompressed(0)..Uncompressed(BLOCK as u64))).files.len() <= 2 * GROUP);
@@ -293,7 +299,9 @@ mod tests {
         let tar = builder.into_inner().unwrap();
         let mut indexer = LayerIndexer::new(LayerOptions::default(), None);
         indexer.push(&tar).unwrap();
-        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
+        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else {
+            panic!("it has a ztoc")
+        };
         let mut files = ztoc::decode(&built.bytes).unwrap().files;
         // Lies: the first and the last entry of a group, one in its middle, and one more.
         for lie in [31, 32, 50] {
@@ -307,11 +315,14 @@ mod tests {
             for end in ends().filter(|end| *end > start) {
                 let range = Uncompressed(start as u64)..Uncompressed(end as u64);
                 let near = list.near(&range);
-                let found = [SpanHeaders::new(&files, &range), SpanHeaders::among(near.first, &near.files, &range)]
-                    .map(|mut headers| {
-                        headers.push(&tar[start..end]);
-                        headers.finish().iter().map(ToString::to_string).collect::<Vec<_>>()
-                    });
+                let found = [
+                    SpanHeaders::new(&files, &range),
+                    SpanHeaders::among(near.first, &near.files, &range),
+                ]
+                .map(|mut headers| {
+                    headers.push(&tar[start..end]);
+                    headers.finish().iter().map(ToString::to_string).collect::<Vec<_>>()
+                });
                 assert_eq!(found[0], found[1], "{range:?}");
                 told += found[0].len();
                 for at in [range.start, range.end] {
@@ -326,7 +337,8 @@ mod tests {
     fn what_cannot_be_packed_stays_as_it_is() {
         let late = Time { seconds: i64::MAX, nanos: 0 };
         for change in [
-            (|files: &mut [FileMetadata], late| files[40].mtime = Some(late)) as fn(&mut [FileMetadata], Time),
+            (|files: &mut [FileMetadata], late| files[40].mtime = Some(late))
+                as fn(&mut [FileMetadata], Time),
             |files, _| files[40].offset = files[20].offset,
             |files, _| files[40].size += 10 * BLOCK as u64,
         ] {
@@ -356,7 +368,9 @@ mod tests {
                 state: ChainState::INITIAL,
             }],
         };
-        let layer = FineLayer::new(files.clone(), FineSpans::new(spans).unwrap(), std::iter::empty()).unwrap();
+        let layer =
+            FineLayer::new(files.clone(), FineSpans::new(spans).unwrap(), std::iter::empty())
+                .unwrap();
         let encoded = layer.encode(&[]).unwrap();
         let head = &encoded.bytes[..encoded.head_size as usize];
         let list = || {

@@ -15,7 +15,9 @@ use crate::codec::gzip::BlockStart;
 use crate::codec::inflate::BackReference;
 use crate::codec::{UsedBytes, WINDOW};
 use crate::digest::{ChainState, Hasher};
-use crate::fine::{DIVIDED_SPAN_SIZE, FineError, FineSpans, FineStart, Groups, SPAN_SIZE, SpanWindow};
+use crate::fine::{
+    DIVIDED_SPAN_SIZE, FineError, FineSpans, FineStart, Groups, SPAN_SIZE, SpanWindow,
+};
 use crate::offset::{Compressed, SpanId, Uncompressed};
 
 /// A message from the decoding half to the hashing half.
@@ -68,7 +70,10 @@ impl StartLimits {
         let end = next.map_or(spans.tar_end(), |next| next.output);
         StartLimits {
             border: next.map_or(spans.blob_size(), FineStart::border).saturating_sub(1),
-            output: end.0.saturating_sub(WINDOW as u64).min(this.map_or(0, |this| this.output.0.saturating_add(most))),
+            output: end
+                .0
+                .saturating_sub(WINDOW as u64)
+                .min(this.map_or(0, |this| this.output.0.saturating_add(most))),
         }
     }
 }
@@ -106,9 +111,11 @@ impl FineGzip {
     pub(super) fn block_start(&mut self, at: BlockStart<'_>) {
         let next = start(at.input, at.output, at.bits);
         let is_next = self.last.as_ref().is_none_or(|last| {
-            at.output - last.output > self.span_size && (next.border() > last.border() || last.output.0 == 0)
+            at.output - last.output > self.span_size
+                && (next.border() > last.border() || last.output.0 == 0)
         });
-        let is_next = is_next && next.border() <= self.limits.border && at.output.0 <= self.limits.output;
+        let is_next =
+            is_next && next.border() <= self.limits.border && at.output.0 <= self.limits.output;
         self.is_new = is_next && self.last.is_some();
         if is_next {
             self.end();
@@ -129,7 +136,8 @@ impl FineGzip {
     pub(super) fn references(&mut self, base: Uncompressed, references: &[BackReference]) {
         let Some(last) = self.last.filter(|_| self.has_window) else { return };
         for BackReference { to, distance, length } in references {
-            let first = (base + u64::from(*to) - last.output + WINDOW as u64).saturating_sub(u64::from(*distance));
+            let first = (base + u64::from(*to) - last.output + WINDOW as u64)
+                .saturating_sub(u64::from(*distance));
             // A match after the window has no byte in it.
             let first = usize::try_from(first).unwrap_or(WINDOW);
             self.used.mark(first..first + usize::from(*length));
@@ -161,7 +169,11 @@ impl FinePlain {
     pub(super) fn notes(&mut self, end: Compressed) -> Vec<FineMessage> {
         let mut notes = Vec::new();
         while self.next < end.0 {
-            notes.push(FineMessage::Start(start(Compressed(self.next), Uncompressed(self.next), 0)));
+            notes.push(FineMessage::Start(start(
+                Compressed(self.next),
+                Uncompressed(self.next),
+                0,
+            )));
             self.next += SPAN_SIZE;
         }
         notes
@@ -209,7 +221,9 @@ impl FineHashes {
         for note in notes {
             match note {
                 // The first span starts with the initial SHA-256 state, so it needs no proof.
-                FineMessage::Start(start) if self.parts.starts.is_empty() && self.pending.is_empty() => {
+                FineMessage::Start(start)
+                    if self.parts.starts.is_empty() && self.pending.is_empty() =>
+                {
                     self.parts.starts.push(start);
                 }
                 FineMessage::Start(start) => self.pending.push_back(start),
@@ -223,7 +237,9 @@ impl FineHashes {
     /// `blob`.
     pub(super) fn reach(&mut self, left: usize, blob: &Hasher) -> usize {
         while let Some(next) = self.pending.front() {
-            if let Some(before) = next.border().checked_sub(self.position).filter(|before| *before > 0) {
+            if let Some(before) =
+                next.border().checked_sub(self.position).filter(|before| *before > 0)
+            {
                 return usize::try_from(before).map_or(left, |before| before.min(left));
             }
             if let (Some(start), Some(state)) = (self.pending.pop_front(), blob.chain_state()) {
@@ -249,7 +265,8 @@ impl FineHashes {
     fn keep(&mut self, start: FineStart) {
         /// Including the growth of its list, and its copy in the layer.
         const START: u64 = 3 * size_of::<FineStart>() as u64;
-        let charged = self.parts.memory.grow(START, || "the checkpoints of its fine document".to_owned());
+        let charged =
+            self.parts.memory.grow(START, || "the checkpoints of its fine document".to_owned());
         self.failed = self.failed.take().or(charged.err().map(FineError::Memory));
         self.parts.starts.push(start);
         self.join();
@@ -261,7 +278,8 @@ impl FineHashes {
             if let Some(window) = self.windows.pop_front().filter(|_| self.failed.is_none()) {
                 let stored = self.parts.windows.push(window.led_by(lead));
                 let what = || "the windows of its fine document".to_owned();
-                let charged = stored.and_then(|bytes| Ok(self.parts.memory.grow(bytes as u64, what)?));
+                let charged =
+                    stored.and_then(|bytes| Ok(self.parts.memory.grow(bytes as u64, what)?));
                 self.failed = charged.err();
             }
             self.leads.pop_front();

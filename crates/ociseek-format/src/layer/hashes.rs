@@ -60,7 +60,10 @@ impl LayerHashes {
     /// Also collects what a fine document needs, if the blob's digest is a SHA-256. The collected
     /// data is charged to `memory`.
     pub(super) fn with_fine(self, memory: Charge) -> LayerHashes {
-        LayerHashes { fine: matches!(self.blob, Hasher::Sha256(_)).then(|| FineHashes::new(memory)), ..self }
+        LayerHashes {
+            fine: matches!(self.blob, Hasher::Sha256(_)).then(|| FineHashes::new(memory)),
+            ..self
+        }
     }
 
     /// Also sends each span's digest to `listener` as soon as it is known.

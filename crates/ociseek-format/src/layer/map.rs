@@ -100,9 +100,15 @@ impl LayerMap {
     pub fn stored_range(&self, at: Uncompressed) -> Option<Range<Uncompressed>> {
         let NearbyFiles { first, files } = self.files.near(&(at..at));
         let next = files.partition_point(|file| file.offset <= at);
-        let (number, file) = next.checked_sub(1).and_then(|number| Some((number, files.get(number)?)))?;
-        let sparse = u32::try_from(first + number).ok().and_then(|number| sparse_map(&self.sparse, number));
-        let size = if file.kind == FileKind::Regular { sparse.map_or(file.size, SparseMap::stored) } else { 0 };
+        let (number, file) =
+            next.checked_sub(1).and_then(|number| Some((number, files.get(number)?)))?;
+        let sparse =
+            u32::try_from(first + number).ok().and_then(|number| sparse_map(&self.sparse, number));
+        let size = if file.kind == FileKind::Regular {
+            sparse.map_or(file.size, SparseMap::stored)
+        } else {
+            0
+        };
         let range = file.offset..Uncompressed(file.offset.0.saturating_add(size));
         range.contains(&at).then_some(range)
     }
@@ -204,8 +210,11 @@ impl LayerEntries<'_> {
     /// The regular files that have bytes in the tar, in its order, without sparse files.
     pub fn with_bytes(&self) -> impl Iterator<Item = &FileMetadata> {
         let entries = Entries::from(self);
-        let readable = (0..).zip(entries.files).filter(move |(number, _)| entries.sparse(*number).is_none());
-        readable.map(|(_, file)| file).filter(|file| file.kind == FileKind::Regular && file.size > 0)
+        let readable =
+            (0..).zip(entries.files).filter(move |(number, _)| entries.sparse(*number).is_none());
+        readable
+            .map(|(_, file)| file)
+            .filter(|file| file.kind == FileKind::Regular && file.size > 0)
     }
 }
 

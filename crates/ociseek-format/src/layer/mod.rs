@@ -35,8 +35,8 @@ pub use divide::divide_span;
 pub use file_list::{FileList, NearbyFiles};
 pub use map::{LayerMap, Starts};
 pub use model::{
-    BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, ReadOptions, TOOL_IDENTIFIER, UnservableCode,
-    UnservableReason,
+    BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome, ReadOptions,
+    TOOL_IDENTIFIER, UnservableCode, UnservableReason,
 };
 pub use scan_result::MappedLayer;
 pub use slices::{KeepSpans, are_chosen};
@@ -61,7 +61,8 @@ crate::opaque_debug!(LayerIndexer);
 impl LayerIndexer {
     /// Indexes a blob. If its digest and size in bytes are given, they are checked.
     pub fn new(options: LayerOptions, expected: Option<(Digest, u64)>) -> LayerIndexer {
-        let (planner, scan, hashes) = LayerScan::to_publish(&options, expected, Budget::new(u64::MAX).open());
+        let (planner, scan, hashes) =
+            LayerScan::to_publish(&options, expected, Budget::new(u64::MAX).open());
         LayerIndexer { options, planner, scan, hashes }
     }
 
@@ -106,7 +107,11 @@ impl LayerIndexer {
 /// checksum of its header shows that it is a tar.
 pub fn format(head: &[u8]) -> Format {
     match sniff::format(head) {
-        Format::Zstd | Format::Foreign(_) if head.first_chunk().is_some_and(tar::has_valid_checksum) => Format::Plain,
+        Format::Zstd | Format::Foreign(_)
+            if head.first_chunk().is_some_and(tar::has_valid_checksum) =>
+        {
+            Format::Plain
+        }
         format => format,
     }
 }
@@ -151,7 +156,10 @@ pub(crate) fn below_root<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<&
     clean
 }
 
-fn add_below_root<'a>(clean: &mut Vec<&'a [u8]>, parts: impl IntoIterator<Item = &'a [u8]>) -> bool {
+fn add_below_root<'a>(
+    clean: &mut Vec<&'a [u8]>,
+    parts: impl IntoIterator<Item = &'a [u8]>,
+) -> bool {
     let mut leads_above = false;
     for part in parts {
         match part {

@@ -30,7 +30,11 @@ pub struct LayerOptions {
 /// Spans of 4 MiB, the default of soci's own tool, [`TOOL_IDENTIFIER`], and no fine document.
 impl Default for LayerOptions {
     fn default() -> LayerOptions {
-        LayerOptions { span_size: SpanSize::DEFAULT, build_tool_identifier: TOOL_IDENTIFIER.to_owned(), fine: false }
+        LayerOptions {
+            span_size: SpanSize::DEFAULT,
+            build_tool_identifier: TOOL_IDENTIFIER.to_owned(),
+            fine: false,
+        }
     }
 }
 
@@ -136,7 +140,13 @@ pub enum LayerError {
 impl LayerError {
     /// Whether the bytes of the layer cannot be decoded, although they are the right ones.
     pub fn is_of_content(&self) -> bool {
-        matches!(self, LayerError::Gzip(_) | LayerError::Tar(_) | LayerError::NotALayer { .. } | LayerError::Zstd(_))
+        matches!(
+            self,
+            LayerError::Gzip(_)
+                | LayerError::Tar(_)
+                | LayerError::NotALayer { .. }
+                | LayerError::Zstd(_)
+        )
     }
 }
 
@@ -279,7 +289,9 @@ impl fmt::Display for UnservableCode {
 }
 
 pub(super) fn not_read_lazily(format: Format) -> UnservableReason {
-    let reason = format!("it is compressed with {format}, which consumers of SOCI indexes do not read lazily");
+    let reason = format!(
+        "it is compressed with {format}, which consumers of SOCI indexes do not read lazily"
+    );
     UnservableReason::new(UnservableCode::Compression, reason)
 }
 

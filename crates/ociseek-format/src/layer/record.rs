@@ -39,7 +39,8 @@ struct ExtraFacts {
 
 /// The most memory that the larger part of a record takes while it is written, in bytes.
 pub fn encoded_size_bound(map: &LayerMap) -> usize {
-    checkpoints(map).map_or(0, |checkpoints| ztoc::encoded_size_bound(&map.files.all(), &checkpoints))
+    checkpoints(map)
+        .map_or(0, |checkpoints| ztoc::encoded_size_bound(&map.files.all(), &checkpoints))
 }
 
 /// The record of a layer with its notes, in two parts. None if they cannot be written as JSON, and
@@ -51,8 +52,17 @@ pub fn encode(map: &LayerMap, notes: &Notes) -> Option<[Vec<u8>; 2]> {
         let time = file.mtime.filter(|time| !time.has_rfc3339())?;
         Some((number, time.seconds, time.nanos))
     });
-    let sparse = map.sparse.iter().map(|file| (file.entry, file.map.size(), file.map.parts().collect())).collect();
-    let extra = ExtraFacts { unpacked: map.is_unpacked(), sparse, times: times.collect(), notes: notes.clone() };
+    let sparse = map
+        .sparse
+        .iter()
+        .map(|file| (file.entry, file.map.size(), file.map.parts().collect()))
+        .collect();
+    let extra = ExtraFacts {
+        unpacked: map.is_unpacked(),
+        sparse,
+        times: times.collect(),
+        notes: notes.clone(),
+    };
     let mut head = format!("{RECORD_VERSION}\n").into_bytes();
     serde_json::to_writer(&mut head, &extra).ok()?;
     head.push(b'\n');
@@ -99,14 +109,19 @@ fn joined(mut ztoc: Ztoc, extra: ExtraFacts) -> Option<(LayerMap, Notes)> {
     let mut sparse = Vec::with_capacity(extra.sparse.len());
     for (entry, size, parts) in extra.sparse {
         let is_next = sparse.last().is_none_or(|before: &SparseFile| before.entry < entry);
-        let file = ztoc.files.get(entry as usize).filter(|file| is_next && file.kind == FileKind::Regular)?;
+        let file = ztoc
+            .files
+            .get(entry as usize)
+            .filter(|file| is_next && file.kind == FileKind::Regular)?;
         let sound = SparseMap::new(size, parts)?;
         file.offset.0.checked_add(sound.stored()).filter(|end| *end <= ztoc.uncompressed_size.0)?;
         sparse.push(SparseFile { entry, map: sound });
     }
     let mut map = LayerMap { sparse, ..LayerMap::from(ztoc) };
     map.starts = match map.starts {
-        Starts::InBlob(Checkpoints::Uncompressed { span_size, .. }) if extra.unpacked => Starts::Unpacked { span_size },
+        Starts::InBlob(Checkpoints::Uncompressed { span_size, .. }) if extra.unpacked => {
+            Starts::Unpacked { span_size }
+        }
         Starts::InBlob(_) if extra.unpacked => return None,
         starts => starts,
     };

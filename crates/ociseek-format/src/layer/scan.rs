@@ -80,17 +80,20 @@ impl<C: AsRef<[u8]>> LayerPlanner<C> {
     }
 
     fn decide(&mut self, is_end: bool) -> Vec<PlannedBatch<C>> {
-        let LayerPlanner::Unknown(held, memory) = std::mem::replace(self, LayerPlanner::Idle) else {
+        let LayerPlanner::Unknown(held, memory) = std::mem::replace(self, LayerPlanner::Idle)
+        else {
             return Vec::new();
         };
-        let head: Vec<u8> = held.iter().flat_map(|chunk| chunk.as_ref()).take(tar::BLOCK).copied().collect();
+        let head: Vec<u8> =
+            held.iter().flat_map(|chunk| chunk.as_ref()).take(tar::BLOCK).copied().collect();
         if format(&head) != Format::Zstd {
             return vec![(held, None)];
         }
         let budget = memory.budget().clone();
         let planner = ZstdPlanner::new(memory);
         let waiting = VecDeque::new();
-        let mut ahead = ReadAhead { planner, budget, waiting, starts: Vec::new(), windows: Vec::new() };
+        let mut ahead =
+            ReadAhead { planner, budget, waiting, starts: Vec::new(), windows: Vec::new() };
         let ready = ahead.plan(held, is_end);
         *self = LayerPlanner::Zstd(Box::new(ahead));
         ready
@@ -99,7 +102,9 @@ impl<C: AsRef<[u8]>> LayerPlanner<C> {
 
 impl<C: AsRef<[u8]>> ReadAhead<C> {
     fn plan(&mut self, chunks: Vec<C>, is_end: bool) -> Vec<PlannedBatch<C>> {
-        let Some(mut plan) = self.planner.plan(&chunks, is_end) else { return vec![(chunks, None)] };
+        let Some(mut plan) = self.planner.plan(&chunks, is_end) else {
+            return vec![(chunks, None)];
+        };
         let mut memory = self.budget.open();
         let charged = memory.grow(size(&chunks), || "what is read ahead of it".to_owned());
         plan.failed = plan.failed.or(charged.err().map(LayerError::from));
@@ -181,7 +186,11 @@ impl LayerScan {
         let LayerOptions { span_size, fine, .. } = *options;
         let for_fine = memory.budget().open();
         let for_plan = memory.budget().open();
-        let (scan, hashes) = LayerScan::new(span_size, expected, Start { purpose: Purpose::Publish { fine }, memory });
+        let (scan, hashes) = LayerScan::new(
+            span_size,
+            expected,
+            Start { purpose: Purpose::Publish { fine }, memory },
+        );
         if fine {
             (LayerPlanner::of_fine(for_plan), scan, hashes.with_fine(for_fine))
         } else {
@@ -195,7 +204,11 @@ impl LayerScan {
     }
 
     /// Both halves, for a blob that is only read locally.
-    pub(super) fn to_read(options: ReadOptions, expected: (Digest, u64), memory: Charge) -> (LayerScan, LayerHashes) {
+    pub(super) fn to_read(
+        options: ReadOptions,
+        expected: (Digest, u64),
+        memory: Charge,
+    ) -> (LayerScan, LayerHashes) {
         let (listener, hashed) = channel();
         let span_size = options.span_size;
         let has_keeper = options.keeper.is_some();
@@ -204,12 +217,24 @@ impl LayerScan {
         (scan, if has_keeper { hashes.sending_to(listener) } else { hashes })
     }
 
-    fn new(span_size: SpanSize, expected: Option<(Digest, u64)>, start: Start) -> (LayerScan, LayerHashes) {
+    fn new(
+        span_size: SpanSize,
+        expected: Option<(Digest, u64)>,
+        start: Start,
+    ) -> (LayerScan, LayerHashes) {
         let algorithm = expected.map_or(Algorithm::Sha256, |(digest, _)| digest.algorithm());
         let body = LayerBody::Unknown(Vec::new());
         let start = Some(start);
-        let scan =
-            LayerScan { span_size, expected, size: 0, body, start, plan: None, failed: None, failed_at_end: None };
+        let scan = LayerScan {
+            span_size,
+            expected,
+            size: 0,
+            body,
+            start,
+            plan: None,
+            failed: None,
+            failed_at_end: None,
+        };
         (scan, LayerHashes::new(algorithm))
     }
 
@@ -259,7 +284,11 @@ impl LayerScan {
         // Whether a blob is reported as too long or as broken depends on what comes first. For
         // that, a blob that exceeds its size is scanned chunk by chunk.
         let Handover { mut taken, plain } = match &mut self.body {
-            LayerBody::Gzip(body) if self.expected.is_none_or(|(_, expected)| self.size + size as u64 <= expected) => {
+            LayerBody::Gzip(body)
+                if self
+                    .expected
+                    .is_none_or(|(_, expected)| self.size + size as u64 <= expected) =>
+            {
                 body.take_over(stretch)
             }
             _ => stretch.give_up(),
@@ -281,7 +310,11 @@ impl LayerScan {
         };
         let pushed = push();
         self.failed = pushed.as_ref().err().cloned();
-        pushed.map(|()| StretchResult { spans: self.body.spans(Compressed(self.size)), was_right, plain })
+        pushed.map(|()| StretchResult {
+            spans: self.body.spans(Compressed(self.size)),
+            was_right,
+            plain,
+        })
     }
 
     fn take(&mut self, chunk: &[u8]) -> Result<(), LayerError> {
@@ -291,7 +324,9 @@ impl LayerScan {
         {
             return Err(LayerError::Size { expected, actual: self.size });
         }
-        let LayerBody::Unknown(head) = &mut self.body else { return self.body.push(chunk, Compressed(self.size)) };
+        let LayerBody::Unknown(head) = &mut self.body else {
+            return self.body.push(chunk, Compressed(self.size));
+        };
         let taken = chunk.len().min(tar::BLOCK - head.len());
         head.extend_from_slice(&chunk[..taken]);
         if head.len() == tar::BLOCK {
@@ -307,8 +342,12 @@ impl LayerScan {
         let head = std::mem::take(head);
         let Some(Start { purpose, memory }) = self.start.take() else { return Ok(()) };
         self.body = match purpose {
-            Purpose::Publish { fine } => LayerBody::to_publish(format(&head), self.span_size, fine, memory),
-            Purpose::Read { options, hashed } => LayerBody::to_read(format(&head), options, hashed, memory),
+            Purpose::Publish { fine } => {
+                LayerBody::to_publish(format(&head), self.span_size, fine, memory)
+            }
+            Purpose::Read { options, hashed } => {
+                LayerBody::to_read(format(&head), options, hashed, memory)
+            }
         };
         self.pass_plan();
         self.body.push(&head, Compressed(self.size))

@@ -7,8 +7,8 @@ use super::contents::{Notes, TarListing};
 use super::fine::FineParts;
 use super::model::{NoZtoc, not_read_lazily};
 use super::{
-    BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerMap, LayerOptions, Outcome, Starts, UnservableCode,
-    UnservableReason, consumer, record,
+    BlobForm, BuiltZtoc, IndexedLayer, LayerError, LayerMap, LayerOptions, Outcome, Starts,
+    UnservableCode, UnservableReason, consumer, record,
 };
 use crate::budget::Charge;
 use crate::codec::sniff::Format;
@@ -58,7 +58,10 @@ impl ScanResult {
     /// # Errors
     /// If it does not fit into memory.
     pub(super) fn publish(self, options: LayerOptions) -> Result<IndexedLayer, LayerError> {
-        let built = self.outcome.map_err(NoZtoc::Unservable).and_then(|sound| sound.build(self.digest, options));
+        let built = self
+            .outcome
+            .map_err(NoZtoc::Unservable)
+            .and_then(|sound| sound.build(self.digest, options));
         let (outcome, fine) = match built {
             Ok((outcome, fine)) => (outcome, fine),
             Err(NoZtoc::Unservable(unservable)) => (Outcome::Unservable(unservable), None),
@@ -92,7 +95,11 @@ impl ScanResult {
 
 impl ValidLayer {
     /// `digest` is the blob's.
-    fn build(self, digest: Digest, options: LayerOptions) -> Result<(Outcome, Option<FineLayer>), NoZtoc> {
+    fn build(
+        self,
+        digest: Digest,
+        options: LayerOptions,
+    ) -> Result<(Outcome, Option<FineLayer>), NoZtoc> {
         /// The memory for judging an entry: its place in a tree.
         const JUDGED: usize = 96;
         let ValidLayer { listed, starts, span_digests, size, gzip_members, fine } = self;
@@ -104,7 +111,14 @@ impl ValidLayer {
             // Their memory stays charged until here.
             Some(FineParts { starts, windows, memory: _charged }) => {
                 let tar_end = uncompressed_size;
-                let parts = SpanParts { layer: blob, codec, blob_size: size, tar_end, span_size: SPAN_SIZE, starts };
+                let parts = SpanParts {
+                    layer: blob,
+                    codec,
+                    blob_size: size,
+                    tar_end,
+                    span_size: SPAN_SIZE,
+                    starts,
+                };
                 Ok(Some(FineLayer::of_groups(files, FineSpans::new(parts)?, windows)?))
             }
             None => Ok::<_, NoZtoc>(None),
@@ -113,7 +127,11 @@ impl ValidLayer {
             consumer::check_tree(&files)?;
             let fine = match document(fine, Codec::Zstd, files) {
                 Err(NoZtoc::Broken(LayerError::Fine(error @ FineError::LongSpan(_)))) => {
-                    return Err(UnservableReason::new(UnservableCode::SpanTooLarge, error.to_string()).into());
+                    return Err(UnservableReason::new(
+                        UnservableCode::SpanTooLarge,
+                        error.to_string(),
+                    )
+                    .into());
                 }
                 document => document?,
             };
@@ -143,7 +161,8 @@ impl ValidLayer {
             checkpoints,
             span_digests,
         };
-        let judge = || consumer::layer(&ztoc.files, &ztoc.checkpoints, compressed_size, uncompressed_size);
+        let judge =
+            || consumer::layer(&ztoc.files, &ztoc.checkpoints, compressed_size, uncompressed_size);
         let spans = ztoc.checkpoints.spans() as u32;
         let entries = ztoc.files.len();
         let mut files = Vec::new();
@@ -168,7 +187,10 @@ impl ValidLayer {
         let fine = document(fine, codec(form), files)?;
         let entries = entries as u64;
         let uncompressed_size = uncompressed_size.0;
-        Ok((Outcome::Ztoc(BuiltZtoc { digest, bytes, spans, entries, uncompressed_size, form }), fine))
+        Ok((
+            Outcome::Ztoc(BuiltZtoc { digest, bytes, spans, entries, uncompressed_size, form }),
+            fine,
+        ))
     }
 }
 

@@ -38,14 +38,21 @@ impl GzipSpans {
         if self.list.last().is_some_and(|last| !is_apart(last.output, at.output, self.span_size)) {
             return;
         }
-        self.list.push(Checkpoint { input: at.input, output: at.output, bits: at.bits, window: Box::new(*at.window) });
+        self.list.push(Checkpoint {
+            input: at.input,
+            output: at.output,
+            bits: at.bits,
+            window: Box::new(*at.window),
+        });
     }
 
     /// The spans that started since the last call.
     pub(super) fn starts(&mut self) -> Vec<SpanStart> {
         let new = &self.list[self.reported..];
         self.reported = self.list.len();
-        new.iter().map(|checkpoint| SpanStart { at: checkpoint.input, shares_byte: checkpoint.bits != 0 }).collect()
+        new.iter()
+            .map(|checkpoint| SpanStart { at: checkpoint.input, shares_byte: checkpoint.bits != 0 })
+            .collect()
     }
 }
 
@@ -55,7 +62,9 @@ fn is_apart(last: Uncompressed, next: Uncompressed, span_size: SpanSize) -> bool
 
 /// Whether indexing a gzip blob could have chosen these checkpoints. They must be in order.
 pub fn are_chosen(list: &[Checkpoint], span_size: SpanSize) -> bool {
-    let starts = list.first().is_some_and(|first| first.bits == 0 && first.window.iter().all(|byte| *byte == 0));
+    let starts = list
+        .first()
+        .is_some_and(|first| first.bits == 0 && first.window.iter().all(|byte| *byte == 0));
     starts && list.windows(2).all(|two| is_apart(two[0].output, two[1].output, span_size))
 }
 
@@ -135,7 +144,10 @@ impl Slices {
     fn end_slice(&mut self) {
         let digest = std::mem::replace(&mut self.hasher, Hasher::new(Algorithm::Sha256)).finish();
         let slice = &self.slice;
-        self.keeper = self.keeper.take().and_then(|mut keeper| keeper.keep(&digest, None, slice).then_some(keeper));
+        self.keeper = self
+            .keeper
+            .take()
+            .and_then(|mut keeper| keeper.keep(&digest, None, slice).then_some(keeper));
         self.slice.clear();
         self.length = 0;
         self.digests.push(digest);
@@ -161,7 +173,15 @@ pub(super) struct GzipSlices {
 
 impl GzipSlices {
     pub(super) fn new(keeper: Keeper, hashed: Receiver<Digest>) -> GzipSlices {
-        GzipSlices { keeper, plain: Vec::new(), start: 0, end: 0, hashed, digests: Vec::new(), next: 0 }
+        GzipSlices {
+            keeper,
+            plain: Vec::new(),
+            start: 0,
+            end: 0,
+            hashed,
+            digests: Vec::new(),
+            next: 0,
+        }
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
@@ -181,7 +201,9 @@ impl GzipSlices {
     pub(super) fn keep(&mut self, checkpoints: &[Checkpoint]) {
         self.digests.extend(self.hashed.try_iter());
         let Some(keeper) = &mut self.keeper else { return };
-        while let (Some(checkpoint), Some(digest)) = (checkpoints.get(self.next), self.digests.get(self.next)) {
+        while let (Some(checkpoint), Some(digest)) =
+            (checkpoints.get(self.next), self.digests.get(self.next))
+        {
             self.next += 1;
             let from = checkpoint.output.0;
             let to = checkpoints.get(self.next).map_or(self.end, |next| next.output.0);

@@ -40,13 +40,17 @@ pub enum SpanError {
     Digests { digests: usize, spans: u64 },
     #[error("the first span of the ztoc begins at byte {0} of the tar, not at its start")]
     Start(Uncompressed),
-    #[error("span {0} of the ztoc does not come after the previous one, or is past the end of the layer")]
+    #[error(
+        "span {0} of the ztoc does not come after the previous one, or is past the end of the layer"
+    )]
     Order(SpanId),
     #[error("span {span} has {expected} compressed bytes, but got {found}")]
     Length { span: SpanId, expected: u64, found: u64 },
     #[error("the bytes of span {span} have the digest {actual}, not {expected}")]
     Digest { span: SpanId, expected: Digest, actual: Digest },
-    #[error("the bytes of span {span} are not those of the layer: its SHA-256 comes to another state")]
+    #[error(
+        "the bytes of span {span} are not those of the layer: its SHA-256 comes to another state"
+    )]
     Proof { span: SpanId },
     #[error("no deflate block starts where span {span} does")]
     NoBlock { span: SpanId },
@@ -72,7 +76,10 @@ impl SpanError {
     /// Whether the layer itself contradicts what its index says, although the bytes are the
     /// layer's.
     pub fn is_contradiction(&self) -> bool {
-        matches!(self, SpanError::NoBlock { .. } | SpanError::Window { .. } | SpanError::Header { .. })
+        matches!(
+            self,
+            SpanError::NoBlock { .. } | SpanError::Window { .. } | SpanError::Header { .. }
+        )
     }
 }
 
@@ -122,7 +129,9 @@ impl<T: HasSpans> SpanTable<T> {
     }
 
     /// All spans, in order.
-    pub fn each(&self) -> impl DoubleEndedIterator<Item = SpanId> + ExactSizeIterator + Clone + use<T> {
+    pub fn each(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = SpanId> + ExactSizeIterator + Clone + use<T> {
         SpanId::each(SpanId(0)..SpanId(self.count))
     }
 
@@ -142,8 +151,10 @@ impl<T: HasSpans> SpanTable<T> {
                 SpanId(first as u32)..SpanId(end as u32)
             }
             Cuts::Every { span_size, .. } => {
-                let number = |span: u64| SpanId(u32::try_from(span).unwrap_or(u32::MAX).min(self.count));
-                number(range.start.0 / span_size.get())..number(range.end.0.div_ceil(span_size.get()))
+                let number =
+                    |span: u64| SpanId(u32::try_from(span).unwrap_or(u32::MAX).min(self.count));
+                number(range.start.0 / span_size.get())
+                    ..number(range.end.0.div_ceil(span_size.get()))
             }
         }
     }
@@ -257,7 +268,9 @@ impl<T: HasSpans> SpanTable<T> {
         }
         self.check_digest(span, blob)?;
         match self.checkpoint(span) {
-            Some(checkpoint) => decode_checkpoint(span, checkpoint, blob, size, &mut SpanFilter::new(size, out)),
+            Some(checkpoint) => {
+                decode_checkpoint(span, checkpoint, blob, size, &mut SpanFilter::new(size, out))
+            }
             None => {
                 let _ = out(blob);
                 Ok(())
@@ -291,11 +304,15 @@ fn check_order(list: &[Checkpoint], size: Compressed) -> Result<(), SpanError> {
     if let Some(first) = list.first().filter(|first| first.output != Uncompressed(0)) {
         return Err(SpanError::Start(first.output));
     }
-    let disordered = list.windows(2).position(|two| two[1].input <= two[0].input || two[1].output <= two[0].output);
+    let disordered = list
+        .windows(2)
+        .position(|two| two[1].input <= two[0].input || two[1].output <= two[0].output);
     if let Some(at) = disordered {
         return Err(SpanError::Order(SpanId(at as u32 + 1)));
     }
-    let outside = list.iter().position(|c| c.input > size || (c.bits != 0 && c.input == Compressed(0)) || c.bits > 7);
+    let outside = list
+        .iter()
+        .position(|c| c.input > size || (c.bits != 0 && c.input == Compressed(0)) || c.bits > 7);
     outside.map_or(Ok(()), |at| Err(SpanError::Order(SpanId(at as u32))))
 }
 
@@ -327,7 +344,10 @@ pub(super) fn decode_fine(
     let start = match spans.starts().get(span.0 as usize) {
         Some(start) if spans.codec() == Codec::Gzip => start,
         Some(_) if spans.codec() == Codec::Zstd => {
-            let window = (span.0 == 0).then_some(None).or(window.map(Some)).ok_or(SpanError::NoWindow { span })?;
+            let window = (span.0 == 0)
+                .then_some(None)
+                .or(window.map(Some))
+                .ok_or(SpanError::NoWindow { span })?;
             return decode_zstd(span, spans, window, 0, blob, sink);
         }
         _ => {
@@ -399,11 +419,14 @@ pub(super) fn zstd_blocks(
     window: Option<&SpanWindow>,
 ) -> Result<ZstdBlocks, SpanError> {
     let start = spans.starts().get(span.0 as usize);
-    let (input, output) = start.map_or((Compressed(0), Uncompressed(0)), |start| (start.input, start.output));
+    let (input, output) =
+        start.map_or((Compressed(0), Uncompressed(0)), |start| (start.input, start.output));
     match window.and_then(SpanWindow::state) {
         None => Ok(ZstdBlocks::new(input, output)),
-        Some(state) => ZstdBlocks::resume(state, input, output)
-            .ok_or(SpanError::Zstd { span, reason: "the state of the zstd decoder is not valid".to_owned() }),
+        Some(state) => ZstdBlocks::resume(state, input, output).ok_or(SpanError::Zstd {
+            span,
+            reason: "the state of the zstd decoder is not valid".to_owned(),
+        }),
     }
 }
 
@@ -450,7 +473,10 @@ pub(super) struct SpanFilter<'a> {
 }
 
 impl<'a> SpanFilter<'a> {
-    pub(super) fn new(size: u64, out: &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>) -> SpanFilter<'a> {
+    pub(super) fn new(
+        size: u64,
+        out: &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> SpanFilter<'a> {
         SpanFilter { left: size, out, is_broken_off: false }
     }
 

@@ -65,7 +65,9 @@ impl Header {
         if !has_valid_checksum(block) {
             return Err(BadHeader::Checksum);
         }
-        let number = |range: std::ops::Range<usize>, what| field(&block[range]).ok_or(BadHeader::Number(what));
+        let number = |range: std::ops::Range<usize>, what| {
+            field(&block[range]).ok_or(BadHeader::Number(what))
+        };
         let dialect = dialect(block);
         let mut header = Header {
             dialect,
@@ -98,8 +100,11 @@ impl Header {
             Dialect::Gnu => {
                 // GNU has times here, but Go before 1.8 wrote a prefix in spite of that. If the
                 // bytes are not valid times, they are a prefix.
-                let time = |range: std::ops::Range<usize>| block[range.start] == 0 || field(&block[range]).is_some();
-                let prefix = if time(345..357) && time(357..369) { &[][..] } else { text(block, 345..500) };
+                let time = |range: std::ops::Range<usize>| {
+                    block[range.start] == 0 || field(&block[range]).is_some()
+                };
+                let prefix =
+                    if time(345..357) && time(357..369) { &[][..] } else { text(block, 345..500) };
                 if prefix.is_ascii() { prefix } else { &[][..] }
             }
         };

@@ -21,8 +21,11 @@ pub(super) fn parse(mut data: &[u8]) -> Option<Records> {
         data = rest;
         match key {
             b"GNU.sparse.offset" | b"GNU.sparse.numbytes" => {
-                let expected: &[u8] =
-                    if sparse_map.len().is_multiple_of(2) { b"GNU.sparse.offset" } else { b"GNU.sparse.numbytes" };
+                let expected: &[u8] = if sparse_map.len().is_multiple_of(2) {
+                    b"GNU.sparse.offset"
+                } else {
+                    b"GNU.sparse.numbytes"
+                };
                 if key != expected || value.contains(&b',') {
                     return None;
                 }
@@ -39,7 +42,12 @@ pub(super) fn parse(mut data: &[u8]) -> Option<Records> {
     records.reverse();
     records.sort_by_key(|(key, _)| *key);
     records.dedup_by_key(|(key, _)| *key);
-    Some(records.into_iter().map(|(key, value)| PaxRecord { key: key.into(), value: value.into() }).collect())
+    Some(
+        records
+            .into_iter()
+            .map(|(key, value)| PaxRecord { key: key.into(), value: value.into() })
+            .collect(),
+    )
 }
 
 /// One record, `LENGTH KEY=VALUE\n`, where LENGTH counts itself (strconv.go parsePAXRecord).
@@ -91,7 +99,9 @@ pub(super) fn merge(entry: &mut Entry, records: Records) -> Option<()> {
 
 /// The value of a key; empty if there is none.
 pub(super) fn value_of<'a>(records: &'a [PaxRecord], key: &[u8]) -> &'a [u8] {
-    records.binary_search_by(|record| record.key[..].cmp(key)).map_or(&[][..], |at| &records[at].value[..])
+    records
+        .binary_search_by(|record| record.key[..].cmp(key))
+        .map_or(&[][..], |at| &records[at].value[..])
 }
 
 /// Whether the records make the entry a GNU sparse file (reader.go readGNUSparsePAXHeaders).
@@ -243,7 +253,9 @@ impl UnfinishedMap {
 fn map(size: i64, parts: impl Iterator<Item = Option<(i64, i64)>>) -> Option<SparseMap> {
     let mut is_readable = true;
     let parts = parts.map_while(|part| {
-        let part = part.and_then(|(start, length)| Some((u64::try_from(start).ok()?, u64::try_from(length).ok()?)));
+        let part = part.and_then(|(start, length)| {
+            Some((u64::try_from(start).ok()?, u64::try_from(length).ok()?))
+        });
         is_readable &= part.is_some();
         part
     });
@@ -251,7 +263,9 @@ fn map(size: i64, parts: impl Iterator<Item = Option<(i64, i64)>>) -> Option<Spa
 }
 
 /// Pairs of decimal numbers.
-fn pairs<'a>(mut numbers: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = Option<(i64, i64)>> {
+fn pairs<'a>(
+    mut numbers: impl Iterator<Item = &'a [u8]>,
+) -> impl Iterator<Item = Option<(i64, i64)>> {
     std::iter::from_fn(move || {
         let start = numbers.next()?;
         Some(numbers.next().and_then(|length| Some((decimal(start)?, decimal(length)?))))
@@ -259,7 +273,11 @@ fn pairs<'a>(mut numbers: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item 
 }
 
 /// Adds the parts that a block of an old sparse file holds, and tells whether another follows.
-fn old_parts(block: &[u8; BLOCK], (at, more): (Range<usize>, usize), parts: &mut Vec<(i64, i64)>) -> Option<bool> {
+fn old_parts(
+    block: &[u8; BLOCK],
+    (at, more): (Range<usize>, usize),
+    parts: &mut Vec<(i64, i64)>,
+) -> Option<bool> {
     for part in block[at].chunks_exact(OLD_PART).take_while(|part| part[0] != 0) {
         let (start, length) = part.split_at(OLD_PART / 2);
         parts.push((field(start)?, field(length)?));
@@ -274,7 +292,8 @@ mod tests {
     #[test]
     fn records() {
         let parsed = parse(b"12 path=a/b\n7 k==v\n12 path=c d\n").unwrap();
-        let parsed: Vec<_> = parsed.iter().map(|record| (&record.key[..], &record.value[..])).collect();
+        let parsed: Vec<_> =
+            parsed.iter().map(|record| (&record.key[..], &record.value[..])).collect();
         assert_eq!(parsed, [(&b"k"[..], &b"=v"[..]), (b"path", b"c d")]);
     }
 

@@ -154,7 +154,11 @@ impl Walker {
     ///
     /// # Errors
     /// Where Go's archive/tar fails. The walker cannot be used after that.
-    pub fn push(&mut self, mut bytes: &[u8], found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
+    pub fn push(
+        &mut self,
+        mut bytes: &[u8],
+        found: &mut impl FnMut(Entry),
+    ) -> Result<(), TarError> {
         while !bytes.is_empty() {
             let taken = match &mut self.state {
                 State::Header { filled } => {
@@ -249,7 +253,9 @@ impl Walker {
         match self.state {
             State::Header { filled: 0 } | State::SecondZero { filled: 0 } => Ok(self.position),
             State::Padding { .. } | State::Over => Ok(self.position),
-            State::Header { .. } | State::SecondZero { .. } => Err(self.fault(TarFault::CutInHeader)),
+            State::Header { .. } | State::SecondZero { .. } => {
+                Err(self.fault(TarFault::CutInHeader))
+            }
             State::Extension { .. } | State::SparseMap { .. } | State::Data { .. } => {
                 Err(self.fault(TarFault::CutInData))
             }
@@ -298,17 +304,25 @@ impl Walker {
     }
 
     /// Parses the complete data of an extension header.
-    fn extension(&mut self, kind: ExtensionHeader, data: &[u8], found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
+    fn extension(
+        &mut self,
+        kind: ExtensionHeader,
+        data: &[u8],
+        found: &mut impl FnMut(Entry),
+    ) -> Result<(), TarError> {
         match kind {
             ExtensionHeader::Pax => {
-                self.overrides.pax = Some(pax::parse(data).ok_or_else(|| self.fault(TarFault::Pax))?);
+                self.overrides.pax =
+                    Some(pax::parse(data).ok_or_else(|| self.fault(TarFault::Pax))?);
             }
             ExtensionHeader::Global => {
                 let mut global = self.global();
                 let records = pax::parse(data).ok_or_else(|| self.fault(TarFault::Pax))?;
                 pax::merge(&mut global, records).ok_or_else(|| self.fault(TarFault::Pax))?;
                 let name = if global.name.is_empty() {
-                    Header::parse(&self.block).map(|header| header.name(&self.block)).unwrap_or_default()
+                    Header::parse(&self.block)
+                        .map(|header| header.name(&self.block))
+                        .unwrap_or_default()
                 } else {
                     global.name
                 };
@@ -326,7 +340,12 @@ impl Walker {
     }
 
     /// Reports an entry whose data starts at `data`.
-    fn entry(&mut self, header: Header, data: Uncompressed, found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
+    fn entry(
+        &mut self,
+        header: Header,
+        data: Uncompressed,
+        found: &mut impl FnMut(Entry),
+    ) -> Result<(), TarError> {
         let EntryOverrides { pax, long_name, long_link } = std::mem::take(&mut self.overrides);
         if header.size < 0 && !Kind::from_flag(header.flag).is_header_only() {
             return Err(self.fault(TarFault::NegativeSize));
@@ -401,7 +420,11 @@ impl Walker {
     }
 
     /// Continues with the map of a sparse file, or reports the file.
-    fn sparse_file(&mut self, file: Box<UnfinishedMap>, found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
+    fn sparse_file(
+        &mut self,
+        file: Box<UnfinishedMap>,
+        found: &mut impl FnMut(Entry),
+    ) -> Result<(), TarError> {
         if file.is_unfinished() {
             self.state = State::SparseMap { filled: 0 };
             self.sparse = Some(file);
@@ -493,7 +516,8 @@ mod tests {
         .concat();
         let whole = entries(&tar, tar.len());
         let names: Vec<_> = whole.iter().map(|entry| entry.name.to_vec()).collect();
-        let expected = [b"pax_global_header".to_vec(), b"file".to_vec(), b"tmp/gh1".to_vec(), vec![b'n'; 700]];
+        let expected =
+            [b"pax_global_header".to_vec(), b"file".to_vec(), b"tmp/gh1".to_vec(), vec![b'n'; 700]];
         assert_eq!(names[..4], expected);
         assert_eq!(names[4..], [b"empty".to_vec()]);
         let at: Vec<u64> = whole.iter().map(|entry| entry.data.0).collect();

@@ -13,8 +13,8 @@ use super::OpaqueXattr;
 use super::error::{TreeError, TreeFault, TreeWarnings};
 use super::lookup::{InodeKind, Lookup, TarPath};
 use super::model::{
-    Extent, Inodes, Node, NodeKind, SparseExtent, XattrRule, bounded, created, device, directory_kind, judge_xattr,
-    xattr_of,
+    Extent, Inodes, Node, NodeKind, SparseExtent, XattrRule, bounded, created, device,
+    directory_kind, judge_xattr, xattr_of,
 };
 use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
 use crate::layer::map::Entries;
@@ -101,7 +101,8 @@ impl<'a> Applier<'a> {
     /// # Errors
     /// The entry that containerd could not apply.
     pub(super) fn layer(&mut self, layer: LayerId, listed: Entries<'a>) -> Result<(), TreeError> {
-        self.work = self.work.saturating_add(WORK_PER_ENTRY.saturating_mul(listed.files.len() as u64));
+        self.work =
+            self.work.saturating_add(WORK_PER_ENTRY.saturating_mul(listed.files.len() as u64));
         self.paths.reserve(listed.files.len());
         self.inodes.nodes.reserve(listed.files.len());
         let failed = |at: CurrentEntry<'_>, fault| TreeError {
@@ -112,7 +113,12 @@ impl<'a> Applier<'a> {
         };
         let entries = || {
             let numbered = (0..).zip(listed.files);
-            numbered.map(|(number, file)| CurrentEntry { file, sparse: listed.sparse(number), layer, number })
+            numbered.map(|(number, file)| CurrentEntry {
+                file,
+                sparse: listed.sparse(number),
+                layer,
+                number,
+            })
         };
         self.is_rearranged = false;
         let mut directories = Vec::new();
@@ -186,7 +192,8 @@ impl<'a> Applier<'a> {
     /// The directory of an entry, and its name there. None for the root.
     fn place(&mut self, name: &'a [u8]) -> Result<Option<(PathId, &'a [u8])>, TreeFault> {
         let (directory, base) = split(name);
-        if let (Some((_, recent)), true) = (&self.recent, self.spelled.is_some() && self.spelled == directory)
+        if let (Some((_, recent)), true) =
+            (&self.recent, self.spelled.is_some() && self.spelled == directory)
             && !matches!(base, b"" | b"." | b"..")
             && !base.contains(&0)
         {
@@ -248,7 +255,11 @@ impl<'a> Applier<'a> {
                     offset: file.offset,
                     map: map.clone(),
                 })),
-                None => NodeKind::File(Extent { layer: entry.layer, offset: file.offset, size: file.size }),
+                None => NodeKind::File(Extent {
+                    layer: entry.layer,
+                    offset: file.offset,
+                    size: file.size,
+                }),
             },
             FileKind::Symlink => {
                 let target = &file.linkname;
@@ -258,8 +269,8 @@ impl<'a> Applier<'a> {
                 NodeKind::Symlink(Box::default())
             }
             FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo => {
-                let (major, minor) =
-                    device(file.devmajor, file.devminor).ok_or(TreeFault::Device(file.devmajor, file.devminor))?;
+                let (major, minor) = device(file.devmajor, file.devminor)
+                    .ok_or(TreeFault::Device(file.devmajor, file.devminor))?;
                 match file.kind {
                     FileKind::CharDevice => NodeKind::CharDevice { major, minor },
                     FileKind::BlockDevice => NodeKind::BlockDevice { major, minor },
@@ -296,7 +307,11 @@ impl<'a> Applier<'a> {
         let found = match path.split_last() {
             None => ROOT,
             Some((last, parents)) => {
-                let parent = self.lookup().find(parents)?.filter(|found| found.missing == 0).ok_or_else(missing)?;
+                let parent = self
+                    .lookup()
+                    .find(parents)?
+                    .filter(|found| found.missing == 0)
+                    .ok_or_else(missing)?;
                 self.paths.child(parent.deepest, last).ok_or_else(missing)?
             }
         };
@@ -315,7 +330,8 @@ impl<'a> Applier<'a> {
         inodes.set_owner(inode, file.uid, file.gid);
         let Inodes { nodes, xattrs, .. } = inodes;
         let Some(node) = nodes.get_mut(inode as usize) else { return Ok(()) };
-        let is_plain = matches!(node.kind, NodeKind::File(_) | NodeKind::Sparse(_) | NodeKind::Directory(_));
+        let is_plain =
+            matches!(node.kind, NodeKind::File(_) | NodeKind::Sparse(_) | NodeKind::Directory(_));
         for record in &file.pax {
             if matches!(&record.key[..], b"uid" | b"gid") && !fits(&record.value) {
                 warnings.owner_wrapped(layer, file);
@@ -340,7 +356,10 @@ impl<'a> Applier<'a> {
     fn set_time_again(&mut self, file: &'a FileMetadata) -> Result<(), TreeFault> {
         let (_, found) = self.lookup().locate(TarPath::clean(&file.name), (ROOT, 0))?;
         let found = found.filter(|found| found.missing == 0).ok_or(TreeFault::DirectoryGone)?;
-        let node = self.paths.inode(found.deepest).and_then(|inode| self.inodes.nodes.get_mut(inode as usize));
+        let node = self
+            .paths
+            .inode(found.deepest)
+            .and_then(|inode| self.inodes.nodes.get_mut(inode as usize));
         if let Some(node) = node {
             node.mtime = bounded(file.mtime);
         }
@@ -367,8 +386,12 @@ impl<'a> Applier<'a> {
     /// opaque directories: overlayfs would list them there.
     fn put_whiteouts(&mut self) -> Result<(), TreeFault> {
         for (parent, name) in std::mem::take(&mut self.hidden) {
-            let in_directory = self.paths.inode(parent).is_some_and(|inode| self.is_directory(inode));
-            if !in_directory || self.paths.child(parent, name).is_some() || self.is_below_opaque(parent)? {
+            let in_directory =
+                self.paths.inode(parent).is_some_and(|inode| self.is_directory(inode));
+            if !in_directory
+                || self.paths.child(parent, name).is_some()
+                || self.is_below_opaque(parent)?
+            {
                 continue;
             }
             let path = match self.paths.intern(parent, name) {
@@ -450,8 +473,10 @@ impl<'a> Applier<'a> {
     }
 
     fn add(&mut self, node: Node) -> Result<u32, TreeFault> {
-        let number =
-            u32::try_from(self.inodes.nodes.len()).ok().filter(|&n| n != u32::MAX).ok_or(TreeFault::TooManyNames)?;
+        let number = u32::try_from(self.inodes.nodes.len())
+            .ok()
+            .filter(|&n| n != u32::MAX)
+            .ok_or(TreeFault::TooManyNames)?;
         self.inodes.nodes.push(node);
         Ok(number)
     }
@@ -463,15 +488,20 @@ impl<'a> Applier<'a> {
     /// The group that Linux gives to a new file in a directory: root's, or the directory's own if
     /// it is setgid.
     fn inherited_group(&self, directory: PathId) -> u32 {
-        let directory = self.paths.inode(directory).and_then(|inode| self.inodes.nodes.get(inode as usize));
-        directory.filter(|directory| directory.mode & 0o2000 != 0).map_or(0, |directory| directory.gid)
+        let directory =
+            self.paths.inode(directory).and_then(|inode| self.inodes.nodes.get(inode as usize));
+        directory
+            .filter(|directory| directory.mode & 0o2000 != 0)
+            .map_or(0, |directory| directory.gid)
     }
 
     fn lookup(&mut self) -> Lookup<'_, 'a, impl Fn(u32) -> InodeKind<'a>> {
         let Applier { paths, inodes, work, .. } = self;
         let seen = |inode: u32| match inodes.nodes.get(inode as usize).map(|node| &node.kind) {
             Some(NodeKind::Directory(_)) => InodeKind::Directory,
-            Some(NodeKind::Symlink(_)) => InodeKind::Symlink(inodes.target(inode).unwrap_or_default()),
+            Some(NodeKind::Symlink(_)) => {
+                InodeKind::Symlink(inodes.target(inode).unwrap_or_default())
+            }
             _ => InodeKind::Other,
         };
         Lookup { paths, seen, work }

@@ -73,11 +73,20 @@ impl TreeWarnings {
     pub(super) fn owner_wrapped(&mut self, layer: LayerId, file: &FileMetadata) {
         self.add(|| {
             let name = shown(&file.name);
-            format!("layer {layer}: {name} has an owner ID wider than 32 bits, truncated to {}:{}", file.uid, file.gid)
+            format!(
+                "layer {layer}: {name} has an owner ID wider than 32 bits, truncated to {}:{}",
+                file.uid, file.gid
+            )
         });
     }
 
-    pub(super) fn xattr_ignored(&mut self, layer: LayerId, file: &FileMetadata, xattr: &[u8], why: &str) {
+    pub(super) fn xattr_ignored(
+        &mut self,
+        layer: LayerId,
+        file: &FileMetadata,
+        xattr: &[u8],
+        why: &str,
+    ) {
         self.add(|| {
             format!(
                 "layer {layer}: skipping the extended attribute {} of {}: it {why}",
@@ -105,7 +114,8 @@ impl TreeWarnings {
 
     pub(super) fn finish(mut self) -> Vec<String> {
         if self.more > 0 {
-            self.list.push(format!("... and {} more warnings about the layers' entries", self.more));
+            self.list
+                .push(format!("... and {} more warnings about the layers' entries", self.more));
         }
         self.list
     }

@@ -162,7 +162,11 @@ impl<'t, 'a, F: Fn(u32) -> InodeKind<'a>> Lookup<'t, 'a, F> {
     ///
     /// # Errors
     /// Those of [`Lookup::find`].
-    fn find_below(&mut self, known: (PathId, usize), parts: &[&'a [u8]]) -> Result<Option<PathPrefix>, TreeFault> {
+    fn find_below(
+        &mut self,
+        known: (PathId, usize),
+        parts: &[&'a [u8]],
+    ) -> Result<Option<PathPrefix>, TreeFault> {
         self.spend(parts.len())?;
         let (mut deepest, known) = known;
         for (number, part) in parts.iter().enumerate().skip(known) {
@@ -174,7 +178,9 @@ impl<'t, 'a, F: Fn(u32) -> InodeKind<'a>> Lookup<'t, 'a, F> {
             };
             match self.paths.inode(path).map(&self.seen) {
                 Some(InodeKind::Symlink(_)) => return Ok(None),
-                Some(InodeKind::Other) if number + 1 < parts.len() => return Err(TreeFault::NotDirectory),
+                Some(InodeKind::Other) if number + 1 < parts.len() => {
+                    return Err(TreeFault::NotDirectory);
+                }
                 _ => deepest = path,
             }
         }

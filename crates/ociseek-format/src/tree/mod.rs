@@ -104,7 +104,9 @@ impl Tree {
     ///
     /// # Errors
     /// The entry that containerd could not apply either.
-    pub fn flatten<'a>(layers: impl IntoIterator<Item: Into<Entries<'a>>>) -> Result<Tree, TreeError> {
+    pub fn flatten<'a>(
+        layers: impl IntoIterator<Item: Into<Entries<'a>>>,
+    ) -> Result<Tree, TreeError> {
         let mut applier = apply::Applier::new(TreeUse::Image);
         for (layer, entries) in (0..).zip(layers) {
             applier.layer(LayerId(layer), entries.into())?;
@@ -216,7 +218,9 @@ impl Tree {
 
     fn names(&self, directory: NodeId) -> &[Name] {
         match &self.node(directory).kind {
-            NodeKind::Directory(Directory { names, .. }) => &self.names[names.start as usize..names.end as usize],
+            NodeKind::Directory(Directory { names, .. }) => {
+                &self.names[names.start as usize..names.end as usize]
+            }
             _ => &[],
         }
     }
@@ -263,7 +267,11 @@ impl Tree {
         let follow_last = follow_last || path.ends_with(b"/");
         let must_be_directory = path.ends_with(b"/") || path.ends_with(b"/.");
         let parts = |path: &[u8]| -> Vec<Box<[u8]>> {
-            path.split(|&b| b == b'/').rev().filter(|part| !part.is_empty()).map(Into::into).collect()
+            path.split(|&b| b == b'/')
+                .rev()
+                .filter(|part| !part.is_empty())
+                .map(Into::into)
+                .collect()
         };
         let mut ahead = parts(path);
         let mut here = Tree::ROOT;
@@ -273,7 +281,12 @@ impl Tree {
                 return Err(PathError::NotDirectory(self.path(here)));
             }
             let below = |name: &[u8]| {
-                [&self.path(here)[..], name].iter().filter(|p| !p.is_empty()).copied().collect::<Vec<_>>().join(&b'/')
+                [&self.path(here)[..], name]
+                    .iter()
+                    .filter(|p| !p.is_empty())
+                    .copied()
+                    .collect::<Vec<_>>()
+                    .join(&b'/')
             };
             match &part[..] {
                 b"." => continue,
@@ -282,7 +295,8 @@ impl Tree {
                     continue;
                 }
                 name => {
-                    let child = self.child(here, name).ok_or_else(|| PathError::NotFound(below(name)))?;
+                    let child =
+                        self.child(here, name).ok_or_else(|| PathError::NotFound(below(name)))?;
                     match &self.node(child).kind {
                         NodeKind::Symlink(target) if !ahead.is_empty() || follow_last => {
                             links += 1;
@@ -343,12 +357,18 @@ fn finish(applier: Applier<'_>) -> Tree {
                 subdirectories += 1;
                 directories.push((child, node, id));
             }
-            names.push(Name { start: text.len() as u32, length: name.len() as u8, node, directory: id });
+            names.push(Name {
+                start: text.len() as u32,
+                length: name.len() as u8,
+                node,
+                directory: id,
+            });
             text.extend_from_slice(name);
         }
         if let Some(inode) = paths.inode(path) {
             let directory = &mut nodes[inode as usize];
-            directory.kind = NodeKind::Directory(Directory { names: start..names.len() as u32, parent });
+            directory.kind =
+                NodeKind::Directory(Directory { names: start..names.len() as u32, parent });
             directory.nlink = 2 + subdirectories;
         }
     }
@@ -358,7 +378,8 @@ fn finish(applier: Applier<'_>) -> Tree {
         nodes[inode as usize].kind = NodeKind::Symlink(target.into());
     }
     let seen_xattrs = xattrs.into_iter().filter(|((inode, _), _)| is_seen(*inode));
-    let mut seen_xattrs = seen_xattrs.map(|((inode, name), value)| (inode, (name.into(), value.into()))).peekable();
+    let mut seen_xattrs =
+        seen_xattrs.map(|((inode, name), value)| (inode, (name.into(), value.into()))).peekable();
     let mut xattrs: Vec<(NodeId, Box<[Xattr]>)> = Vec::new();
     while let Some((inode, first)) = seen_xattrs.next() {
         let mut all = vec![first];

@@ -133,13 +133,17 @@ impl NodeKind {
     /// of the file. None if this is not a regular file.
     pub fn stored_in(&self, range: Range<u64>) -> Option<Extent> {
         match self {
-            NodeKind::File(Extent { layer, offset, .. }) => {
-                Some(Extent { layer: *layer, offset: *offset + range.start, size: range.end - range.start })
-            }
+            NodeKind::File(Extent { layer, offset, .. }) => Some(Extent {
+                layer: *layer,
+                offset: *offset + range.start,
+                size: range.end - range.start,
+            }),
             NodeKind::Sparse(file) => {
                 let parts = || file.map.within(range.clone());
                 let start = parts().next().map_or(0, |first| first.stored);
-                let end = parts().last().map_or(0, |last| last.stored + (last.file.end - last.file.start));
+                let end = parts()
+                    .last()
+                    .map_or(0, |last| last.stored + (last.file.end - last.file.start));
                 Some(Extent { layer: file.layer, offset: file.offset + start, size: end - start })
             }
             _ => None,
@@ -152,7 +156,8 @@ impl NodeKind {
         let NodeKind::Sparse(file) = self else { return None };
         let mut expanded = vec![0; (range.end - range.start) as usize];
         for StoredPart { file, .. } in file.map.within(range.clone()) {
-            let (part, rest) = stored.split_at_checked((file.end - file.start) as usize).unwrap_or((stored, &[]));
+            let (part, rest) =
+                stored.split_at_checked((file.end - file.start) as usize).unwrap_or((stored, &[]));
             let at = (file.start - range.start) as usize;
             expanded[at..at + part.len()].copy_from_slice(part);
             stored = rest;
@@ -179,7 +184,11 @@ pub(super) struct Inodes<'a> {
 impl<'a> Inodes<'a> {
     /// Contains only the root.
     pub(super) fn new() -> Inodes<'a> {
-        Inodes { nodes: vec![created(directory_kind(), 0)], targets: Vec::new(), xattrs: BTreeMap::new() }
+        Inodes {
+            nodes: vec![created(directory_kind(), 0)],
+            targets: Vec::new(),
+            xattrs: BTreeMap::new(),
+        }
     }
 
     /// lchown(2): an id of 2^32-1 changes nothing, and files lose their capabilities.
@@ -219,7 +228,10 @@ pub(super) fn created(kind: NodeKind, gid: u32) -> Node {
 pub(super) fn bounded(time: Option<Time>) -> u64 {
     let nanos = |time: Time| {
         let seconds = u64::try_from(time.seconds).ok()?;
-        seconds.checked_mul(SECOND)?.checked_add(time.nanos.into()).filter(|nanos| *nanos <= i64::MAX as u64)
+        seconds
+            .checked_mul(SECOND)?
+            .checked_add(time.nanos.into())
+            .filter(|nanos| *nanos <= i64::MAX as u64)
     };
     time.and_then(nanos).unwrap_or_default()
 }
@@ -270,7 +282,9 @@ pub(super) fn judge_xattr(name: &[u8], value: &[u8], is_plain: bool) -> XattrRul
         return XattrRule::Refuse("whose name contains a NUL");
     }
     match namespace {
-        b"user" | b"security" if rest.is_empty() && name.ends_with(b".") => XattrRule::Refuse("whose name ends early"),
+        b"user" | b"security" if rest.is_empty() && name.ends_with(b".") => {
+            XattrRule::Refuse("whose name ends early")
+        }
         b"user" if !rest.is_empty() && is_plain => XattrRule::Set,
         b"user" if !rest.is_empty() => XattrRule::Ignore("is for files and directories only"),
         b"security" if name == CAPABILITY && !is_capability(value) => {

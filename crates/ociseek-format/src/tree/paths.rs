@@ -133,7 +133,10 @@ impl<'a> Paths<'a> {
         if length > PATH_MAX {
             return Err(TreeFault::PathTooLong);
         }
-        let number = u32::try_from(self.list.len()).ok().filter(|&n| n != NONE).ok_or(TreeFault::TooManyNames)?;
+        let number = u32::try_from(self.list.len())
+            .ok()
+            .filter(|&n| n != NONE)
+            .ok_or(TreeFault::TooManyNames)?;
         self.text = self.text.checked_add(name.len() as u32).ok_or(TreeFault::TooManyNames)?;
         self.list.push(Path {
             name,

@@ -30,19 +30,27 @@ const FIFO: u32 = 5;
 impl Tree {
     /// The tree as bytes for [`Tree::from_stored`]. None if it has sparse files, or is too large.
     pub fn to_stored(&self) -> Option<Vec<u8>> {
-        let mut out = Vec::with_capacity(COUNTS + self.nodes.len() * NODE + self.names.len() * NAME + self.text.len());
+        let mut out = Vec::with_capacity(
+            COUNTS + self.nodes.len() * NODE + self.names.len() * NAME + self.text.len(),
+        );
         for count in [self.nodes.len(), self.names.len(), self.warnings.len(), self.text.len()] {
             put_size(&mut out, count)?;
         }
         for node in &self.nodes {
             let (kind, [a, b], c) = match &node.kind {
-                NodeKind::File(Extent { layer, offset, size }) => (FILE, [offset.0, *size], layer.0),
+                NodeKind::File(Extent { layer, offset, size }) => {
+                    (FILE, [offset.0, *size], layer.0)
+                }
                 NodeKind::Directory(Directory { names, parent }) => {
                     (DIRECTORY, [names.start.into(), names.end.into()], parent.0)
                 }
                 NodeKind::Symlink(target) => (SYMLINK, [target.len() as u64, 0], 0),
-                NodeKind::CharDevice { major, minor } => (CHAR_DEVICE, [u64::from(*major), u64::from(*minor)], 0),
-                NodeKind::BlockDevice { major, minor } => (BLOCK_DEVICE, [u64::from(*major), u64::from(*minor)], 0),
+                NodeKind::CharDevice { major, minor } => {
+                    (CHAR_DEVICE, [u64::from(*major), u64::from(*minor)], 0)
+                }
+                NodeKind::BlockDevice { major, minor } => {
+                    (BLOCK_DEVICE, [u64::from(*major), u64::from(*minor)], 0)
+                }
                 NodeKind::Fifo => (FIFO, [0; 2], 0),
                 NodeKind::Sparse(_) => return None,
             };
@@ -77,7 +85,8 @@ impl Tree {
     /// proportion to the bytes.
     pub fn from_stored(bytes: &[u8]) -> Option<Tree> {
         let mut reader = Reader(bytes);
-        let [nodes, names, warnings, text] = [reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?];
+        let [nodes, names, warnings, text] =
+            [reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?];
         let nodes = reader.take((nodes as usize).checked_mul(NODE)?)?;
         let names = reader.take((names as usize).checked_mul(NAME)?)?;
         let text = reader.take(text as usize)?;
@@ -126,7 +135,12 @@ impl Tree {
             if node == 0 || directory >= count || usize::from(*length) > NAME_MAX {
                 return None;
             }
-            all.push(Name { start, length: *length, node: NodeId(node), directory: NodeId(directory) });
+            all.push(Name {
+                start,
+                length: *length,
+                node: NodeId(node),
+                directory: NodeId(directory),
+            });
             start = start.checked_add(u32::from(*length))?;
         }
         if start as usize != text.len() || named_by.contains(&NONE) {
@@ -137,7 +151,14 @@ impl Tree {
         let warning = |_| String::from_utf8(reader.text()?.into()).ok();
         let warnings = (0..warnings).map(warning).collect::<Option<Vec<String>>>()?;
         let is_whole = reader.0.is_empty();
-        is_whole.then(|| Tree { nodes: list, names: all, text: text.into(), named_by, xattrs, warnings })
+        is_whole.then(|| Tree {
+            nodes: list,
+            names: all,
+            text: text.into(),
+            named_by,
+            xattrs,
+            warnings,
+        })
     }
 }
 
@@ -160,17 +181,32 @@ fn node(bytes: &[u8; NODE], targets: &mut Reader<'_>) -> Option<Node> {
             a.checked_add(b).filter(|end| *end <= i64::MAX as u64)?;
             NodeKind::File(Extent { layer: LayerId(c), offset: Uncompressed(a), size: b })
         }
-        DIRECTORY => {
-            NodeKind::Directory(Directory { names: u32::try_from(a).ok()?..u32::try_from(b).ok()?, parent: NodeId(c) })
+        DIRECTORY => NodeKind::Directory(Directory {
+            names: u32::try_from(a).ok()?..u32::try_from(b).ok()?,
+            parent: NodeId(c),
+        }),
+        SYMLINK => NodeKind::Symlink(
+            targets.take(usize::try_from(a).ok().filter(|size| *size <= PATH_MAX)?)?.into(),
+        ),
+        CHAR_DEVICE => {
+            NodeKind::CharDevice { major: u32::try_from(a).ok()?, minor: u32::try_from(b).ok()? }
         }
-        SYMLINK => NodeKind::Symlink(targets.take(usize::try_from(a).ok().filter(|size| *size <= PATH_MAX)?)?.into()),
-        CHAR_DEVICE => NodeKind::CharDevice { major: u32::try_from(a).ok()?, minor: u32::try_from(b).ok()? },
-        BLOCK_DEVICE => NodeKind::BlockDevice { major: u32::try_from(a).ok()?, minor: u32::try_from(b).ok()? },
+        BLOCK_DEVICE => {
+            NodeKind::BlockDevice { major: u32::try_from(a).ok()?, minor: u32::try_from(b).ok()? }
+        }
         FIFO => NodeKind::Fifo,
         _ => return None,
     };
     let origin = Some(LayerId(origin)).filter(|layer| layer.0 != NONE);
-    (mode <= 0o7777 && mtime <= i64::MAX as u64).then_some(Node { kind, mode, uid, gid, nlink, origin, mtime })
+    (mode <= 0o7777 && mtime <= i64::MAX as u64).then_some(Node {
+        kind,
+        mode,
+        uid,
+        gid,
+        nlink,
+        origin,
+        mtime,
+    })
 }
 
 fn xattrs(reader: &mut Reader<'_>, nodes: u32) -> Option<Vec<(NodeId, Box<[Xattr]>)>> {
@@ -264,7 +300,10 @@ mod tests {
         files[2].linkname = b"usr/b"[..].into();
         files[3].linkname = b"../a"[..].into();
         (files[5].devmajor, files[5].devminor, files[6].devminor) = (8, 1, 3);
-        let record = |key: &str| PaxRecord { key: key.as_bytes().into(), value: PaxText::from(&b"value"[..]) };
+        let record = |key: &str| PaxRecord {
+            key: key.as_bytes().into(),
+            value: PaxText::from(&b"value"[..]),
+        };
         files[7].pax = ["SCHILY.xattr.user.one", "SCHILY.xattr.user.two"].map(record).into();
         files
     }
@@ -278,7 +317,10 @@ mod tests {
         assert_eq!(format!("{again:?}"), format!("{tree:?}"));
         assert_eq!(again.all_xattrs().count(), 2);
         let empty = Tree::flatten(std::iter::empty::<&[FileMetadata]>()).unwrap();
-        assert_eq!(format!("{:?}", Tree::from_stored(&empty.to_stored().unwrap()).unwrap()), format!("{empty:?}"));
+        assert_eq!(
+            format!("{:?}", Tree::from_stored(&empty.to_stored().unwrap()).unwrap()),
+            format!("{empty:?}")
+        );
     }
 
     #[test]

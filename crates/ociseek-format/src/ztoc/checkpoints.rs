@@ -138,7 +138,8 @@ pub(super) fn decode_gzip(bytes: &[u8], size: Compressed) -> Result<Checkpoints,
         if bits != 0 && input.0 == 0 {
             return Err(CheckpointsError::Negative(span));
         }
-        if list.last().is_some_and(|last: &Checkpoint| input <= last.input || output <= last.output) {
+        if list.last().is_some_and(|last: &Checkpoint| input <= last.input || output <= last.output)
+        {
             return Err(CheckpointsError::Order(span));
         }
         let window = Box::new(record[17..].try_into().unwrap_or([0; WINDOW]));
@@ -167,5 +168,8 @@ pub(super) fn decode_tar(bytes: &[u8], size: Compressed) -> Result<Checkpoints, 
 }
 
 fn stored_span_size(span_size: i64) -> Result<SpanSize, CheckpointsError> {
-    u64::try_from(span_size).ok().and_then(SpanSize::new).ok_or(CheckpointsError::SpanSize(span_size))
+    u64::try_from(span_size)
+        .ok()
+        .and_then(SpanSize::new)
+        .ok_or(CheckpointsError::SpanSize(span_size))
 }

@@ -52,7 +52,8 @@ pub fn decode(bytes: &[u8]) -> Result<Ztoc, ZtocError> {
 /// # Errors
 /// As [`decode`], and [`ZtocError::Memory`] if it does not fit.
 pub fn decode_within(bytes: &[u8], charge: &mut Charge) -> Result<Ztoc, ZtocError> {
-    let Head { version, build_tool_identifier, compressed_size, uncompressed_size, .. } = head(bytes)?;
+    let Head { version, build_tool_identifier, compressed_size, uncompressed_size, .. } =
+        head(bytes)?;
     let root = View::new(bytes).root()?;
     let mut budget = Budget { left: bytes.len().saturating_mul(2), size: bytes.len(), charge };
     let offsets = root.table(root::TOC)?.offsets(toc::FILES)?;
@@ -98,7 +99,11 @@ pub fn decode_within(bytes: &[u8], charge: &mut Charge) -> Result<Ztoc, ZtocErro
     })
 }
 
-fn decode_file(number: usize, table: TableView<'_>, budget: &mut Budget<'_>) -> Result<FileMetadata, ZtocError> {
+fn decode_file(
+    number: usize,
+    table: TableView<'_>,
+    budget: &mut Budget<'_>,
+) -> Result<FileMetadata, ZtocError> {
     let name = budget.text(table, file::NAME)?;
     let linkname = budget.text(table, file::LINKNAME)?;
     let uname = budget.short(table, file::UNAME)?;
@@ -108,7 +113,10 @@ fn decode_file(number: usize, table: TableView<'_>, budget: &mut Budget<'_>) -> 
         let record = record?;
         budget.take(RECORD_COST)?;
         budget.charge(size_of::<PaxRecord>())?;
-        pax.push(PaxRecord { key: budget.short(record, record::KEY)?, value: budget.short(record, record::VALUE)? });
+        pax.push(PaxRecord {
+            key: budget.short(record, record::KEY)?,
+            value: budget.short(record, record::VALUE)?,
+        });
     }
     let range = |value: i64| u64::try_from(value).map_err(|_| ZtocError::EntryRange(number));
     let offset = range(table.i64(file::OFFSET)?)?;
@@ -176,7 +184,11 @@ impl Budget<'_> {
         Ok(bytes.into())
     }
 
-    fn short<const SHORT: usize>(&mut self, table: TableView<'_>, field: usize) -> Result<ShortText<SHORT>, ZtocError> {
+    fn short<const SHORT: usize>(
+        &mut self,
+        table: TableView<'_>,
+        field: usize,
+    ) -> Result<ShortText<SHORT>, ZtocError> {
         let bytes = table.bytes(field)?;
         self.take(bytes.len())?;
         self.charge(short_footprint::<SHORT>(bytes.len()))?;
@@ -207,7 +219,8 @@ pub struct Head<'a> {
 /// If the root is malformed, or its values make no sense to a reader.
 pub fn head(bytes: &[u8]) -> Result<Head<'_>, ZtocError> {
     let root = View::new(bytes).root()?;
-    let size = |field, what| u64::try_from(root.i64(field)?).map_err(|_| ZtocError::NegativeSize(what));
+    let size =
+        |field, what| u64::try_from(root.i64(field)?).map_err(|_| ZtocError::NegativeSize(what));
     let compressed_size = Compressed(size(root::COMPRESSED_SIZE, "compressed layer")?);
     let uncompressed_size = Uncompressed(size(root::UNCOMPRESSED_SIZE, "uncompressed layer")?);
     let info = root.table(root::COMPRESSION_INFO)?;
@@ -222,7 +235,14 @@ pub fn head(bytes: &[u8]) -> Result<Head<'_>, ZtocError> {
     };
     let version = root.bytes(root::VERSION)?;
     let build_tool_identifier = root.bytes(root::BUILD_TOOL_IDENTIFIER)?;
-    Ok(Head { version, build_tool_identifier, compressed_size, uncompressed_size, span_size, spans })
+    Ok(Head {
+        version,
+        build_tool_identifier,
+        compressed_size,
+        uncompressed_size,
+        span_size,
+        spans,
+    })
 }
 
 #[cfg(test)]
@@ -255,7 +275,8 @@ mod tests {
             bits: 0,
             window: Box::new([0; WINDOW]),
         };
-        let gzip = Checkpoints::Gzip { span_size: size(64), list: vec![checkpoint(0), checkpoint(100)] };
+        let gzip =
+            Checkpoints::Gzip { span_size: size(64), list: vec![checkpoint(0), checkpoint(100)] };
         let plain = Checkpoints::Uncompressed { span_size: size(300), size: 1000 };
         for (checkpoints, spans, span_size) in [(gzip, 2, 64), (plain, 4, 300)] {
             let bytes = encode(&ztoc(checkpoints));

@@ -52,8 +52,11 @@ impl ZtocParts<'_> {
         let toc = b.end_table(toc);
 
         let bytes = checkpoints::encode(self.checkpoints, &mut b);
-        let digests: Vec<Offset> =
-            self.span_digests.iter().map(|digest| b.string(digest.to_string().as_bytes())).collect();
+        let digests: Vec<Offset> = self
+            .span_digests
+            .iter()
+            .map(|digest| b.string(digest.to_string().as_bytes()))
+            .collect();
         let digests = b.offset_vector(&digests);
         let algorithm = match self.checkpoints {
             Checkpoints::Gzip { .. } => info::GZIP,
@@ -129,8 +132,11 @@ impl FileMetadata {
         /// Length, terminator and padding.
         const STRING: usize = 4 + 1 + 3;
         let strings = self.name.len() + self.linkname.len() + self.uname.len() + self.gname.len();
-        let records: usize =
-            self.pax.iter().map(|record| record.key.len() + record.value.len() + 2 * STRING + 12 + 4 + 4).sum();
+        let records: usize = self
+            .pax
+            .iter()
+            .map(|record| record.key.len() + record.value.len() + 2 * STRING + 12 + 4 + 4)
+            .sum();
         // Six strings (including type and time), the table with all fields, and the slots in two
         // vectors.
         6 * STRING + strings + 8 + 30 + 96 + 12 + records

@@ -136,12 +136,24 @@ impl Builder {
     }
 
     /// Adds a byte field.
-    pub(super) fn add_u8(&mut self, table: &mut TableBuilder, field: usize, value: u8, default: u8) {
+    pub(super) fn add_u8(
+        &mut self,
+        table: &mut TableBuilder,
+        field: usize,
+        value: u8,
+        default: u8,
+    ) {
         self.add_scalar(table, field, value != default, [value]);
     }
 
     /// Fields with their default value are omitted.
-    fn add_scalar<const N: usize>(&mut self, table: &mut TableBuilder, field: usize, differs: bool, bytes: [u8; N]) {
+    fn add_scalar<const N: usize>(
+        &mut self,
+        table: &mut TableBuilder,
+        field: usize,
+        differs: bool,
+        bytes: [u8; N],
+    ) {
         if differs {
             self.prepare(N, 0);
             self.place_word(bytes);
@@ -155,9 +167,16 @@ impl Builder {
         self.skip(4);
         let object = self.offset();
         let used = table.fields.iter().rposition(|&field| field != 0).map_or(0, |last| last + 1);
-        let fields = table.fields.map(|field| if field == 0 { 0 } else { (object.0 - field) as u16 });
+        let fields =
+            table.fields.map(|field| if field == 0 { 0 } else { (object.0 - field) as u16 });
         let fields = &fields[..used];
-        let vtable = match self.vtables.iter().rev().copied().find(|&vtable| self.vtable_has(vtable, fields)) {
+        let vtable = match self
+            .vtables
+            .iter()
+            .rev()
+            .copied()
+            .find(|&vtable| self.vtable_has(vtable, fields))
+        {
             Some(vtable) => vtable,
             None => {
                 for field in fields.iter().rev() {
@@ -296,7 +315,10 @@ impl<'a> View<'a> {
 
     fn array<const N: usize>(self, at: usize) -> Result<[u8; N], FlatbufferError> {
         let end = at.checked_add(N).ok_or(FlatbufferError::Short(at))?;
-        self.bytes.get(at..end).and_then(|bytes| bytes.try_into().ok()).ok_or(FlatbufferError::Short(at))
+        self.bytes
+            .get(at..end)
+            .and_then(|bytes| bytes.try_into().ok())
+            .ok_or(FlatbufferError::Short(at))
     }
 
     /// The target of the offset at `at`, which always points forward.
@@ -309,7 +331,10 @@ impl<'a> View<'a> {
         let back = i64::from(i32::from_le_bytes(self.array(at)?));
         let vtable = usize::try_from(at as i64 - back).map_err(|_| FlatbufferError::Vtable(at))?;
         let size = usize::from(u16::from_le_bytes(self.array(vtable)?));
-        if size < 4 || !size.is_multiple_of(2) || vtable.checked_add(size).is_none_or(|end| end > self.bytes.len()) {
+        if size < 4
+            || !size.is_multiple_of(2)
+            || vtable.checked_add(size).is_none_or(|end| end > self.bytes.len())
+        {
             return Err(FlatbufferError::Vtable(at));
         }
         Ok(TableView { view: self, at, fields: vtable + 4, count: (size - 4) / 2 })
@@ -365,7 +390,9 @@ impl<'a> TableView<'a> {
 
     /// A vector of tables or strings; empty if it is missing.
     pub(super) fn offsets(self, field: usize) -> Result<Offsets<'a>, FlatbufferError> {
-        let Some(at) = self.field(field)? else { return Ok(Offsets { view: self.view, first: 0, count: 0 }) };
+        let Some(at) = self.field(field)? else {
+            return Ok(Offsets { view: self.view, first: 0, count: 0 });
+        };
         let (first, count) = self.view.vector(self.view.follow(at)?, 4)?;
         Ok(Offsets { view: self.view, first, count })
     }

@@ -91,7 +91,9 @@ impl Checkpoints {
     pub fn cuts(&self) -> Cuts<'_> {
         match self {
             Checkpoints::Gzip { list, .. } => Cuts::At(list),
-            Checkpoints::Uncompressed { span_size, size } => Cuts::Every { span_size: *span_size, size: *size },
+            Checkpoints::Uncompressed { span_size, size } => {
+                Cuts::Every { span_size: *span_size, size: *size }
+            }
         }
     }
 
@@ -103,7 +105,9 @@ impl Checkpoints {
     /// The least distance between two checkpoints in bytes of the tar, according to the ztoc.
     pub fn span_size(&self) -> SpanSize {
         match self {
-            Checkpoints::Gzip { span_size, .. } | Checkpoints::Uncompressed { span_size, .. } => *span_size,
+            Checkpoints::Gzip { span_size, .. } | Checkpoints::Uncompressed { span_size, .. } => {
+                *span_size
+            }
         }
     }
 
@@ -139,7 +143,9 @@ impl Cuts<'_> {
     /// Where a span starts, in the blob and in the tar. None past the last span.
     pub fn start(&self, span: SpanId) -> Option<(Compressed, Uncompressed)> {
         match self {
-            Cuts::At(list) => list.get(span.0 as usize).map(|checkpoint| (checkpoint.span_start(), checkpoint.output)),
+            Cuts::At(list) => list
+                .get(span.0 as usize)
+                .map(|checkpoint| (checkpoint.span_start(), checkpoint.output)),
             Cuts::Every { span_size, size } => {
                 let start = u64::from(span.0) * span_size.get();
                 (start < *size).then_some((Compressed(start), Uncompressed(start)))
@@ -213,7 +219,11 @@ pub(crate) fn text_footprint(length: usize) -> usize {
 
 /// The heap memory of a [`ShortText`](crate::tar::ShortText) of this many bytes.
 pub(crate) fn short_footprint<const SHORT: usize>(length: usize) -> usize {
-    if length <= SHORT { 0 } else { text_footprint(size_of::<Box<[u8]>>()) + text_footprint(length) }
+    if length <= SHORT {
+        0
+    } else {
+        text_footprint(size_of::<Box<[u8]>>()) + text_footprint(length)
+    }
 }
 
 /// The entry types that a ztoc can express.
@@ -347,7 +357,10 @@ mod tests {
     fn files_may_be_adjacent_and_end_with_the_layer() {
         assert_eq!(check(&[]), Ok(()));
         assert_eq!(check(&[file(0, 40), file(40, 60)]), Ok(()));
-        assert_eq!(check(&[file(0, 40), file(39, 1)]), Err(ExtentFault::Overlap { one: 0, other: 1 }));
+        assert_eq!(
+            check(&[file(0, 40), file(39, 1)]),
+            Err(ExtentFault::Overlap { one: 0, other: 1 })
+        );
         assert_eq!(check(&[file(40, 61)]), Err(ExtentFault::PastEnd { entry: 0 }));
         assert_eq!(check(&[file(u64::MAX, 2)]), Err(ExtentFault::PastEnd { entry: 0 }));
     }

@@ -147,7 +147,11 @@ impl Ecr {
         let mut tries = 1;
         let mut unusable = 0;
         loop {
-            let error = match self.once(&http, &url, registry).await.and_then(|answer| token_in(&answer, &url)) {
+            let error = match self
+                .once(&http, &url, registry)
+                .await
+                .and_then(|answer| token_in(&answer, &url))
+            {
                 Ok(token) => return Ok(token),
                 Err(error) => error,
             };
@@ -165,14 +169,24 @@ impl Ecr {
         }
     }
 
-    async fn once(&self, http: &reqwest::Client, url: &Url, registry: &EcrRegistry) -> Result<Vec<u8>, EcrError> {
+    async fn once(
+        &self,
+        http: &reqwest::Client,
+        url: &Url,
+        registry: &EcrRegistry,
+    ) -> Result<Vec<u8>, EcrError> {
         let (service, target) = match registry {
-            EcrRegistry::Private { .. } => ("ecr", "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken"),
-            EcrRegistry::Public { .. } => ("ecr-public", "SpencerFrontendService.GetAuthorizationToken"),
+            EcrRegistry::Private { .. } => {
+                ("ecr", "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken")
+            }
+            EcrRegistry::Public { .. } => {
+                ("ecr-public", "SpencerFrontendService.GetAuthorizationToken")
+            }
         };
         let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", target)];
         let host = host(url);
-        let request = RequestToSign { method: "POST", host: &host, headers: &headers, body: BODY.as_bytes() };
+        let request =
+            RequestToSign { method: "POST", host: &host, headers: &headers, body: BODY.as_bytes() };
         let scope = SigningScope { region: registry.region(), service };
         let mut sent = http.post(url.clone()).timeout(CALL);
         for (name, value) in sign(&request, scope, &self.credentials, SystemTime::now()) {
@@ -182,8 +196,10 @@ impl Ecr {
             sent = sent.header(name, value);
         }
         // Without the URL, which adds nothing to the host.
-        let failed =
-            |error: reqwest::Error| EcrError::Transport { host: host.clone(), source: error.without_url().into() };
+        let failed = |error: reqwest::Error| EcrError::Transport {
+            host: host.clone(),
+            source: error.without_url().into(),
+        };
         let mut answer = sent.body(BODY).send().await.map_err(failed)?;
         let status = answer.status();
         let mut bytes = Vec::new();
@@ -225,7 +241,8 @@ fn token_in(answer: &[u8], url: &Url) -> Result<Token, EcrError> {
     }
     let wrong = |what| EcrError::Answer { host: host(url), what };
     // serde's error message may repeat the input, which contains a secret here.
-    let answer: Answer = serde_json::from_slice(answer).map_err(|_| wrong("it is not in the documented format"))?;
+    let answer: Answer =
+        serde_json::from_slice(answer).map_err(|_| wrong("it is not in the documented format"))?;
     let authorization = match answer.authorization_data {
         Some(AuthorizationData::List(list)) => list.into_iter().next(),
         Some(AuthorizationData::One(one)) => Some(one),
@@ -234,8 +251,10 @@ fn token_in(answer: &[u8], url: &Url) -> Result<Token, EcrError> {
     let authorization = authorization.ok_or_else(|| wrong("it contains no token"))?;
     let plain = BASE64_STANDARD.decode(authorization.authorization_token).ok();
     let plain = plain.and_then(|plain| String::from_utf8(plain).ok());
-    let (user, password) =
-        plain.as_deref().and_then(|p| p.split_once(':')).ok_or_else(|| wrong("its token is not valid"))?;
+    let (user, password) = plain
+        .as_deref()
+        .and_then(|p| p.split_once(':'))
+        .ok_or_else(|| wrong("its token is not valid"))?;
     let seconds = authorization.expires_at.filter(|s| (0.0..1e11).contains(s)).unwrap_or_default();
     let expires = UNIX_EPOCH + Duration::from_secs_f64(seconds);
     Ok(Token { user: user.to_owned(), password: password.to_owned(), expires })
@@ -244,8 +263,14 @@ fn token_in(answer: &[u8], url: &Url) -> Result<Token, EcrError> {
 fn parse_endpoint(text: &str) -> Result<Url, EcrError> {
     let wrong = || EcrError::Endpoint(text.chars().take(150).collect());
     let url = Url::parse(text).map_err(|_| wrong())?;
-    let sound = matches!(url.scheme(), "http" | "https") && url.host().is_some() && url.username().is_empty();
-    if sound && url.password().is_none() && url.path() == "/" && url.query().is_none() { Ok(url) } else { Err(wrong()) }
+    let sound = matches!(url.scheme(), "http" | "https")
+        && url.host().is_some()
+        && url.username().is_empty();
+    if sound && url.password().is_none() && url.path() == "/" && url.query().is_none() {
+        Ok(url)
+    } else {
+        Err(wrong())
+    }
 }
 
 /// The value of the header `Host`: with the port, unless it is the scheme's default.
@@ -278,7 +303,16 @@ mod tests {
         for good in ["https://api.ecr.eu-west-1.amazonaws.com", "http://127.0.0.1:5000/"] {
             assert!(parse_endpoint(good).is_ok(), "{good}");
         }
-        for bad in ["", "x", "ftp://x", "https://", "https://u:p@x", "https://x/y", "https://x/?y", "file:///etc"] {
+        for bad in [
+            "",
+            "x",
+            "ftp://x",
+            "https://",
+            "https://u:p@x",
+            "https://x/y",
+            "https://x/?y",
+            "file:///etc",
+        ] {
             assert!(parse_endpoint(bad).is_err(), "{bad}");
         }
         assert_eq!(host(&Url::parse("https://a.example:443/").unwrap()), "a.example");
@@ -289,7 +323,10 @@ mod tests {
     fn the_text_of_an_error_is_extracted() {
         let error = br#"{"__type":"com.amazonaws.ecr#AccessDeniedException","Message":"not\nyou"}"#;
         assert_eq!(error_text(error), "AccessDeniedException notyou");
-        assert_eq!(error_text(br#"{"__type":"ServerException","message":"m"}"#), "ServerException m");
+        assert_eq!(
+            error_text(br#"{"__type":"ServerException","message":"m"}"#),
+            "ServerException m"
+        );
         assert_eq!(error_text(b"<html>"), "");
     }
 
@@ -298,12 +335,19 @@ mod tests {
         let variables = |more: &'static [(&'static str, &'static str)]| {
             move |name: &str| {
                 let keys = [("AWS_ACCESS_KEY_ID", "AKID"), ("AWS_SECRET_ACCESS_KEY", "secret")];
-                more.iter().chain(&keys).find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
+                more.iter()
+                    .chain(&keys)
+                    .find(|(n, _)| *n == name)
+                    .map(|(_, value)| (*value).to_owned())
             }
         };
-        let ecr = Ecr::from_environment(variables(&[("AWS_ENDPOINT_URL", "http://127.0.0.1:1")])).unwrap();
+        let ecr = Ecr::from_environment(variables(&[("AWS_ENDPOINT_URL", "http://127.0.0.1:1")]))
+            .unwrap();
         assert_eq!(ecr.endpoint.unwrap().port(), Some(1));
-        let both = [("AWS_ENDPOINT_URL", "http://127.0.0.1:1"), ("AWS_ENDPOINT_URL_ECR", "http://127.0.0.1:2")];
+        let both = [
+            ("AWS_ENDPOINT_URL", "http://127.0.0.1:1"),
+            ("AWS_ENDPOINT_URL_ECR", "http://127.0.0.1:2"),
+        ];
         let ecr = Ecr::from_environment(variables(Box::leak(Box::new(both)))).unwrap();
         assert_eq!(ecr.endpoint.unwrap().port(), Some(2));
         assert!(Ecr::from_environment(variables(&[("AWS_ENDPOINT_URL", "nowhere")])).is_err());

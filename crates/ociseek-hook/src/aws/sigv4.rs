@@ -75,8 +75,9 @@ pub(super) fn sign(
     let text = format!("AWS4-HMAC-SHA256\n{time}\n{within}\n{}", hex(&Sha256::digest(&canonical)));
     let signature = hex(&mac(&key(credentials, day, scope), &text));
     let id = &credentials.access_key_id;
-    let authorization =
-        format!("AWS4-HMAC-SHA256 Credential={id}/{within}, SignedHeaders={names}, Signature={signature}");
+    let authorization = format!(
+        "AWS4-HMAC-SHA256 Credential={id}/{within}, SignedHeaders={names}, Signature={signature}"
+    );
     added.push(("authorization", authorization));
     added
 }
@@ -85,7 +86,9 @@ fn key(credentials: &Credentials, day: &str, scope: SigningScope) -> [u8; 32] {
     let secret = format!("AWS4{}", credentials.secret_access_key);
     [day, scope.region, scope.service, "aws4_request"]
         .iter()
-        .fold(None, |key: Option<[u8; 32]>, part| Some(mac(key.as_ref().map_or(secret.as_bytes(), |k| &k[..]), part)))
+        .fold(None, |key: Option<[u8; 32]>, part| {
+            Some(mac(key.as_ref().map_or(secret.as_bytes(), |k| &k[..]), part))
+        })
         .unwrap_or_default()
 }
 
@@ -124,14 +127,20 @@ mod tests {
     }
 
     fn authorization(request: &RequestToSign, credentials: &Credentials, service: &str) -> String {
-        let headers = sign(request, SigningScope { region: "us-east-1", service }, credentials, then());
+        let headers =
+            sign(request, SigningScope { region: "us-east-1", service }, credentials, then());
         headers.into_iter().find(|(name, _)| *name == "authorization").unwrap().1
     }
 
     /// The relevant cases of AWS's "Signature Version 4 test suite".
     #[test]
     fn signatures_match_the_aws_test_suite() {
-        let request = |method, headers, body| RequestToSign { method, host: "example.amazonaws.com", headers, body };
+        let request = |method, headers, body| RequestToSign {
+            method,
+            host: "example.amazonaws.com",
+            headers,
+            body,
+        };
         let form = [("content-type", "application/x-www-form-urlencoded")];
         for (request, names, signature) in [
             (
@@ -167,7 +176,8 @@ mod tests {
         let headers = [("content-type", "application/x-amz-json-1.1"), ("x-amz-target", target)];
         let host = "api.ecr.us-east-1.amazonaws.com";
         let request = RequestToSign { method: "POST", host, headers: &headers, body: b"{}" };
-        let credentials = Credentials { session_token: Some("a/session+token==".into()), ..example() };
+        let credentials =
+            Credentials { session_token: Some("a/session+token==".into()), ..example() };
         assert_eq!(
             authorization(&request, &credentials, "ecr"),
             "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/ecr/aws4_request, \

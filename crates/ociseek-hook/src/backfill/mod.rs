@@ -75,7 +75,8 @@ impl std::str::FromStr for WalkRoot {
         }
         let named: Reference = text.parse().map_err(|error| format!("{error}"))?;
         // The default tag of a name without one does not appear in the text.
-        if named.digest.is_some() || text.rsplit('/').next().is_some_and(|last| last.contains(':')) {
+        if named.digest.is_some() || text.rsplit('/').next().is_some_and(|last| last.contains(':'))
+        {
             return Err("expected a registry, or a repository without a tag".into());
         }
         Ok(WalkRoot::Repository { registry: named.registry, repository: named.repository })
@@ -194,7 +195,10 @@ pub enum BackfillError {
 impl BackfillError {
     /// Whether the error is about a list of repositories or tags instead of an image.
     pub fn is_list(&self) -> bool {
-        matches!(self, BackfillError::Repositories(_) | BackfillError::Tags(_) | BackfillError::Names(_))
+        matches!(
+            self,
+            BackfillError::Repositories(_) | BackfillError::Tags(_) | BackfillError::Names(_)
+        )
     }
 }
 
@@ -210,7 +214,12 @@ pub trait Watch: Sync {
 
 /// Walks `places` and indexes images without an index. Lists are read in advance, so that the total
 /// is known early.
-pub async fn run(places: &[WalkRoot], options: &Options, state: Option<BackfillState>, watch: &dyn Watch) {
+pub async fn run(
+    places: &[WalkRoot],
+    options: &Options,
+    state: Option<BackfillState>,
+    watch: &dyn Watch,
+) {
     let state = state.map(Mutex::new);
     let (ahead, found) = channel(AHEAD);
     let listing = async move {
@@ -231,7 +240,12 @@ pub async fn run(places: &[WalkRoot], options: &Options, state: Option<BackfillS
                 let begun = Instant::now();
                 let name = image.to_string();
                 let (digest, result) = one(Job { image }, options, state.as_ref(), &locks).await;
-                watch.done(ImageReport { name, digest, result, seconds: begun.elapsed().as_secs_f64() });
+                watch.done(ImageReport {
+                    name,
+                    digest,
+                    result,
+                    seconds: begun.elapsed().as_secs_f64(),
+                });
             }
             WalkItem::Failed { name, error } => {
                 watch.done(ImageReport { name, digest: None, result: Err(error), seconds: 0.0 });
@@ -301,7 +315,9 @@ async fn one(
             Some(state),
             ImageOutcome::Queued
             | ImageOutcome::Complete
-            | ImageOutcome::Done(JobResult::Indexed(_) | JobResult::AlreadyIndexed(_) | JobResult::Skipped(_)),
+            | ImageOutcome::Done(
+                JobResult::Indexed(_) | JobResult::AlreadyIndexed(_) | JobResult::Skipped(_),
+            ),
         ) = (state, &outcome)
         {
             state.hold().add(&name)?;
@@ -350,7 +366,9 @@ async fn passed_over(
     if !look {
         return Ok(None);
     }
-    let enabled = work::enabled_preview(&job.image, document.digest, source, repository.clone(), context).await?;
+    let enabled =
+        work::enabled_preview(&job.image, document.digest, source, repository.clone(), context)
+            .await?;
     let index = match &context.versions {
         Versions::V2(_) => None,
         Versions::V1 | Versions::Both(_) => {
@@ -367,17 +385,21 @@ async fn passed_over(
 
 /// Combines the results for the index and the SOCI-enabled image, as far as they are requested.
 fn verdict(index: Option<Preview>, enabled: Option<EnabledPreview>) -> ImageOutcome {
-    let (name, enabled) = enabled.map_or((None, None), |enabled| (enabled.name, Some(enabled.preview)));
+    let (name, enabled) =
+        enabled.map_or((None, None), |enabled| (enabled.name, Some(enabled.preview)));
     let is_pending = matches!(enabled, Some(Ok(ConvertPreview::Pending)));
     if is_pending || matches!(index, Some(Preview::Pending)) {
         return ImageOutcome::Pending { enabled: name.filter(|_| is_pending) };
     }
-    if matches!(index, Some(Preview::Complete)) || matches!(enabled, Some(Ok(ConvertPreview::Complete(_)))) {
+    if matches!(index, Some(Preview::Complete))
+        || matches!(enabled, Some(Ok(ConvertPreview::Complete(_))))
+    {
         return ImageOutcome::Complete;
     }
     let skipped = match (index, enabled) {
         (None, Some(Err(why))) => SkipReason::NotEnabled(why),
-        (Some(Preview::NothingToIndex(reasons)), _) | (_, Some(Ok(ConvertPreview::NothingToIndex(reasons)))) => {
+        (Some(Preview::NothingToIndex(reasons)), _)
+        | (_, Some(Ok(ConvertPreview::NothingToIndex(reasons)))) => {
             SkipReason::nothing_to_index(reasons.iter())
         }
         _ => SkipReason::nothing_to_index(std::iter::empty()),
@@ -404,7 +426,14 @@ mod tests {
     #[test]
     fn roots_are_parsed() {
         let place = |text: &str| text.parse::<WalkRoot>();
-        for registry in ["ghcr.io", "localhost", "localhost:5000", "127.0.0.1:5000", "[::1]:5000", "registry:5000"] {
+        for registry in [
+            "ghcr.io",
+            "localhost",
+            "localhost:5000",
+            "127.0.0.1:5000",
+            "[::1]:5000",
+            "registry:5000",
+        ] {
             assert_eq!(place(registry), Ok(WalkRoot::Registry(registry.into())));
         }
         let repository = |registry: &str, repository: &str| {
@@ -413,7 +442,17 @@ mod tests {
         assert_eq!(place("ghcr.io/a/b"), repository("ghcr.io", "a/b"));
         assert_eq!(place("localhost:5000/a"), repository("localhost:5000", "a"));
         assert_eq!(place("debian"), repository("docker.io", "library/debian"));
-        for bad in ["", "a/b:tag", "debian:bookworm", "x.y/a:1", "x.y/a@sha256:00", "http://x", "x.y/", "../x", "A/B"] {
+        for bad in [
+            "",
+            "a/b:tag",
+            "debian:bookworm",
+            "x.y/a:1",
+            "x.y/a@sha256:00",
+            "http://x",
+            "x.y/",
+            "../x",
+            "A/B",
+        ] {
             assert!(place(bad).is_err(), "{bad}: {:?}", place(bad));
         }
     }

@@ -56,7 +56,11 @@ impl FinishedWork {
 /// an empty digest.
 fn split(key: &str) -> (&str, &str) {
     let (name, digest) = key.split_once('@').unwrap_or((key, ""));
-    if name.rsplit('/').next().is_some_and(|last| last.contains(':')) { (name, digest) } else { (key, "") }
+    if name.rsplit('/').next().is_some_and(|last| last.contains(':')) {
+        (name, digest)
+    } else {
+        (key, "")
+    }
 }
 
 impl BackfillState {
@@ -64,16 +68,23 @@ impl BackfillState {
     ///
     /// # Errors
     /// If it cannot be read and written, or was written for other options.
-    pub fn open(path: &Path, options: &IndexOptions, versions: &Versions) -> Result<BackfillState, StateError> {
+    pub fn open(
+        path: &Path,
+        options: &IndexOptions,
+        versions: &Versions,
+    ) -> Result<BackfillState, StateError> {
         let failed = |source| StateError::Io { path: path.to_owned(), source };
-        let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
+        let mut file =
+            OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
         let head = header(options, versions);
         let mut lines = Lines(BufReader::new(&file));
         let mut done = FinishedWork::default();
         let mut ends_well = true;
         match lines.next().map_err(failed)? {
             None => begin(&mut file, &head, path).map_err(failed)?,
-            Some((first, false)) if is_unfinished(&first, &head) => begin(&mut file, &head, path).map_err(failed)?,
+            Some((first, false)) if is_unfinished(&first, &head) => {
+                begin(&mut file, &head, path).map_err(failed)?
+            }
             Some((first, whole)) if first == head.as_bytes() && whole => {
                 while let Some((line, whole)) = lines.next().map_err(failed)? {
                     ends_well = whole;
@@ -206,11 +217,16 @@ mod tests {
         drop(state);
         let state = BackfillState::open(&path, &options(1), &both).unwrap();
         assert_eq!(names.each_ref().map(|name| state.has(name)), [false, true, true]);
-        for others in
-            [Versions::V1, Versions::V2("{tag}-soci".parse().unwrap()), Versions::Both("{tag}-2".parse().unwrap())]
-        {
+        for others in [
+            Versions::V1,
+            Versions::V2("{tag}-soci".parse().unwrap()),
+            Versions::Both("{tag}-2".parse().unwrap()),
+        ] {
             assert!(
-                matches!(BackfillState::open(&path, &options(1), &others), Err(StateError::Other { .. })),
+                matches!(
+                    BackfillState::open(&path, &options(1), &others),
+                    Err(StateError::Other { .. })
+                ),
                 "{others:?}"
             );
         }
@@ -227,10 +243,18 @@ mod tests {
         drop(state);
 
         let state = BackfillState::open(&path, &options(1), &Versions::V1).unwrap();
-        assert!(state.has(&key("r/x", a)) && state.has(&key("r/x", b)) && !state.has(&key("r/y", a)));
-        assert!(matches!(BackfillState::open(&path, &options(2), &Versions::V1), Err(StateError::Other { .. })));
+        assert!(
+            state.has(&key("r/x", a)) && state.has(&key("r/x", b)) && !state.has(&key("r/y", a))
+        );
+        assert!(matches!(
+            BackfillState::open(&path, &options(2), &Versions::V1),
+            Err(StateError::Other { .. })
+        ));
         let replacing = IndexOptions { existing: Existing::Replace, ..options(1) };
-        assert!(matches!(BackfillState::open(&path, &replacing, &Versions::V1), Err(StateError::Other { .. })));
+        assert!(matches!(
+            BackfillState::open(&path, &replacing, &Versions::V1),
+            Err(StateError::Other { .. })
+        ));
         for other in [&b"x\n"[..], &[0; 4096]] {
             std::fs::write(dir.path().join("other"), other).unwrap();
             assert!(matches!(
@@ -238,7 +262,10 @@ mod tests {
                 Err(StateError::Other { .. })
             ));
         }
-        assert!(matches!(BackfillState::open(dir.path(), &options(1), &Versions::V1), Err(StateError::Io { .. })));
+        assert!(matches!(
+            BackfillState::open(dir.path(), &options(1), &Versions::V1),
+            Err(StateError::Io { .. })
+        ));
     }
 
     #[test]
@@ -248,12 +275,19 @@ mod tests {
         drop(BackfillState::open(&path, &options(1), &Versions::V1).unwrap());
         let head = std::fs::read(&path).unwrap();
         let lost = vec![0; head.len()];
-        for (length, zeros) in (0..head.len()).flat_map(|length| [(length, 0), (length, head.len() - length)]) {
+        for (length, zeros) in
+            (0..head.len()).flat_map(|length| [(length, 0), (length, head.len() - length)])
+        {
             std::fs::write(&path, [&head[..length], &lost[..zeros]].concat()).unwrap();
             let mut state = BackfillState::open(&path, &options(1), &Versions::V1).unwrap();
             state.add("r/x@sha256:00").unwrap();
             drop(state);
-            assert!(BackfillState::open(&path, &options(1), &Versions::V1).unwrap().has("r/x@sha256:00"), "{length}");
+            assert!(
+                BackfillState::open(&path, &options(1), &Versions::V1)
+                    .unwrap()
+                    .has("r/x@sha256:00"),
+                "{length}"
+            );
         }
     }
 

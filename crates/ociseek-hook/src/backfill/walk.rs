@@ -58,7 +58,10 @@ impl Tags {
 }
 
 /// All images of `places`. An image that a registry lists twice is returned twice.
-pub(super) fn walk<'a>(places: &[WalkRoot], options: &'a Options) -> impl Stream<Item = WalkItem> + 'a {
+pub(super) fn walk<'a>(
+    places: &[WalkRoot],
+    options: &'a Options,
+) -> impl Stream<Item = WalkItem> + 'a {
     let walk = Walk {
         options,
         places: places.iter().cloned().collect(),
@@ -88,7 +91,8 @@ impl Walk<'_> {
                 Ok(Some(page)) => {
                     self.refused(page.refused, name);
                     let versions = &self.options.context.versions;
-                    self.found.extend(page.names.into_iter().filter_map(|tag| tags.image(tag, versions)));
+                    self.found
+                        .extend(page.names.into_iter().filter_map(|tag| tags.image(tag, versions)));
                     self.tags = Some(tags);
                 }
                 Ok(None) => {}
@@ -98,8 +102,13 @@ impl Walk<'_> {
             }
         } else if let Some((registry, repository)) = self.repositories.pop_front() {
             match self.list_tags(&registry, &repository).await {
-                Ok(names) => self.tags = Some(Tags { registry, repository, names, locks: ImageLocks::default() }),
-                Err(error) => self.failed(format!("{registry}/{repository}"), BackfillError::Tags(error)),
+                Ok(names) => {
+                    self.tags =
+                        Some(Tags { registry, repository, names, locks: ImageLocks::default() })
+                }
+                Err(error) => {
+                    self.failed(format!("{registry}/{repository}"), BackfillError::Tags(error))
+                }
             }
         } else if let Some((registry, mut names)) = self.catalog.take() {
             match names.next_page().await {
@@ -119,10 +128,12 @@ impl Walk<'_> {
                     self.repositories.push_back((registry, repository));
                 }
                 Some(WalkRoot::Repository { .. }) => {}
-                Some(WalkRoot::Registry(registry)) => match self.options.context.client.repositories(&registry).await {
-                    Ok(names) => self.catalog = Some((registry, names)),
-                    Err(error) => self.failed(registry, BackfillError::Repositories(error)),
-                },
+                Some(WalkRoot::Registry(registry)) => {
+                    match self.options.context.client.repositories(&registry).await {
+                        Ok(names) => self.catalog = Some((registry, names)),
+                        Err(error) => self.failed(registry, BackfillError::Repositories(error)),
+                    }
+                }
             }
         }
         true

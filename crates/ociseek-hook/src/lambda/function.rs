@@ -145,17 +145,24 @@ impl Entry {
             ImageError::Job(error) => Some(error.is_transient()),
             ImageError::Token(error) => Some(error.is_transient()),
             ImageError::NotBegun | ImageError::NotAttached => Some(true),
-            ImageError::Ignored(_) | ImageError::NotEcr(_) | ImageError::Account(_) | ImageError::Client(_) => {
-                Some(false)
-            }
+            ImageError::Ignored(_)
+            | ImageError::NotEcr(_)
+            | ImageError::Account(_)
+            | ImageError::Client(_) => Some(false),
         };
-        Entry { image: None, took: None, result: EntryResult::Failed { error: log_text(error), may_pass } }
+        Entry {
+            image: None,
+            took: None,
+            result: EntryResult::Failed { error: log_text(error), may_pass },
+        }
     }
 
     fn to_json(&self) -> Value {
         let mut fields = match &self.result {
             EntryResult::Ignored(reason) => json!({"status": "ignored", "reason": reason}),
-            EntryResult::Failed { error, may_pass: None } => json!({"status": "failed", "error": error}),
+            EntryResult::Failed { error, may_pass: None } => {
+                json!({"status": "failed", "error": error})
+            }
             EntryResult::Failed { error, may_pass } => {
                 json!({"status": "failed", "error": error, "may_pass": may_pass})
             }
@@ -189,7 +196,9 @@ impl CallOutcome {
                 }
                 log::job(image, done, took);
             }
-            EntryResult::Ignored(reason) => info!(name: "job", target: TARGET, result = "ignored", message = reason),
+            EntryResult::Ignored(reason) => {
+                info!(name: "job", target: TARGET, result = "ignored", message = reason)
+            }
         }
         self.images.push(entry.to_json());
     }
@@ -207,9 +216,8 @@ impl StuckReason {
     fn of(products: &Products) -> Option<StuckReason> {
         match (&products.index, &products.enabled) {
             (Some(index), _) => index.is_stuck().then_some(StuckReason::Layer),
-            (None, Some(enabled)) => {
-                matches!(enabled.result, EnableOutcome::OutOfTime { .. }).then_some(StuckReason::Enabled)
-            }
+            (None, Some(enabled)) => matches!(enabled.result, EnableOutcome::OutOfTime { .. })
+                .then_some(StuckReason::Enabled),
             (None, None) => None,
         }
     }
@@ -242,7 +250,8 @@ impl Function {
             }
             Input::Event => {
                 let (shape, outcome) = self.event(&invocation.body, account, time).await;
-                let failure = |error_type, error_message| Err(Failure { error_type, error_message });
+                let failure =
+                    |error_type, error_message| Err(Failure { error_type, error_message });
                 if !outcome.failed.is_empty() {
                     return failure("ImageFailed", outcome.failed.join("; "));
                 }
@@ -256,7 +265,12 @@ impl Function {
         }
     }
 
-    async fn event(&self, body: &[u8], account: Option<&str>, time: Time) -> (Option<Shape>, CallOutcome) {
+    async fn event(
+        &self,
+        body: &[u8],
+        account: Option<&str>,
+        time: Time,
+    ) -> (Option<Shape>, CallOutcome) {
         let mut outcome = CallOutcome::default();
         let events = match parse(&Headers::default(), body) {
             Ok(events) => events,
@@ -276,10 +290,14 @@ impl Function {
                 continue;
             }
             let begun = Instant::now();
-            let name = push.image(None).map_or_else(|_| push.repository.clone(), |image| image.to_string());
+            let name = push
+                .image(None)
+                .map_or_else(|_| push.repository.clone(), |image| image.to_string());
             let span = info_span!(target: TARGET, "job", image = name);
             let entry = match self.image(push, account, time).instrument(span).await {
-                Ok(done) => Entry { image: None, took: None, result: EntryResult::Done(Box::new(done)) },
+                Ok(done) => {
+                    Entry { image: None, took: None, result: EntryResult::Done(Box::new(done)) }
+                }
                 Err(error) => Entry::failed(&error),
             };
             outcome.add(&Entry { image: Some(name), took: Some(begun.elapsed()), ..entry });
@@ -287,7 +305,12 @@ impl Function {
         (Some(events.shape), outcome)
     }
 
-    async fn image(&self, push: &PushEvent, account: Option<&str>, time: Time) -> Result<JobResult, ImageError> {
+    async fn image(
+        &self,
+        push: &PushEvent,
+        account: Option<&str>,
+        time: Time,
+    ) -> Result<JobResult, ImageError> {
         if Instant::now() >= time.stop {
             return Err(ImageError::NotBegun);
         }
@@ -300,7 +323,10 @@ impl Function {
             let context = JobContext {
                 client,
                 cache: self.settings.cache.clone(),
-                options: IndexOptions { deadline: Some(time.stop), ..self.settings.options.clone() },
+                options: IndexOptions {
+                    deadline: Some(time.stop),
+                    ..self.settings.options.clone()
+                },
                 versions: self.settings.versions.clone(),
                 max_image_size: None,
                 reuse_from: self.settings.reuse_from.clone(),
@@ -309,7 +335,8 @@ impl Function {
             let job = Job { image };
             Ok(work::run(&job, &context).await?)
         };
-        let result = timeout_at(time.end.into(), work).await.unwrap_or(Err(ImageError::NotAttached));
+        let result =
+            timeout_at(time.end.into(), work).await.unwrap_or(Err(ImageError::NotAttached));
         if let Err(ImageError::Job(error)) = &result
             && error.is_unauthorized()
         {
@@ -326,7 +353,8 @@ impl Function {
         if self.settings.registry.as_deref() == Some(host) {
             // The replacement for all registries may also be used under its own name. It belongs to
             // no account.
-            return EcrRegistry::private(own.unwrap_or("000000000000"), "us-east-1").ok_or_else(not_ecr);
+            return EcrRegistry::private(own.unwrap_or("000000000000"), "us-east-1")
+                .ok_or_else(not_ecr);
         }
         let found = EcrRegistry::of_host(host).ok_or_else(not_ecr)?;
         match &found {
@@ -394,7 +422,8 @@ fn done_image(done: &JobResult) -> Value {
     if let Some(image) = index {
         let indexes = image.manifests.iter().filter_map(|manifest| manifest.result.index());
         said["indexes"] = json!(indexes.collect::<Vec<_>>());
-        let fine = image.manifests.iter().filter_map(|manifest| manifest.fine.as_ref()?.result.index());
+        let fine =
+            image.manifests.iter().filter_map(|manifest| manifest.fine.as_ref()?.result.index());
         let fine: Vec<_> = fine.collect();
         if !fine.is_empty() {
             said["fine"] = json!(fine);
@@ -407,7 +436,8 @@ fn done_image(done: &JobResult) -> Value {
     if let Some(enabled) = &products.enabled {
         said["enabled"] = enabled.to_json();
     }
-    let left = index.map_or_else(Vec::new, |image| image.left.iter().map(|layer| layer.digest).collect());
+    let left =
+        index.map_or_else(Vec::new, |image| image.left.iter().map(|layer| layer.digest).collect());
     said["left"] = json!(left);
     said["bytes_read"] = json!(products.bytes_read);
     said["bytes_written"] = json!(products.bytes_written);
@@ -436,7 +466,8 @@ mod tests {
     #[test]
     fn time_is_reserved_for_the_end() {
         let now = Instant::now();
-        for (limit, stop, end) in [(900_000, 870_000, 895_000), (90_000, 60_000, 85_000), (6000, 4000, 5667), (0, 0, 0)]
+        for (limit, stop, end) in
+            [(900_000, 870_000, 895_000), (90_000, 60_000, 85_000), (6000, 4000, 5667), (0, 0, 0)]
         {
             let time = Time::of(now, now + Duration::from_millis(limit));
             assert_eq!(time.stop - now, Duration::from_millis(stop));

@@ -114,7 +114,11 @@ impl Runtime {
         let wrong = || RuntimeApiError::Address(address.chars().take(150).collect());
         let place = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
         let base = Url::parse(&format!("http://{place}/")).map_err(|_| wrong())?;
-        if base.host().is_none() || base.query().is_some() || base.fragment().is_some() || !base.username().is_empty() {
+        if base.host().is_none()
+            || base.query().is_some()
+            || base.fragment().is_some()
+            || !base.username().is_empty()
+        {
             return Err(wrong());
         }
         Ok(Runtime { http: http_client(&ClientConfig::default(), &base)?, base })
@@ -175,8 +179,17 @@ impl Runtime {
         self.post("init/error", Some(failure.error_type), body).await
     }
 
-    async fn post(&self, path: &str, error_type: Option<&'static str>, body: Vec<u8>) -> Result<(), RuntimeApiError> {
-        let mut request = self.http.post(self.url(path)?).timeout(ANSWER).header("content-type", "application/json");
+    async fn post(
+        &self,
+        path: &str,
+        error_type: Option<&'static str>,
+        body: Vec<u8>,
+    ) -> Result<(), RuntimeApiError> {
+        let mut request = self
+            .http
+            .post(self.url(path)?)
+            .timeout(ANSWER)
+            .header("content-type", "application/json");
         if let Some(error_type) = error_type {
             request = request.header(ERROR_TYPE, error_type);
         }
@@ -196,7 +209,11 @@ fn transport(error: reqwest::Error) -> RuntimeApiError {
 }
 
 fn accepted(answer: Response) -> Result<Response, RuntimeApiError> {
-    if answer.status().is_success() { Ok(answer) } else { Err(RuntimeApiError::Refused(Status::new(answer.status()))) }
+    if answer.status().is_success() {
+        Ok(answer)
+    } else {
+        Err(RuntimeApiError::Refused(Status::new(answer.status())))
+    }
 }
 
 /// The time from `now` to the deadline, which Lambda states in milliseconds since 1970. Zero if it
@@ -249,7 +266,8 @@ impl Input {
             // A message without an id cannot be reported as failed, so parsing the batch has failed
             // already.
             Ok(Batch { messages })
-                if messages.len() <= MESSAGES && messages.iter().all(|m| m.event_source == "aws:sqs") =>
+                if messages.len() <= MESSAGES
+                    && messages.iter().all(|m| m.event_source == "aws:sqs") =>
             {
                 Input::Batch(messages)
             }
@@ -264,8 +282,12 @@ mod tests {
 
     #[test]
     fn urls_are_built_from_the_runtime_address() {
-        let next = |address| Runtime::new(address).unwrap().url("invocation/next").unwrap().to_string();
-        assert_eq!(next("127.0.0.1:9001"), "http://127.0.0.1:9001/2018-06-01/runtime/invocation/next");
+        let next =
+            |address| Runtime::new(address).unwrap().url("invocation/next").unwrap().to_string();
+        assert_eq!(
+            next("127.0.0.1:9001"),
+            "http://127.0.0.1:9001/2018-06-01/runtime/invocation/next"
+        );
         let named = "http://[::1]:9000/.rt/name/2018-06-01/runtime/invocation/next";
         assert_eq!(
             (next("[::1]:9000/.rt/name").as_str(), next("http://[::1]:9000/.rt/name/").as_str()),
@@ -279,7 +301,8 @@ mod tests {
     #[test]
     fn deadlines_and_accounts_are_read_from_headers() {
         let left = |value: &str| {
-            let headers = HeaderMap::from_iter([(DEADLINE.parse().unwrap(), value.parse().unwrap())]);
+            let headers =
+                HeaderMap::from_iter([(DEADLINE.parse().unwrap(), value.parse().unwrap())]);
             time_left(&headers, UNIX_EPOCH + Duration::from_secs(1_700_000_000))
         };
         assert_eq!(left("1700000005500"), Some(Duration::from_millis(5500)));
@@ -287,7 +310,10 @@ mod tests {
         assert_eq!(left("600000"), Some(Duration::from_secs(600)));
         assert_eq!(left("soon"), None);
         assert_eq!(left("18446744073709551615"), Some(NO_DEADLINE));
-        assert_eq!(account_of("arn:aws:lambda:us-east-1:123456789012:function:f"), Some("123456789012"));
+        assert_eq!(
+            account_of("arn:aws:lambda:us-east-1:123456789012:function:f"),
+            Some("123456789012")
+        );
         assert_eq!(account_of("arn:aws:lambda:us-east-1::function:f"), None);
         assert_eq!(account_of("x"), None);
     }
@@ -299,7 +325,10 @@ mod tests {
             {"messageId":"2","body":"","eventSource":"aws:sqs"}]}"#;
         let Input::Batch(messages) = Input::of(batch) else { panic!() };
         assert_eq!(messages.len(), 2);
-        assert_eq!((messages[0].message_id.as_str(), messages[0].body.as_str()), ("1", r#"{"image":"x"}"#));
+        assert_eq!(
+            (messages[0].message_id.as_str(), messages[0].body.as_str()),
+            ("1", r#"{"image":"x"}"#)
+        );
         for event in [
             &br#"{"image":"x"}"#[..],
             br#"{"Records":[{"eventSource":"aws:s3"}]}"#,

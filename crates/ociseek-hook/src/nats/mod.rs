@@ -119,20 +119,27 @@ impl NatsQueue {
                     counted.fetch_add(1, Ordering::SeqCst);
                     on_change(ConnectionChange::Lost);
                 }
-                Event::Connected if is_lost.swap(false, Ordering::SeqCst) => on_change(ConnectionChange::Back),
+                Event::Connected if is_lost.swap(false, Ordering::SeqCst) => {
+                    on_change(ConnectionChange::Back)
+                }
                 _ => {}
             }
             std::future::ready(())
         };
-        let options = ConnectOptions::new().name("ociseek").connection_timeout(ANSWER).require_tls(url.tls);
+        let options =
+            ConnectOptions::new().name("ociseek").connection_timeout(ANSWER).require_tls(url.tls);
         let options = options.event_callback(changed);
         let options = match &url.login {
-            Some((user, Some(password))) => options.user_and_password(user.clone(), password.clone()),
+            Some((user, Some(password))) => {
+                options.user_and_password(user.clone(), password.clone())
+            }
             Some((token, None)) => options.token(token.clone()),
             None => options,
         };
-        let failed =
-            |error: async_nats::ConnectError| NatsError::Connect { server: url.server.clone(), source: error.into() };
+        let failed = |error: async_nats::ConnectError| NatsError::Connect {
+            server: url.server.clone(),
+            source: error.into(),
+        };
         let client = options.connect(&url.server).await.map_err(failed)?;
         let mut jetstream = jetstream::new(client);
         jetstream.set_timeout(ANSWER);
@@ -264,7 +271,10 @@ impl FromStr for QueueUrl {
     fn from_str(text: &str) -> Result<QueueUrl, QueueUrlError> {
         let url = Url::parse(text).map_err(|_| QueueUrlError::Url)?;
         let host = url.host_str().filter(|host| !host.is_empty()).ok_or(QueueUrlError::Url)?;
-        if !matches!(url.scheme(), "nats" | "tls") || url.query().is_some() || url.fragment().is_some() {
+        if !matches!(url.scheme(), "nats" | "tls")
+            || url.query().is_some()
+            || url.fragment().is_some()
+        {
             return Err(QueueUrlError::Url);
         }
         let stream = match url.path().trim_start_matches('/') {
@@ -311,11 +321,22 @@ mod tests {
         assert_eq!(parsed("nats://127.0.0.1").to_string(), "nats://127.0.0.1:4222/ociseek");
         let all = parsed("tls://us%40er:p%3Aw@[::1]:4333/my-stream");
         assert_eq!(all.to_string(), "tls://[::1]:4333/my-stream");
-        assert_eq!((all.tls, all.login.clone()), (true, Some(("us@er".into(), Some("p:w".into())))));
+        assert_eq!(
+            (all.tls, all.login.clone()),
+            (true, Some(("us@er".into(), Some("p:w".into()))))
+        );
         assert_eq!(parsed("nats://token@h").login, Some(("token".into(), None)));
         assert!(!format!("{all:?}").contains("p:w"));
-        for bad in ["", "h:4222", "http://h", "nats://", "nats://h/a/b", "nats://h/a.b", "nats://h/a?x", "nats://%ff@h"]
-        {
+        for bad in [
+            "",
+            "h:4222",
+            "http://h",
+            "nats://",
+            "nats://h/a/b",
+            "nats://h/a.b",
+            "nats://h/a?x",
+            "nats://%ff@h",
+        ] {
             assert!(bad.parse::<QueueUrl>().is_err(), "{bad}");
         }
     }

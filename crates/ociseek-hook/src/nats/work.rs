@@ -73,7 +73,11 @@ impl Worker {
     ///
     /// # Errors
     /// If the consumer cannot be created.
-    pub async fn new(queue: NatsQueue, runner: Arc<Runner>, silence: Duration) -> Result<Worker, NatsError> {
+    pub async fn new(
+        queue: NatsQueue,
+        runner: Arc<Runner>,
+        silence: Duration,
+    ) -> Result<Worker, NatsError> {
         let consumer = queue.consumer(silence).await?;
         let [stopping, failing] = [false, false].map(AtomicBool::new);
         Ok(Worker { queue, consumer, runner, running: AtomicU64::new(0), stopping, failing })
@@ -81,7 +85,12 @@ impl Worker {
 
     /// Runs jobs, `slots` at a time, until `stop`. Then waits up to `drain` for running ones, and
     /// returns the rest to the queue. Ends even if the server is not reachable.
-    pub async fn work(self: &Arc<Self>, slots: usize, drain: Duration, stop: impl Future<Output = ()>) {
+    pub async fn work(
+        self: &Arc<Self>,
+        slots: usize,
+        drain: Duration,
+        stop: impl Future<Output = ()>,
+    ) {
         let heartbeat = self.consumer.cached_info().config.ack_wait / 3;
         let (phase, phases) = watch::channel(Phase::Working);
         let mut workers = JoinSet::new();
@@ -115,16 +124,24 @@ impl Monitored for Worker {
     fn metrics(&self) -> String {
         self.runner.metrics.text(&[
             ("ociseek_hook_running", "Jobs in progress", self.running.load(Ordering::SeqCst)),
-            ("ociseek_hook_connected", "Whether the queue is connected", self.queue.is_connected().into()),
+            (
+                "ociseek_hook_connected",
+                "Whether the queue is connected",
+                self.queue.is_connected().into(),
+            ),
         ])
     }
 }
 
 impl NatsQueue {
     async fn consumer(&self, silence: Duration) -> Result<Consumer<pull::Config>, NatsError> {
-        let setup =
-            |source: async_nats::Error| NatsError::Setup { what: "consumer", name: CONSUMER.to_owned(), source };
-        let stream = self.jetstream.get_stream(&self.name).await.map_err(|error| setup(error.into()))?;
+        let setup = |source: async_nats::Error| NatsError::Setup {
+            what: "consumer",
+            name: CONSUMER.to_owned(),
+            source,
+        };
+        let stream =
+            self.jetstream.get_stream(&self.name).await.map_err(|error| setup(error.into()))?;
         let config = pull::Config {
             durable_name: Some(CONSUMER.to_owned()),
             ack_policy: AckPolicy::Explicit,
@@ -183,7 +200,8 @@ impl Slot {
             Err(error) => {
                 tokio::time::sleep(PAUSE).await;
                 // A lost connection is reported elsewhere, so consequential failures are not.
-                let is_lost = !queue.is_connected() || queue.losses.load(Ordering::SeqCst) != losses;
+                let is_lost =
+                    !queue.is_connected() || queue.losses.load(Ordering::SeqCst) != losses;
                 if !is_lost && !failing.swap(true, Ordering::SeqCst) {
                     warn!(name: "queue", target: TARGET, error = format!("cannot get a job: {}", plain(&error)));
                 }
@@ -198,7 +216,8 @@ impl Slot {
         let job = match Job::from_json(&message.payload) {
             Ok(job) => job,
             Err(error) => {
-                let text: String = String::from_utf8_lossy(&message.payload).chars().take(1000).collect();
+                let text: String =
+                    String::from_utf8_lossy(&message.payload).chars().take(1000).collect();
                 let why = causes(&error);
                 error!(name: "dead-letter", target: TARGET, payload = text, error = why);
                 let record = json!({"time": now(), "payload": text, "error": why});
@@ -206,8 +225,10 @@ impl Slot {
             }
         };
         debug!(name: "received", target: TARGET, image = job.image.to_string(), deliveries);
-        let before = message.headers.as_ref().and_then(|headers| headers.get(TRIES)?.as_str().parse().ok());
-        let tries = u32::try_from(deliveries).unwrap_or(u32::MAX).saturating_add(before.unwrap_or(0));
+        let before =
+            message.headers.as_ref().and_then(|headers| headers.get(TRIES)?.as_str().parse().ok());
+        let tries =
+            u32::try_from(deliveries).unwrap_or(u32::MAX).saturating_add(before.unwrap_or(0));
         let (tries, outcome) = if tries > DELIVERIES {
             (tries - 1, JobOutcome::Dead("no worker finished it".into()))
         } else {
@@ -221,7 +242,8 @@ impl Slot {
             JobOutcome::Again(wait) => self.say(message, AckKind::Nak(Some(wait))).await,
             JobOutcome::Dead(reason) => {
                 runner.give_up(&job, tries, &reason);
-                let mut record = json!({"time": now(), "job": job, "tries": tries, "error": reason.error});
+                let mut record =
+                    json!({"time": now(), "job": job, "tries": tries, "error": reason.error});
                 if let Some(hint) = reason.hint {
                     record["hint"] = hint.into();
                 }
@@ -255,7 +277,9 @@ impl Slot {
         if !queue.is_connected() {
             return;
         }
-        let again = PublishMessage::build().payload(message.payload.clone()).header(TRIES, tries.to_string().as_str());
+        let again = PublishMessage::build()
+            .payload(message.payload.clone())
+            .header(TRIES, tries.to_string().as_str());
         match queue.send(again).await {
             Ok(_) => self.settle(message, None).await,
             // If the queue is full, for example, the try counts.
@@ -272,7 +296,10 @@ impl Slot {
             return self.say(message, AckKind::Nak(Some(NOT_PARKED))).await;
         }
         if let Err(error) = self.acknowledge(message).await {
-            let error = format!("cannot acknowledge a job, so it will be delivered again: {}", plain(&error));
+            let error = format!(
+                "cannot acknowledge a job, so it will be delivered again: {}",
+                plain(&error)
+            );
             warn!(name: "queue", target: TARGET, error);
         }
     }
@@ -281,7 +308,8 @@ impl Slot {
     /// accepts any answer, even a notice that nobody serves the subject.
     async fn acknowledge(&self, message: &Message) -> Result<(), async_nats::Error> {
         let subject = message.reply.clone().ok_or("the message has no reply subject")?;
-        let answer = self.worker.queue.jetstream.client().request(subject, AckKind::Ack.into()).await?;
+        let answer =
+            self.worker.queue.jetstream.client().request(subject, AckKind::Ack.into()).await?;
         answer.status.map_or(Ok(()), |status| Err(format!("the answer is {status}").into()))
     }
 
@@ -317,7 +345,10 @@ mod tests {
     fn errors_are_reported_in_plain_words() {
         let said = |text: &str| plain(&text.to_owned().into());
         let from = "error while processing messages from the stream: 409";
-        assert_eq!(said(&format!("{from}, Some(\"Server Shutdown\")")), format!("{from} Server Shutdown"));
+        assert_eq!(
+            said(&format!("{from}, Some(\"Server Shutdown\")")),
+            format!("{from} Server Shutdown")
+        );
         assert_eq!(said(&format!("{from}, None")), from);
         assert_eq!(said("timed out"), "timed out");
     }

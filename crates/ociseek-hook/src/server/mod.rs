@@ -186,14 +186,18 @@ fn router(app: &Arc<App>) -> Router {
         .route("/", taken())
         .route("/events", taken())
         .with_state(Arc::clone(app))
-        .merge(monitor_router(Arc::clone(app)).route_layer(from_fn_with_state(Arc::clone(app), guard)))
+        .merge(
+            monitor_router(Arc::clone(app)).route_layer(from_fn_with_state(Arc::clone(app), guard)),
+        )
         .layer(map_response(count))
 }
 
 /// If there is a secret, the service may be reachable by clients without it, who must not see its
 /// metrics.
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    if request.uri().path() == "/metrics" && !notify::shows_secret(&app, request.headers(), request.uri()) {
+    if request.uri().path() == "/metrics"
+        && !notify::shows_secret(&app, request.headers(), request.uri())
+    {
         notify::unauthorized()
     } else {
         next.run(request).await

@@ -58,7 +58,9 @@ impl Refusal {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
         if self.status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }
@@ -94,7 +96,10 @@ pub(super) fn unauthorized() -> Response {
 /// Whether a request without a body has the secret, if one is required.
 pub(super) fn shows_secret(app: &App, headers: &HeaderMap, uri: &Uri) -> bool {
     let query = Query::of(uri);
-    app.config.secrets.as_ref().is_none_or(|secrets| secrets.judge(&shown(headers, &query)) == SecretCheck::Good)
+    app.config
+        .secrets
+        .as_ref()
+        .is_none_or(|secrets| secrets.judge(&shown(headers, &query)) == SecretCheck::Good)
 }
 
 fn shown<'a>(headers: &'a HeaderMap, query: &'a Query) -> RequestCredentials<'a> {
@@ -135,11 +140,14 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
     let shown = shown(&parts.headers, &query);
     let verdict = admit(app, &parts.headers, &query, &shown)?;
     let bodies = if verdict == SecretCheck::Signature { &app.unproven_bodies } else { &app.bodies };
-    let busy = |_| Refusal::later(StatusCode::SERVICE_UNAVAILABLE, 5, "too many notifications at once");
+    let busy =
+        |_| Refusal::later(StatusCode::SERVICE_UNAVAILABLE, 5, "too many notifications at once");
     let turn = tokio::time::timeout(TURN, bodies.acquire()).await.map_err(busy)?;
     let body = read(body, MAX_BODY, app.config.patience).await.map_err(|error| match error {
         BodyError::TooLarge => too_large(),
-        BodyError::TooSlow => Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
+        BodyError::TooSlow => {
+            Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")
+        }
         BodyError::Broken => Refusal::new(StatusCode::BAD_REQUEST, "the body is incomplete"),
     })?;
     if verdict == SecretCheck::Signature {
@@ -149,7 +157,11 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
         }
     }
     if !app.rate.take() {
-        return Err(Refusal::later(StatusCode::TOO_MANY_REQUESTS, 1, "too many notifications a second"));
+        return Err(Refusal::later(
+            StatusCode::TOO_MANY_REQUESTS,
+            1,
+            "too many notifications a second",
+        ));
     }
     let events = parse(&Headers::new(|name| text(&parts.headers, name)), &body);
     drop((body, turn));
@@ -180,16 +192,26 @@ fn admit(
     }
     // Without a secret, any web page could make a browser on this machine send a request. Browsers
     // add these headers, registries do not.
-    if secrets.is_none() && ["origin", "sec-fetch-site"].iter().any(|name| headers.contains_key(*name)) {
+    if secrets.is_none()
+        && ["origin", "sec-fetch-site"].iter().any(|name| headers.contains_key(*name))
+    {
         return Err(Refusal::new(StatusCode::FORBIDDEN, "requests from web pages are refused"));
     }
-    if let Some(registry) = query.registry.as_deref().filter(|registry| !is_canonical_registry(registry)) {
+    if let Some(registry) =
+        query.registry.as_deref().filter(|registry| !is_canonical_registry(registry))
+    {
         let shown: String = registry.chars().take(150).collect();
-        let reason = format!("?registry={shown:?} is not a registry: expected {CANONICAL_REGISTRY}");
+        let reason =
+            format!("?registry={shown:?} is not a registry: expected {CANONICAL_REGISTRY}");
         return Err(Refusal::new(StatusCode::BAD_REQUEST, reason));
     }
-    if text(headers, "content-encoding").is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
-        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "compressed bodies are not supported"));
+    if text(headers, "content-encoding")
+        .is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity"))
+    {
+        return Err(Refusal::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "compressed bodies are not supported",
+        ));
     }
     let length = text(headers, "content-length").and_then(|length| length.parse::<u64>().ok());
     if length.is_some_and(|length| length > MAX_BODY as u64) {
@@ -310,9 +332,11 @@ async fn one(app: &App, job: Job, taken: &mut IntakeResult) -> Result<(), Refusa
             taken.duplicates += 1;
             Ok(())
         }
-        Ok(Offer::RepositoryFull) => {
-            full(10, StatusCode::TOO_MANY_REQUESTS, "too many images of this repository are waiting")
-        }
+        Ok(Offer::RepositoryFull) => full(
+            10,
+            StatusCode::TOO_MANY_REQUESTS,
+            "too many images of this repository are waiting",
+        ),
         Ok(Offer::Full) => full(30, StatusCode::SERVICE_UNAVAILABLE, "the queue is full"),
         Ok(Offer::Closed) => full(30, StatusCode::SERVICE_UNAVAILABLE, "the service is stopping"),
         Err(error) => Err(unwritable(&error)),
@@ -367,7 +391,8 @@ impl Bucket {
     fn take_at(&self, now: Instant) -> bool {
         let mut state = self.state.hold();
         let (level, at) = *state;
-        let level = (level + now.saturating_duration_since(at).as_secs_f64() * self.rate).min(self.full);
+        let level =
+            (level + now.saturating_duration_since(at).as_secs_f64() * self.rate).min(self.full);
         let taken = level >= 1.0;
         *state = (if taken { level - 1.0 } else { level }, now);
         taken

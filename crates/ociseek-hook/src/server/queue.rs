@@ -34,7 +34,11 @@ impl LocalQueue {
     ///
     /// # Errors
     /// If the journal cannot be read or written.
-    pub fn new(capacity: usize, unit: Unit, journal: Option<&Path>) -> Result<LocalQueue, JournalError> {
+    pub fn new(
+        capacity: usize,
+        unit: Unit,
+        journal: Option<&Path>,
+    ) -> Result<LocalQueue, JournalError> {
         let backlog = Backlog::new(capacity, unit);
         let Some(path) = journal else { return Ok(LocalQueue { backlog, journal: None }) };
         let (journal, left) = Journal::open(path, unit)?;
@@ -72,7 +76,8 @@ impl JobQueue {
                 PublishOutcome::Duplicate => Offer::Duplicate,
             }),
             JobQueue::Local(LocalQueue { backlog, journal }) => {
-                let keep = |item: &Item| journal.as_ref().map_or(Ok(()), |journal| journal.accepted(item));
+                let keep =
+                    |item: &Item| journal.as_ref().map_or(Ok(()), |journal| journal.accepted(item));
                 Ok(backlog.offer(Item { job, tries: 0 }, keep)?)
             }
         }

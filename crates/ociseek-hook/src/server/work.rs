@@ -79,7 +79,11 @@ pub(super) async fn finish(app: &App, mut workers: JoinSet<()>) -> usize {
         // The last try of a waiting job was not cut off, so it counts.
         Some(_) => running.iter().for_each(|item| note(queue, |journal| journal.released(item))),
         None => running.iter().chain(&waiting).for_each(|item| {
-            app.runner.give_up(&item.job, item.tries, &"the service stopped before the job was done".into());
+            app.runner.give_up(
+                &item.job,
+                item.tries,
+                &"the service stopped before the job was done".into(),
+            );
         }),
     }
     running.len() + waiting.len()

@@ -43,9 +43,14 @@ impl Bundle {
             return Err(BundleError::NotRoot);
         }
         let (dir, made_directory) = claim(dir)?;
-        let mark = BundleMarker { tool: TOOL_IDENTIFIER.to_owned(), image: image.to_owned(), made_directory };
+        let mark = BundleMarker {
+            tool: TOOL_IDENTIFIER.to_owned(),
+            image: image.to_owned(),
+            made_directory,
+        };
         let file = write_json(&dir.join(MARK), &mark)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| made(&dir.join(MARK))(error.into()))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|error| made(&dir.join(MARK))(error.into()))?;
         let bundle = Bundle { dir, made_directory, _mark: file, removed: false };
         for name in [IMAGE, UPPER, WORK, ROOTFS] {
             let path = bundle.dir.join(name);
@@ -70,7 +75,8 @@ impl Bundle {
     /// # Errors
     /// If the kernel refuses.
     pub fn complete(&self, tree: &Tree, config: &Value) -> Result<(), BundleError> {
-        let [lower, upper, work, point] = [IMAGE, UPPER, WORK, ROOTFS].map(|name| self.dir.join(name));
+        let [lower, upper, work, point] =
+            [IMAGE, UPPER, WORK, ROOTFS].map(|name| self.dir.join(name));
         // The attributes of the overlay's root are those of the upper directory.
         let root = tree.node(Tree::ROOT);
         let like_root = || -> io::Result<()> {
@@ -78,7 +84,8 @@ impl Bundle {
             fs::set_permissions(&upper, fs::Permissions::from_mode(root.mode))
         };
         like_root().map_err(made(&upper))?;
-        mount_overlay(&lower, &upper, &work, &point).map_err(|source| BundleError::Overlay { point, source })?;
+        mount_overlay(&lower, &upper, &work, &point)
+            .map_err(|source| BundleError::Overlay { point, source })?;
         write_json(&self.dir.join(CONFIG), config).map(|_| ())
     }
 
@@ -100,7 +107,9 @@ impl Bundle {
     fn take_down(&self) -> Result<Option<u32>, BundleError> {
         let user = user_of(&self.dir);
         let unmounted = match unmount(&self.dir, UnmountFlags::NOFOLLOW) {
-            Err(MountError::Busy(_)) => unmount(&self.dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH),
+            Err(MountError::Busy(_)) => {
+                unmount(&self.dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
+            }
             result => result,
         };
         unmounted?;
@@ -176,7 +185,11 @@ fn caller() -> u32 {
 }
 
 fn ours(dir: &Path, owner: u32) -> Result<(), BundleError> {
-    if owner == caller() { Ok(()) } else { Err(BundleError::Foreign { dir: dir.to_owned(), owner }) }
+    if owner == caller() {
+        Ok(())
+    } else {
+        Err(BundleError::Foreign { dir: dir.to_owned(), owner })
+    }
 }
 
 /// Users who can write to a directory can rename its entries, except other users' entries in a
@@ -209,11 +222,14 @@ fn mount_overlay(lower: &Path, upper: &Path, work: &Path, point: &Path) -> io::R
     }
     let attempt = |data: Vec<u8>| {
         let data = CString::new(data)?;
-        mount("ociseek", point, "overlay", MountFlags::empty(), data.as_c_str()).map_err(io::Error::from)
+        mount("ociseek", point, "overlay", MountFlags::empty(), data.as_c_str())
+            .map_err(io::Error::from)
     };
     match attempt([&data, LAZY.as_bytes()].concat()) {
         // The kernel may not support these options.
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => attempt(data),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+            attempt(data)
+        }
         result => result,
     }
 }
@@ -275,9 +291,9 @@ fn user_of(dir: &Path) -> Option<u32> {
     }
     let device = fs::metadata(rootfs).ok()?.dev();
     let processes = fs::read_dir("/proc").ok()?.flatten();
-    processes
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-        .find(|pid| fs::metadata(format!("/proc/{pid}/root")).is_ok_and(|root| root.dev() == device))
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).find(|pid| {
+        fs::metadata(format!("/proc/{pid}/root")).is_ok_and(|root| root.dev() == device)
+    })
 }
 
 /// Unmounts the overlay first, then the image below it.

@@ -66,7 +66,8 @@ const TOP: Level = Level {
     keys: &["architecture", "os", "author", "created", "config"],
     below: &[("config", Level { keys: RUN, below: &[] })],
 };
-const RUN: &[&str] = &["User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", "StopSignal", "ExposedPorts"];
+const RUN: &[&str] =
+    &["User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels", "StopSignal", "ExposedPorts"];
 
 impl ImageConfig {
     /// # Errors
@@ -111,7 +112,8 @@ const MASKED: [&str; 11] = [
     "/sys/firmware",
 ];
 
-const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+const READ_ONLY: [&str; 5] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// The choices of the user who runs the container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -156,7 +158,8 @@ pub async fn plan(
     let (passwd, group) = tokio::try_join!(passwd, group)?;
     let text = &image.config.user;
     let user = user::resolve(text, &passwd, &group);
-    let user = user.map_err(|source| BundleError::User { text: text.chars().take(80).collect(), source })?;
+    let user =
+        user.map_err(|source| BundleError::User { text: text.chars().take(80).collect(), source })?;
     let around = SpecInputs {
         user,
         // docker also names containers by twelve digits.
@@ -167,7 +170,11 @@ pub async fn plan(
 }
 
 /// One of the image's two lists. Empty if it has none.
-async fn accounts(tree: &Tree, content: &Content, path: &'static str) -> Result<Vec<u8>, BundleError> {
+async fn accounts(
+    tree: &Tree,
+    content: &Content,
+    path: &'static str,
+) -> Result<Vec<u8>, BundleError> {
     let Ok(id) = tree.resolve(path.as_bytes(), true) else { return Ok(Vec::new()) };
     let file = &tree.node(id).kind;
     if file.size() > MAX_ACCOUNTS {
@@ -219,7 +226,8 @@ fn config_json(image: &ImageConfig, options: &RunOptions, around: &SpecInputs) -
 
 fn process(image: &ImageConfig, options: &RunOptions, user: &User) -> Value {
     // An entry without a value has no effect, and runc would refuse it.
-    let mut env: Vec<String> = image.config.env.iter().filter(|entry| entry.contains('=')).cloned().collect();
+    let mut env: Vec<String> =
+        image.config.env.iter().filter(|entry| entry.contains('=')).cloned().collect();
     let has = |env: &[String], name: &str| env.iter().any(|e| e.split('=').next() == Some(name));
     if !has(&env, "PATH") {
         env.insert(0, PATH.to_owned());
@@ -254,10 +262,20 @@ fn mounts(options: &RunOptions) -> Value {
             "devpts",
             &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
         ),
-        mount("/dev/shm", "tmpfs", "shm", &["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"]),
+        mount(
+            "/dev/shm",
+            "tmpfs",
+            "shm",
+            &["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"],
+        ),
         mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
         mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
-        mount("/sys/fs/cgroup", "cgroup", "cgroup", &["nosuid", "noexec", "nodev", "relatime", "ro"]),
+        mount(
+            "/sys/fs/cgroup",
+            "cgroup",
+            "cgroup",
+            &["nosuid", "noexec", "nodev", "relatime", "ro"],
+        ),
     ];
     if options.host_network {
         for file in ["/etc/resolv.conf", "/etc/hosts"] {
@@ -319,7 +337,11 @@ mod tests {
         assert_eq!((image.config.entrypoint.len(), image.config.cmd), (0, vec!["sh".to_owned()]));
         assert!(image.config.exposed_ports.contains_key("80/tcp"));
         for empty in ["{}", r#"{"config":null}"#, r#"{"config":{"Labels":null}}"#] {
-            assert_eq!(ImageConfig::parse(empty.as_bytes()).unwrap(), ImageConfig::default(), "{empty}");
+            assert_eq!(
+                ImageConfig::parse(empty.as_bytes()).unwrap(),
+                ImageConfig::default(),
+                "{empty}"
+            );
         }
         assert!(ImageConfig::parse(br#"{"config":{"Cmd":"sh"}}"#).is_err());
     }
@@ -327,10 +349,18 @@ mod tests {
     #[test]
     fn configs_that_go_reads_differently_are_refused() {
         for key in RUN {
-            for other in [key.to_lowercase(), key.to_uppercase(), key.replace('s', "\u{17f}").replace('k', "\u{212a}")]
-            {
-                let parsed = ImageConfig::parse(format!(r#"{{"config":{{"{other}":null}}}}"#).as_bytes());
-                assert_eq!(matches!(parsed, Err(JsonError::Spelling { .. })), other != **key, "{other}");
+            for other in [
+                key.to_lowercase(),
+                key.to_uppercase(),
+                key.replace('s', "\u{17f}").replace('k', "\u{212a}"),
+            ] {
+                let parsed =
+                    ImageConfig::parse(format!(r#"{{"config":{{"{other}":null}}}}"#).as_bytes());
+                assert_eq!(
+                    matches!(parsed, Err(JsonError::Spelling { .. })),
+                    other != **key,
+                    "{other}"
+                );
             }
         }
         // A label may have any name.
@@ -393,7 +423,8 @@ mod tests {
             (0, RunOptions::default()),
             (1000, RunOptions { terminal: true, host_network: true, ..RunOptions::default() }),
         ] {
-            let spec = config_json(&image, &options, &SpecInputs { unified_cgroups: true, ..around(uid) });
+            let spec =
+                config_json(&image, &options, &SpecInputs { unified_cgroups: true, ..around(uid) });
             let read: oci_spec::runtime::Spec = serde_json::from_value(spec.clone()).unwrap();
             let mut again = serde_json::to_value(&read).unwrap();
             // It keeps them in a hash set.
@@ -409,7 +440,8 @@ mod tests {
         // An entry without a value does not replace the default.
         let image = image(r#"{"Cmd":["sh"],"Env":["PATH"]}"#);
         let options = RunOptions { terminal: true, host_network: true, ..RunOptions::default() };
-        let spec = config_json(&image, &options, &SpecInputs { unified_cgroups: true, ..around(1000) });
+        let spec =
+            config_json(&image, &options, &SpecInputs { unified_cgroups: true, ..around(1000) });
         assert_eq!(spec["process"]["env"], json!([PATH, "TERM=xterm"]));
         assert_eq!(spec["process"]["capabilities"]["effective"], json!([]));
         assert_eq!(spec["process"]["capabilities"]["bounding"].as_array().map(Vec::len), Some(14));
@@ -418,7 +450,8 @@ mod tests {
             json!([{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"},
             {"type": "cgroup"}])
         );
-        let binds: Vec<&Value> = spec["mounts"].as_array().unwrap().iter().filter(|m| m["type"] == "bind").collect();
+        let binds: Vec<&Value> =
+            spec["mounts"].as_array().unwrap().iter().filter(|m| m["type"] == "bind").collect();
         assert_eq!(binds.len(), 2);
     }
 }

@@ -29,7 +29,9 @@ pub enum UserError {
     NoGroup(String),
     #[error("{0} is not a valid user or group ID: the largest is {MAX_ID}")]
     Range(String),
-    #[error("the image's /etc/group puts {0:?} in {1} groups, more than the kernel's limit of {MAX_GROUPS}")]
+    #[error(
+        "the image's /etc/group puts {0:?} in {1} groups, more than the kernel's limit of {MAX_GROUPS}"
+    )]
     TooManyGroups(String, usize),
 }
 
@@ -104,7 +106,9 @@ fn group_id(name: &str, group: &[u8]) -> Result<u32, UserError> {
 }
 
 fn lines(file: &[u8]) -> impl Iterator<Item = &[u8]> {
-    file.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty() && !line.starts_with(b"#"))
+    file.split(|byte| *byte == b'\n')
+        .map(<[u8]>::trim_ascii)
+        .filter(|line| !line.is_empty() && !line.starts_with(b"#"))
 }
 
 fn id(field: &[u8]) -> Option<u32> {
@@ -130,7 +134,8 @@ mod tests {
     const PASSWD: &[u8] =
         b"root:x:0:0:root:/root:/bin/sh\n# no one\nweb:x:33:34::/srv:/bin/false\n1000:x:7:8:::\nodd\n\
         far:x:4294967296:0:::\nuser:x:1001:1001:::/bin/sh";
-    const GROUP: &[u8] = b"root:x:0:\nwww:x:34:\nadm:x:4:root,web\ncdrom:x:24:web\nvideo:x:44:user,web\n";
+    const GROUP: &[u8] =
+        b"root:x:0:\nwww:x:34:\nadm:x:4:root,web\ncdrom:x:24:web\nvideo:x:44:user,web\n";
 
     fn user(uid: u32, gid: u32, groups: &[u32]) -> Result<User, UserError> {
         Ok(User { uid, gid, groups: groups.to_vec() })
@@ -164,8 +169,13 @@ mod tests {
         ] {
             assert_eq!(resolve(text, PASSWD, GROUP), expected, "{text:?}");
         }
-        let groups = |count: u32| -> String { (1..=count).map(|gid| format!("g{gid}:x:{gid}:web\n")).collect() };
-        assert_eq!(resolve("web", PASSWD, groups(65_536).as_bytes()).map(|user| user.groups.len()), Ok(65_536));
+        let groups = |count: u32| -> String {
+            (1..=count).map(|gid| format!("g{gid}:x:{gid}:web\n")).collect()
+        };
+        assert_eq!(
+            resolve("web", PASSWD, groups(65_536).as_bytes()).map(|user| user.groups.len()),
+            Ok(65_536)
+        );
         let too_many = Err(UserError::TooManyGroups("web".into(), 65_537));
         assert_eq!(resolve("web", PASSWD, groups(65_537).as_bytes()), too_many);
         // An image from scratch has neither file.

@@ -13,8 +13,12 @@ use crate::damage::Damage;
 use crate::resolve::PlatformManifest;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::config::MAX_CONFIG;
-use ociseek_format::image::enabled::{EntryContent, IndexTarget, Original, is_runnable, is_soci_index};
-use ociseek_format::image::go::{GoError, GoManifest, decode_index, decode_manifest, decode_platform};
+use ociseek_format::image::enabled::{
+    EntryContent, IndexTarget, Original, is_runnable, is_soci_index,
+};
+use ociseek_format::image::go::{
+    GoError, GoManifest, decode_index, decode_manifest, decode_platform,
+};
 use ociseek_format::image::manifest::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST};
 use ociseek_format::image::select::MAX_NESTING;
 use ociseek_format::image::{Descriptor, Platform};
@@ -41,10 +45,19 @@ fn is_index(media_type: &str) -> bool {
 
 /// Fetches the documents. An image index with a single manifest, or with only one that exists in a
 /// layout, is converted like that manifest.
-pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Result<ImageDocuments, ConvertError> {
+pub(super) async fn load(
+    from: &SourceImage,
+    progress: &Arc<dyn Progress>,
+) -> Result<ImageDocuments, ConvertError> {
     let source = &from.source;
-    let mut loader =
-        Loader { source, read: 0, documents: BTreeMap::new(), ahead: None, root: None, unchanged: BTreeMap::new() };
+    let mut loader = Loader {
+        source,
+        read: 0,
+        documents: BTreeMap::new(),
+        ahead: None,
+        root: None,
+        unchanged: BTreeMap::new(),
+    };
     let (media_type, digest, bytes) = match source.manifest(&from.root).await {
         Ok(document) => (document.media_type, document.digest, document.bytes),
         Err(error) => match from.descriptor.as_ref().and_then(|d| Some((d, embedded(d)?))) {
@@ -79,8 +92,9 @@ pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Re
         }
     }
     for digest in &missing {
-        progress
-            .report(ProgressEvent::Warning(format!("{digest} is not in the layout, so the converted image omits it")));
+        progress.report(ProgressEvent::Warning(format!(
+            "{digest} is not in the layout, so the converted image omits it"
+        )));
     }
     index.manifests.retain(|entry| !missing.contains(&entry.digest));
     match &index.manifests[..] {
@@ -97,7 +111,11 @@ pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Re
     let reads: Vec<_> = (index.manifests.iter())
         .map(|entry| (entry.digest, seen.insert(entry.digest)))
         .map(|(digest, is_first)| async move {
-            if is_first { Some((digest, source.manifest(&Target::Digest(digest)).await)) } else { None }
+            if is_first {
+                Some((digest, source.manifest(&Target::Digest(digest)).await))
+            } else {
+                None
+            }
         })
         .collect();
     // In order, so that the result does not depend on which answer comes first.
@@ -110,7 +128,11 @@ pub(super) async fn load(from: &SourceImage, progress: &Arc<dyn Progress>) -> Re
         contents.push(content);
         found.extend(platform.map(|platform| (place, platform)));
     }
-    Ok(ImageDocuments { root: digest, original: Original { index, contents, found }, unchanged: loader.unchanged })
+    Ok(ImageDocuments {
+        root: digest,
+        original: Original { index, contents, found },
+        unchanged: loader.unchanged,
+    })
 }
 
 impl ImageDocuments {
@@ -154,7 +176,11 @@ impl Loader<'_> {
         if descriptor.platform.is_none() {
             descriptor.platform = Some(self.config_platform(&manifest).await?);
         }
-        Ok(ImageDocuments { root, original: Original::single(descriptor, manifest), unchanged: self.unchanged })
+        Ok(ImageDocuments {
+            root,
+            original: Original::single(descriptor, manifest),
+            unchanged: self.unchanged,
+        })
     }
 
     /// The content of an entry in the image index, and the platform of an image if its entry does
@@ -170,7 +196,10 @@ impl Loader<'_> {
                 Err(ConvertError::Document { source, digest, .. })
                     if is_soci_index(entry) && Damage::of(&source).is_some() =>
                 {
-                    let text = format!("SOCI index {digest} cannot be read, and is not reused: {}", causes(&source));
+                    let text = format!(
+                        "SOCI index {digest} cannot be read, and is not reused: {}",
+                        causes(&source)
+                    );
                     progress.report(ProgressEvent::Warning(text));
                     return Ok((EntryContent::Lost, None));
                 }
@@ -186,7 +215,10 @@ impl Loader<'_> {
             }
         } else {
             if entry.media_type.is_empty() {
-                let text = format!("{} was not indexed: its entry has no mediaType, which runtimes need", entry.digest);
+                let text = format!(
+                    "{} was not indexed: its entry has no mediaType, which runtimes need",
+                    entry.digest
+                );
                 progress.report(ProgressEvent::Warning(text));
             }
             EntryContent::Kept
@@ -196,7 +228,9 @@ impl Loader<'_> {
             // does not return.
             match self.fetch(entry, "manifest").await {
                 Ok(bytes) => drop(self.unchanged.insert(entry.digest, bytes)),
-                Err(error) if is_manifest(&entry.media_type) || is_index(&entry.media_type) => return Err(error),
+                Err(error) if is_manifest(&entry.media_type) || is_index(&entry.media_type) => {
+                    return Err(error);
+                }
                 Err(_) => {}
             }
         }
@@ -234,15 +268,22 @@ impl Loader<'_> {
                 others += usize::from(first.is_some());
                 first.get_or_insert(next);
             } else if is_index(&next.media_type) {
-                if depth >= MAX_NESTING || digest == entry.digest && depth > 1 || self.root == Some(digest) {
+                if depth >= MAX_NESTING
+                    || digest == entry.digest && depth > 1
+                    || self.root == Some(digest)
+                {
                     return Err(ConvertError::TooDeep { digest, limit: MAX_NESTING });
                 }
                 if !seen.insert(digest) {
                     continue;
                 }
-                let index = unsound(digest, decode_index(&self.fetch(&next, "image index").await?))?;
+                let index =
+                    unsound(digest, decode_index(&self.fetch(&next, "image index").await?))?;
                 if todo.len() + index.manifests.len() > MAX_MANIFESTS {
-                    return Err(ConvertError::TooMany { digest, count: todo.len() + index.manifests.len() });
+                    return Err(ConvertError::TooMany {
+                        digest,
+                        count: todo.len() + index.manifests.len(),
+                    });
                 }
                 todo.extend(index.manifests.into_iter().rev().map(|child| (child, depth + 1)));
             }
@@ -271,7 +312,11 @@ impl Loader<'_> {
     }
 
     /// Fetches the document of a descriptor, with the stated size and digest.
-    async fn fetch(&mut self, descriptor: &Descriptor, what: &'static str) -> Result<Bytes, ConvertError> {
+    async fn fetch(
+        &mut self,
+        descriptor: &Descriptor,
+        what: &'static str,
+    ) -> Result<Bytes, ConvertError> {
         let digest = descriptor.digest;
         let bytes = match self.documents.get(&digest) {
             Some(known) => known.clone(),
@@ -313,7 +358,8 @@ impl Loader<'_> {
     async fn config_platform(&self, manifest: &GoManifest) -> Result<Platform, ConvertError> {
         let config = &manifest.config;
         let bytes = self.source.blob_bytes(config, MAX_CONFIG as u64).await;
-        let failed = |source| ConvertError::Document { what: "config", digest: config.digest, source };
+        let failed =
+            |source| ConvertError::Document { what: "config", digest: config.digest, source };
         let stated = unsound(config.digest, decode_platform(&bytes.map_err(failed)?))?;
         let mut platform = stated.normalized();
         if platform.os.is_empty() {

@@ -15,16 +15,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::index::{
-    Artifact, BoundFine, Gate, IndexError, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport, Layers, LayersToBuild,
-    LeftOutReason, OwnImage, PrefetchSummary, RefusedImage, RefusedManifest, Supply, Work, assemble, bound_fine,
-    is_only_fine, prefetch_artifacts, shortfalls, ztocs,
+    Artifact, BoundFine, Gate, IndexError, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport,
+    Layers, LayersToBuild, LeftOutReason, OwnImage, PrefetchSummary, RefusedImage, RefusedManifest,
+    Supply, Work, assemble, bound_fine, is_only_fine, prefetch_artifacts, shortfalls, ztocs,
 };
 use crate::resolve::PlatformManifest;
 use ociseek_format::budget::Budget;
 use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::coverage::Coverage;
-use ociseek_format::image::enabled::{EnabledDocuments, IndexTarget, SociIndexParts, names_indexes, soci_indexes};
+use ociseek_format::image::enabled::{
+    EnabledDocuments, IndexTarget, SociIndexParts, names_indexes, soci_indexes,
+};
 use ociseek_format::image::fine::parse_bound;
 use ociseek_format::progress::{Progress, ProgressEvent};
 
@@ -34,8 +36,8 @@ mod plan;
 mod publish;
 
 pub use model::{
-    ConvertDestination, ConvertError, ConvertReport, ConvertStatus, ConvertedImage, Guard, MAX_DOCUMENTS,
-    MAX_MANIFESTS, SourceImage,
+    ConvertDestination, ConvertError, ConvertReport, ConvertStatus, ConvertedImage, Guard,
+    MAX_DOCUMENTS, MAX_MANIFESTS, SourceImage,
 };
 pub use plan::{CompleteImage, ConvertPreview, preview, up_to_date};
 
@@ -75,7 +77,8 @@ pub(crate) async fn convert_built(
     let loaded = load::load(from, progress).await?;
     let there = to.there().await?;
     let is_source = there.as_ref().is_some_and(|there| there.digest == loaded.root);
-    let artifacts: Vec<Descriptor> = soci_indexes(&loaded.original.index.manifests).cloned().collect();
+    let artifacts: Vec<Descriptor> =
+        soci_indexes(&loaded.original.index.manifests).cloned().collect();
     let already_enabled = names_indexes(&loaded.original.index.manifests);
     if is_source && !to.replace_tag && !already_enabled {
         return Err(ConvertError::SourceTag { digest: loaded.root });
@@ -107,18 +110,25 @@ pub(crate) async fn convert_built(
         }
         _ => Vec::new(),
     };
-    let manifests: Vec<PlatformManifest> = targets.iter().filter_map(|target| loaded.image(target)).collect();
+    let manifests: Vec<PlatformManifest> =
+        targets.iter().filter_map(|target| loaded.image(target)).collect();
     let own = OwnImage {
         digest: loaded.root,
         manifests: manifests.iter().collect(),
         artifacts: &artifacts,
         is_listed: false,
     };
-    let supply = Supply { source: &from.source, work, known, documents: Vec::new(), own, is_bound: true };
+    let supply =
+        Supply { source: &from.source, work, known, documents: Vec::new(), own, is_bound: true };
     let announce = |unread: &[Descriptor]| {
         let bytes = unread.iter().map(|layer| layer.size).sum();
         let platform = String::new();
-        progress.report(ProgressEvent::Image { manifest: loaded.root, platform, layers: unread.len(), bytes });
+        progress.report(ProgressEvent::Image {
+            manifest: loaded.root,
+            platform,
+            layers: unread.len(),
+            bytes,
+        });
     };
     let layers = Box::pin(ztocs(wanted, built, &supply, announce)).await?;
 
@@ -225,19 +235,28 @@ async fn parts<'a>(
     let mut parts = EnabledParts::default();
     let mut seen = BTreeSet::new();
     for (target, planned) in planned {
-        let (report, ztocs) = assemble(planned.iter().map(|(layer, why)| (layer, why)), layers, &mut seen);
+        let (report, ztocs) =
+            assemble(planned.iter().map(|(layer, why)| (layer, why)), layers, &mut seen);
         let refs = ztocs.iter().map(|ztoc| ztoc.reference(options.layer.span_size)).collect();
         let lists = old.iter().filter(|old| old.is_for(&target)).map(|old| &old.lists[..]);
         let lists = lists.into_iter().find(|lists| !lists.is_empty()).unwrap_or_default();
         let list = options.prefetch.as_ref();
         let (prefetch, summary) = prefetch_artifacts(list, lists, &ztocs, budget, progress).await?;
         let listed = prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect();
-        parts.indexed.push(SociIndexParts { target, ztocs: refs, prefetch: listed, fine: None, tocs: BTreeMap::new() });
+        parts.indexed.push(SociIndexParts {
+            target,
+            ztocs: refs,
+            prefetch: listed,
+            fine: None,
+            tocs: BTreeMap::new(),
+        });
         parts.prefetch.extend(prefetch);
         parts.reports.push((report, summary));
         parts.ztocs.extend(ztocs);
     }
-    let is_left = |l: &&LayerReport| matches!(l.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }));
+    let is_left = |l: &&LayerReport| {
+        matches!(l.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }))
+    };
     let left = parts.reports.iter().flat_map(|(layers, _)| layers).filter(is_left).count();
     if left > 0 {
         return Err(ConvertError::OutOfTime { left });
@@ -248,10 +267,15 @@ async fn parts<'a>(
 /// What each layer is read by, by the digest of the layer: the head of its fine document, or its
 /// ztoc. A reader verifies either of them when it opens the layer.
 pub(super) fn tocs(parts: &SociIndexParts) -> BTreeMap<Digest, Digest> {
-    let mut tocs: BTreeMap<Digest, Digest> = parts.ztocs.iter().map(|ztoc| (ztoc.layer, ztoc.ztoc)).collect();
+    let mut tocs: BTreeMap<Digest, Digest> =
+        parts.ztocs.iter().map(|ztoc| (ztoc.layer, ztoc.ztoc)).collect();
     // The bytes were made here, so they can be parsed.
     let fine = parts.fine.as_ref().and_then(|fine| parse_bound(&fine.bytes).ok());
-    tocs.extend(fine.into_iter().flat_map(|fine| fine.layers).map(|document| (document.layer, document.head_digest)));
+    tocs.extend(
+        fine.into_iter()
+            .flat_map(|fine| fine.layers)
+            .map(|document| (document.layer, document.head_digest)),
+    );
     tocs
 }
 
@@ -268,7 +292,8 @@ async fn fine_of(
         is_indexed || is_only_fine(&report.descriptor, work.options)
     };
     let wanted = reported.iter().filter(has_document).map(|report| &report.descriptor);
-    let wanted: Vec<Descriptor> = wanted.filter(|layer| seen.insert(layer.digest)).cloned().collect();
+    let wanted: Vec<Descriptor> =
+        wanted.filter(|layer| seen.insert(layer.digest)).cloned().collect();
     Ok(bound_fine(&from.source, layers, &wanted, work).await?)
 }
 
@@ -281,16 +306,23 @@ fn report(
 ) -> Vec<ConvertedImage> {
     let mut made = enabled.indexes.iter();
     let mut images = Vec::with_capacity(indexed.len());
-    for (SociIndexParts { target, ztocs: refs, fine, .. }, (layers, prefetch)) in indexed.iter().zip(reports) {
+    for (SociIndexParts { target, ztocs: refs, fine, .. }, (layers, prefetch)) in
+        indexed.iter().zip(reports)
+    {
         let new = enabled.manifests.iter().find(|manifest| manifest.entry == target.entry);
         let was = loaded.original.index.manifests.get(target.entry).map(|entry| entry.digest);
         let covered: BTreeSet<Digest> = refs.iter().map(|ztoc| ztoc.layer).collect();
-        let descriptors: Vec<Descriptor> = layers.iter().map(|layer| layer.descriptor.clone()).collect();
+        let descriptors: Vec<Descriptor> =
+            layers.iter().map(|layer| layer.descriptor.clone()).collect();
         images.push(ConvertedImage {
             platform: target.platform.clone(),
             was: was.unwrap_or(loaded.root),
             manifest: new.map_or(loaded.root, |new| new.digest),
-            index: if refs.is_empty() { None } else { made.next().map(|made| made.descriptor.clone()) },
+            index: if refs.is_empty() {
+                None
+            } else {
+                made.next().map(|made| made.descriptor.clone())
+            },
             fine: fine.as_ref().map(|fine| fine.descriptor.clone()),
             coverage: Coverage::of(&descriptors, |layer| covered.contains(&layer.digest)),
             layers,
@@ -338,5 +370,7 @@ fn check(
 /// Whether all layers that are not indexed are small.
 pub fn are_small(layers: &[LayerReport]) -> bool {
     !layers.is_empty()
-        && layers.iter().all(|layer| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::Small { .. })))
+        && layers.iter().all(|layer| {
+            matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::Small { .. }))
+        })
 }

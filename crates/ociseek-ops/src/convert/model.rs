@@ -129,7 +129,9 @@ pub enum ConvertStatus {
 impl ConvertDestination {
     /// The existing content of the name. For anything but an image index, only the digest is known.
     pub(super) async fn there(&self) -> Result<Option<ExistingImage>, ConvertError> {
-        let Some(document) = self.document().await.map_err(ConvertError::Destination)? else { return Ok(None) };
+        let Some(document) = self.document().await.map_err(ConvertError::Destination)? else {
+            return Ok(None);
+        };
         let is_index = matches!(document.media_type.as_str(), OCI_INDEX | DOCKER_LIST);
         let index = decode_index(&document.bytes).ok().filter(|_| is_index);
         Ok(Some(ExistingImage {
@@ -146,7 +148,8 @@ impl ConvertDestination {
         from: &SourceImage,
         root: &Digest,
     ) -> Result<(), ConvertError> {
-        let is_ordinary = |there: &&ExistingImage| !there.is_enabled() && self.tag.is_some() && !self.replace_tag;
+        let is_ordinary =
+            |there: &&ExistingImage| !there.is_enabled() && self.tag.is_some() && !self.replace_tag;
         if let Some(there) = there.filter(is_ordinary) {
             return Err(ConvertError::Occupied { digest: there.digest });
         }
@@ -165,7 +168,9 @@ impl ConvertDestination {
 
     async fn document(&self) -> Result<Option<Document>, StoreError> {
         match (&self.destination, &self.tag) {
-            (Some(Destination::Registry(repository)), Some(tag)) => Ok(repository.manifest_if_tagged(tag).await?),
+            (Some(Destination::Registry(repository)), Some(tag)) => {
+                Ok(repository.manifest_if_tagged(tag).await?)
+            }
             (Some(Destination::Layout(layout)), tag) => {
                 let select = tag.clone().map_or(ImageSelector::Any, ImageSelector::Tag);
                 let layout = std::sync::Arc::clone(layout);
@@ -196,7 +201,9 @@ pub enum ConvertError {
     Unsound { digest: Digest, source: GoError },
     #[error("{digest} is not an image")]
     NotAnImage { digest: Digest },
-    #[error("image index {digest} lists {count} manifests; at most {MAX_MANIFESTS} can be converted")]
+    #[error(
+        "image index {digest} lists {count} manifests; at most {MAX_MANIFESTS} can be converted"
+    )]
     TooMany { digest: Digest, count: usize },
     #[error("image index {digest} is nested more than {limit} deep")]
     TooDeep { digest: Digest, limit: usize },
@@ -214,9 +221,13 @@ pub enum ConvertError {
     OutOfTime { left: usize },
     #[error("the destination is the image's own tag, {digest}, which was left unchanged")]
     SourceTag { digest: Digest },
-    #[error("the tag already points to {digest}, which is not a SOCI-enabled image, and was left unchanged")]
+    #[error(
+        "the tag already points to {digest}, which is not a SOCI-enabled image, and was left unchanged"
+    )]
     Occupied { digest: Digest },
-    #[error("the tag {tag} no longer points to the image: someone pushed to it meanwhile, and nothing was written")]
+    #[error(
+        "the tag {tag} no longer points to the image: someone pushed to it meanwhile, and nothing was written"
+    )]
     Moved { tag: String },
     #[error("someone pushed {digest} to the tag {tag} meanwhile, which was left unchanged")]
     Changed { tag: String, digest: Digest },

@@ -11,8 +11,8 @@ use super::model::{ConvertDestination, ConvertError, ExistingImage, SIDE_BY_SIDE
 use super::tocs;
 use crate::damage::Damage;
 use crate::index::{
-    BlobCheck, ExistingCheck, IndexOptions, LeftOutReason, OldList, Origin, Work, ZtocOffer, are_whole, cached,
-    is_only_fine, known_outcome, lacks_document, left_out_reason, old_lists,
+    BlobCheck, ExistingCheck, IndexOptions, LeftOutReason, OldList, Origin, Work, ZtocOffer,
+    are_whole, cached, is_only_fine, known_outcome, lacks_document, left_out_reason, old_lists,
 };
 use crate::trust::proven;
 use ociseek_format::digest::{Algorithm, Digest};
@@ -69,15 +69,20 @@ pub(super) async fn plan(
 ) -> Result<Vec<Vec<PlannedLayer>>, ConvertError> {
     let mut planned = Vec::with_capacity(targets.len());
     for target in targets {
-        let manifest = loaded.original.contents.get(target.entry).and_then(|content| content.image());
+        let manifest =
+            loaded.original.contents.get(target.entry).and_then(|content| content.image());
         let mut layers = Vec::new();
         for layer in manifest.map(|manifest| manifest.layers()).unwrap_or_default() {
             let mut why = left_out_reason(layer, options);
             // soci indexes foreign gzip layers, and fails if they are stored elsewhere.
             let is_foreign = LayerKind::of(&layer.media_type) == LayerKind::Foreign;
-            if is_foreign && LayerKind::is_gzip(&layer.media_type) && layer.size >= options.min_layer_size {
+            if is_foreign
+                && LayerKind::is_gzip(&layer.media_type)
+                && layer.size >= options.min_layer_size
+            {
                 let exists = from.source.blob_exists(layer).await;
-                let failed = |source| ConvertError::Document { what: "layer", digest: layer.digest, source };
+                let failed =
+                    |source| ConvertError::Document { what: "layer", digest: layer.digest, source };
                 why = why.filter(|_| !matches!(exists, Ok(true)));
                 exists.map_err(failed)?;
             }
@@ -106,7 +111,9 @@ async fn found<'a>(
     let mut found = Vec::new();
     while let Some((listed, read)) = reads.next().await {
         match read {
-            Ok(document) => found.extend(soci::parse(&document.bytes).ok().map(|index| (listed, index))),
+            Ok(document) => {
+                found.extend(soci::parse(&document.bytes).ok().map(|index| (listed, index)))
+            }
             Err(error) if Damage::of(&error).is_some() => {}
             Err(error) => return Err(error),
         }
@@ -119,7 +126,10 @@ async fn found<'a>(
 ///
 /// # Errors
 /// If the store does not send one of them.
-async fn found_fine(store: &Source, manifests: &[Descriptor]) -> Result<Vec<FineIndex>, StoreError> {
+async fn found_fine(
+    store: &Source,
+    manifests: &[Descriptor],
+) -> Result<Vec<FineIndex>, StoreError> {
     let mut found = Vec::new();
     for listed in manifests.iter().filter(|listed| is_fine_index(listed)).take(MAX_OFFERS) {
         match store.manifest(&Target::Digest(listed.digest)).await {
@@ -162,7 +172,10 @@ impl OldIndex {
 ///
 /// # Errors
 /// As [`found`].
-pub(super) async fn old_indexes(store: &Source, manifests: &[Descriptor]) -> Result<Vec<OldIndex>, StoreError> {
+pub(super) async fn old_indexes(
+    store: &Source,
+    manifests: &[Descriptor],
+) -> Result<Vec<OldIndex>, StoreError> {
     let found = found(store, manifests).await?.into_iter();
     Ok(found.map(|(listed, index)| OldIndex::of(store, listed, index)).collect())
 }
@@ -244,9 +257,9 @@ async fn compare(
     let targets = choose(&loaded, &options.platforms, progress)?;
     let planned = plan(&loaded, &targets, from, options).await?;
     let known = match (&there, &to.destination) {
-        (Some(there), Some(destination)) => {
-            found(&destination.as_source(), &there.manifests).await.map_err(ConvertError::Destination)?
-        }
+        (Some(there), Some(destination)) => found(&destination.as_source(), &there.manifests)
+            .await
+            .map_err(ConvertError::Destination)?,
         _ => Vec::new(),
     };
     let known: Vec<FoundIndex> = known.into_iter().map(|(_, index)| index).collect();
@@ -275,7 +288,9 @@ async fn compare(
                 Some(why) => reasons.push(why),
                 None => match (listed(), known_outcome(cache, &layer, options).await) {
                     // This machine built another one, so what is there is wrong.
-                    (Some(ztoc), Some(Ok(built))) if built != ztoc.ztoc => return Ok(ConvertPreview::Pending),
+                    (Some(ztoc), Some(Ok(built))) if built != ztoc.ztoc => {
+                        return Ok(ConvertPreview::Pending);
+                    }
                     (Some(ztoc), _) => ztocs.push(ztoc),
                     (None, Some(Err(why))) => reasons.push(why),
                     (None, _) => return Ok(ConvertPreview::Pending),
@@ -290,7 +305,8 @@ async fn compare(
         } else {
             None
         };
-        let prefetch = if options.prefetch.is_none() { prefetch(&known, &ztocs) } else { Vec::new() };
+        let prefetch =
+            if options.prefetch.is_none() { prefetch(&known, &ztocs) } else { Vec::new() };
         fine_documents.extend(fine.iter().flat_map(|fine| fine.layers.clone()));
         let fine = fine.map(|fine| fine.encode());
         let mut parts = SociIndexParts { target, ztocs, prefetch, fine, tocs: BTreeMap::new() };
@@ -304,11 +320,17 @@ async fn compare(
     }
     let enabled = loaded.original.enable(&indexed, &options.layer.build_tool_identifier);
     let is_there = there.is_some_and(|there| there.digest == enabled.digest);
-    let Some(destination) = to.destination.as_ref().filter(|_| is_there) else { return Ok(ConvertPreview::Pending) };
+    let Some(destination) = to.destination.as_ref().filter(|_| is_there) else {
+        return Ok(ConvertPreview::Pending);
+    };
     // A registry's garbage collection may have deleted blobs. Then the image is written again.
     Ok(
-        if are_whole(destination, blobs(&indexed).chain(fine_documents.iter().map(FineRef::blob)), BlobCheck::Size)
-            .await?
+        if are_whole(
+            destination,
+            blobs(&indexed).chain(fine_documents.iter().map(FineRef::blob)),
+            BlobCheck::Size,
+        )
+        .await?
         {
             let check = check_of(&indexed, &fine_documents, cache).await;
             ConvertPreview::Complete(CompleteImage { digest: enabled.digest, check })
@@ -326,7 +348,8 @@ fn fine_for<'a>(
     only_fine: &BTreeSet<Digest>,
     options: &IndexOptions,
 ) -> Option<&'a FineIndex> {
-    let wanted = ztocs.iter().map(|ztoc| ztoc.layer).filter(|layer| layer.algorithm() == Algorithm::Sha256);
+    let wanted =
+        ztocs.iter().map(|ztoc| ztoc.layer).filter(|layer| layer.algorithm() == Algorithm::Sha256);
     let mut wanted: BTreeSet<Digest> = wanted.collect();
     wanted.extend(only_fine);
     let profile = options.prefetch.as_ref().map(|list| list.digest());
@@ -339,15 +362,25 @@ fn fine_for<'a>(
 
 /// What is known about the content of a SOCI-enabled image with these SOCI indexes and fine
 /// documents. Anyone who may push to the destination can have written its prefetch lists.
-async fn check_of(indexed: &[SociIndexParts], fine: &[FineRef], cache: Option<&ZtocCache>) -> ExistingCheck {
-    let Some(cache) = cache.filter(|_| indexed.iter().all(|index| index.prefetch.is_empty())) else {
+async fn check_of(
+    indexed: &[SociIndexParts],
+    fine: &[FineRef],
+    cache: Option<&ZtocCache>,
+) -> ExistingCheck {
+    let Some(cache) = cache.filter(|_| indexed.iter().all(|index| index.prefetch.is_empty()))
+    else {
         return ExistingCheck::Listed;
     };
-    let ztocs = indexed.iter().flat_map(|index| index.ztocs.iter().map(|ztoc| (ztoc.layer, ztoc.ztoc)));
+    let ztocs =
+        indexed.iter().flat_map(|index| index.ztocs.iter().map(|ztoc| (ztoc.layer, ztoc.ztoc)));
     let documents = ztocs.chain(fine.iter().map(|fine| (fine.layer, fine.head_digest)));
     let documents: Vec<(Digest, Digest)> = documents.collect();
     let count = documents.len();
-    if proven(cache, documents).await.len() == count { ExistingCheck::Cached } else { ExistingCheck::Listed }
+    if proven(cache, documents).await.len() == count {
+        ExistingCheck::Cached
+    } else {
+        ExistingCheck::Listed
+    }
 }
 
 /// The blobs of the SOCI indexes.
@@ -360,7 +393,9 @@ fn blobs(indexed: &[SociIndexParts]) -> impl Iterator<Item = Descriptor> {
 /// The ztoc of a layer for the requested options.
 fn ztoc(known: &[FoundIndex], layer: &Descriptor, options: &IndexOptions) -> Option<ZtocRef> {
     let mut ztocs = known.iter().flat_map(|index| &index.ztocs);
-    ztocs.find(|ztoc| ztoc.layer == layer.digest && ztoc.span_size == options.layer.span_size).cloned()
+    ztocs
+        .find(|ztoc| ztoc.layer == layer.digest && ztoc.span_size == options.layer.span_size)
+        .cloned()
 }
 
 /// The prefetch artifacts of the index with exactly these ztocs.

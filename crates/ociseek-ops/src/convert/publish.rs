@@ -12,8 +12,8 @@ use super::load::ImageDocuments;
 use super::model::{ConvertDestination, ConvertError, ExistingImage, SIDE_BY_SIDE, SourceImage};
 use crate::damage::Damage;
 use crate::index::{
-    Artifact, BLOBS_SIDE_BY_SIDE, BlobCheck, BoundFine, IndexError, IndexedZtoc, NewBlob, WriteBlob, are_whole,
-    push_blob, read_at_a_time, soci_blobs,
+    Artifact, BLOBS_SIDE_BY_SIDE, BlobCheck, BoundFine, IndexError, IndexedZtoc, NewBlob,
+    WriteBlob, are_whole, push_blob, read_at_a_time, soci_blobs,
 };
 use ociseek_format::digest::Digest;
 use ociseek_format::image::enabled::{EnabledDocuments, EntryContent};
@@ -55,7 +55,10 @@ impl Publication<'_> {
     ///
     /// # Errors
     /// If the guard forbids it, or the destination refuses it or keeps a damaged document.
-    pub(super) async fn run(&self, destination: &Destination) -> Result<Option<WrittenBytes>, ConvertError> {
+    pub(super) async fn run(
+        &self,
+        destination: &Destination,
+    ) -> Result<Option<WrittenBytes>, ConvertError> {
         let Publication { enabled, new_blobs, to, .. } = self;
         let there = to.there().await?;
         let is_there = there.as_ref().is_some_and(|there| there.digest == enabled.digest);
@@ -64,8 +67,13 @@ impl Publication<'_> {
             return Ok(None);
         }
         self.admit(there.as_ref()).await?;
-        let write = if is_there || self.source_is_enabled { WriteBlob::IfDamaged } else { WriteBlob::IfMissing };
-        self.progress.report(ProgressEvent::Attaching { index: enabled.digest, blobs: new_blobs.0.len() });
+        let write = if is_there || self.source_is_enabled {
+            WriteBlob::IfDamaged
+        } else {
+            WriteBlob::IfMissing
+        };
+        self.progress
+            .report(ProgressEvent::Attaching { index: enabled.digest, blobs: new_blobs.0.len() });
         let written = self.write(destination, write).await?;
         // Some registries keep the bytes that they have for a digest.
         if lost.is_some()
@@ -89,7 +97,11 @@ impl Publication<'_> {
         to.admit(there, from, &loaded.root).await
     }
 
-    async fn write(&self, destination: &Destination, write: WriteBlob) -> Result<WrittenBytes, ConvertError> {
+    async fn write(
+        &self,
+        destination: &Destination,
+        write: WriteBlob,
+    ) -> Result<WrittenBytes, ConvertError> {
         let Publication { loaded, enabled, new_blobs, from, to, .. } = self;
         let mut done = WrittenBytes::default();
         let source = &from.source;
@@ -117,7 +129,11 @@ impl Publication<'_> {
             let tag = to.tag.clone();
             let keep = loaded.root;
             let named = blocking(move || layout.name(&image, tag.as_deref(), Some(&keep))).await;
-            named.map_err(|source| ConvertError::Push { what: "image index", digest: enabled.digest, source })?;
+            named.map_err(|source| ConvertError::Push {
+                what: "image index",
+                digest: enabled.digest,
+                source,
+            })?;
         }
         Ok(done)
     }
@@ -155,7 +171,9 @@ async fn copy(
                     Ok(CopyMethod::Sent) => drop(copied.fetch_add(blob.size, Ordering::Relaxed)),
                     Ok(CopyMethod::Present | CopyMethod::Mounted) => {}
                     // A foreign layer is stored elsewhere, as its manifest states.
-                    Err(error) if LayerKind::of(&blob.media_type) == LayerKind::Foreign && error.is_not_found() => {}
+                    Err(error)
+                        if LayerKind::of(&blob.media_type) == LayerKind::Foreign
+                            && error.is_not_found() => {}
                     Err(source) => return Err(ConvertError::Copy { digest: layer, source }),
                 }
                 Ok(())
@@ -170,7 +188,11 @@ async fn copy(
 pub(super) struct NewBlobs(BTreeMap<Digest, NewBlob>);
 
 impl NewBlobs {
-    pub(super) fn new(ztocs: &[IndexedZtoc<'_>], prefetch: &[Artifact], fine: Vec<BoundFine>) -> NewBlobs {
+    pub(super) fn new(
+        ztocs: &[IndexedZtoc<'_>],
+        prefetch: &[Artifact],
+        fine: Vec<BoundFine>,
+    ) -> NewBlobs {
         let fine = fine.into_iter().flat_map(|fine| fine.blobs);
         let blobs = soci_blobs(ztocs, prefetch, INDEX_V2).into_iter().chain(fine);
         NewBlobs(blobs.map(|blob| (blob.descriptor.digest, blob)).collect())
@@ -183,7 +205,11 @@ impl NewBlobs {
     }
 
     /// Returns the number of bytes written.
-    async fn write(&self, destination: &Destination, write: WriteBlob) -> Result<u64, ConvertError> {
+    async fn write(
+        &self,
+        destination: &Destination,
+        write: WriteBlob,
+    ) -> Result<u64, ConvertError> {
         // Collected first, because a closure in the stream would prevent the future from being
         // Send.
         let pushes: Vec<_> = self
@@ -192,7 +218,9 @@ impl NewBlobs {
             .map(|blob| async move {
                 let pushed = push_blob(destination, blob, write).await;
                 pushed.map_err(|error| match error {
-                    IndexError::Push { what, digest, source } => ConvertError::Push { what, digest, source },
+                    IndexError::Push { what, digest, source } => {
+                        ConvertError::Push { what, digest, source }
+                    }
                     error => error.into(),
                 })
             })
@@ -212,7 +240,8 @@ async fn lost_document(
     enabled: &EnabledDocuments,
     destination: &Destination,
 ) -> Result<Option<(&'static str, Digest)>, ConvertError> {
-    let mut documents: Vec<_> = enabled.manifests.iter().map(|manifest| ("manifest", manifest.digest)).collect();
+    let mut documents: Vec<_> =
+        enabled.manifests.iter().map(|manifest| ("manifest", manifest.digest)).collect();
     documents.extend(enabled.indexes.iter().map(|index| ("SOCI index", index.descriptor.digest)));
     documents.extend(enabled.fine.iter().map(|index| ("fine index", index.descriptor.digest)));
     // Collected first, because a closure in the stream would prevent the future from being Send.
@@ -248,13 +277,17 @@ impl Manifests<'_> {
         if self.elsewhere {
             for entry in &index.manifests {
                 if let Some(bytes) = self.loaded.unchanged.get(&entry.digest) {
-                    let kept = Descriptor::new(entry.media_type.clone(), entry.digest, bytes.len() as u64);
+                    let kept =
+                        Descriptor::new(entry.media_type.clone(), entry.digest, bytes.len() as u64);
                     written += self.one(&kept, bytes.clone(), None).await?;
                 }
             }
         }
-        for manifest in manifests.iter().filter(|manifest| self.elsewhere || manifest.digest != manifest.was) {
-            let descriptor = Descriptor::new(OCI_MANIFEST, manifest.digest, manifest.bytes.len() as u64);
+        for manifest in
+            manifests.iter().filter(|manifest| self.elsewhere || manifest.digest != manifest.was)
+        {
+            let descriptor =
+                Descriptor::new(OCI_MANIFEST, manifest.digest, manifest.bytes.len() as u64);
             written += self.one(&descriptor, manifest.bytes.clone().into(), None).await?;
         }
         for index in indexes.iter().chain(fine) {
@@ -265,7 +298,12 @@ impl Manifests<'_> {
         Ok(written)
     }
 
-    async fn one(&self, manifest: &Descriptor, bytes: Bytes, tag: Option<&str>) -> Result<u64, ConvertError> {
+    async fn one(
+        &self,
+        manifest: &Descriptor,
+        bytes: Bytes,
+        tag: Option<&str>,
+    ) -> Result<u64, ConvertError> {
         let size = bytes.len() as u64;
         let what = if manifest.media_type == OCI_INDEX { "image index" } else { "manifest" };
         let pushed = self.destination.push_manifest(manifest, bytes, tag).await;

@@ -12,15 +12,26 @@ use crate::discover::IndexKind;
 use crate::verify::signature::is_signature;
 use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
-use ociseek_format::image::manifest::{DOCKER_LIST, DOCKER_MANIFEST, MAX_DOCUMENT, OCI_INDEX, OCI_MANIFEST};
+use ociseek_format::image::manifest::{
+    DOCKER_LIST, DOCKER_MANIFEST, MAX_DOCUMENT, OCI_INDEX, OCI_MANIFEST,
+};
 use ociseek_format::image::{Descriptor, LayerKind, json};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_store::Source;
 use ociseek_store::blob::{Document, Target};
 
 /// The fields of documents that determine what is copied.
-const KEYS: [&str; 9] =
-    ["mediaType", "config", "layers", "blobs", "manifests", "subject", "artifactType", "annotations", "fsLayers"];
+const KEYS: [&str; 9] = [
+    "mediaType",
+    "config",
+    "layers",
+    "blobs",
+    "manifests",
+    "subject",
+    "artifactType",
+    "annotations",
+    "fsLayers",
+];
 const IMAGE_TYPES: [&str; 4] = [OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_LIST];
 
 /// The share of the memory for an image that referrers may take which are neither indexes nor
@@ -70,7 +81,8 @@ impl GraphNode {
 
     /// The approximate memory use in bytes.
     fn footprint(&self) -> u64 {
-        let named = self.children.iter().chain(&self.blobs).chain(&self.subject).chain([&self.descriptor]);
+        let named =
+            self.children.iter().chain(&self.blobs).chain(&self.subject).chain([&self.descriptor]);
         named.map(Descriptor::footprint).sum::<usize>() as u64 + self.bytes.len() as u64
     }
 }
@@ -126,8 +138,9 @@ impl Graph {
 
     /// The referrers that name a blob. None if the image needs it.
     pub(super) fn referrers_with(&self, blob: &Descriptor) -> Option<BTreeSet<Digest>> {
-        let names =
-            |node: &&GraphNode| node.blobs.iter().any(|named| (named.digest, named.size) == (blob.digest, blob.size));
+        let names = |node: &&GraphNode| {
+            node.blobs.iter().any(|named| (named.digest, named.size) == (blob.digest, blob.size))
+        };
         self.order().into_iter().filter(names).map(|node| node.referrer).collect()
     }
 
@@ -155,7 +168,9 @@ impl Graph {
         for root in &self.roots {
             // What refers to a referrer that was left out is left out, too.
             let subject = self.nodes.get(root).and_then(|node| node.subject.as_ref());
-            if self.referrers.contains(root) && subject.is_none_or(|subject| !begun.contains(&subject.digest)) {
+            if self.referrers.contains(root)
+                && subject.is_none_or(|subject| !begun.contains(&subject.digest))
+            {
                 continue;
             }
             let mut stack = vec![(*root, false)];
@@ -215,7 +230,10 @@ impl Part {
 
     /// Whether the image can do without it.
     fn is_foreign(self) -> bool {
-        matches!(self, Part::OfReferrer { is_foreign: true, .. } | Part::Referrer { is_foreign: true, .. })
+        matches!(
+            self,
+            Part::OfReferrer { is_foreign: true, .. } | Part::Referrer { is_foreign: true, .. }
+        )
     }
 }
 
@@ -226,7 +244,9 @@ impl Reading<'_> {
         let mut next: Vec<(Descriptor, Part)> = Vec::new();
         for node in level.iter().filter_map(|digest| self.graph.nodes.get(digest)) {
             let is_foreign = node.is_foreign;
-            let part = node.referrer.map_or(Part::Image, |referrer| Part::OfReferrer { referrer, is_foreign });
+            let part = node
+                .referrer
+                .map_or(Part::Image, |referrer| Part::OfReferrer { referrer, is_foreign });
             next.extend(node.children.iter().map(|child| (child.clone(), part)));
         }
         if referrers {
@@ -277,7 +297,9 @@ impl Reading<'_> {
             return Err(CopyError::TooMany);
         }
         if left_out > 0 {
-            self.warn(format!("{left_out} referrers are not copied: at most {MAX_MANIFESTS} manifests are"));
+            self.warn(format!(
+                "{left_out} referrers are not copied: at most {MAX_MANIFESTS} manifests are"
+            ));
         }
         self.fetch(next).await
     }
@@ -376,8 +398,12 @@ impl Reading<'_> {
             }
             None
         };
-        let lacking: Vec<_> =
-            self.graph.referrers.iter().filter_map(|referrer| Some((*referrer, lacks(referrer)?))).collect();
+        let lacking: Vec<_> = self
+            .graph
+            .referrers
+            .iter()
+            .filter_map(|referrer| Some((*referrer, lacks(referrer)?)))
+            .collect();
         for (referrer, lacked) in lacking {
             self.leave_out(referrer, &format!("it lists {lacked}, which cannot be copied"));
         }
@@ -394,7 +420,8 @@ impl Reading<'_> {
 
 /// Whether a referrer of this type is neither an index nor a signature.
 fn is_foreign(artifact_type: Option<&str>) -> bool {
-    artifact_type.is_none_or(|kind| !IndexKind::ARTIFACT_TYPES.contains(&kind) && !is_signature(kind))
+    artifact_type
+        .is_none_or(|kind| !IndexKind::ARTIFACT_TYPES.contains(&kind) && !is_signature(kind))
 }
 
 /// Whether an index entry of this type is a blob: caches of BuildKit list layers.
@@ -406,8 +433,8 @@ fn is_blob(media_type: &str) -> bool {
 /// Parses a document to find the content that it names.
 fn node(document: Document) -> Result<GraphNode, CopyError> {
     let Document { media_type, digest, bytes } = document;
-    let references: ManifestReferences =
-        json::parse(&bytes, MAX_DOCUMENT, &KEYS).map_err(|source| CopyError::Json { digest, source })?;
+    let references: ManifestReferences = json::parse(&bytes, MAX_DOCUMENT, &KEYS)
+        .map_err(|source| CopyError::Json { digest, source })?;
     if references.fs_layers.is_some() {
         return Err(CopyError::Schema1(digest));
     }
@@ -415,15 +442,19 @@ fn node(document: Document) -> Result<GraphNode, CopyError> {
     let stated = references.media_type.filter(|stated| IMAGE_TYPES.contains(&stated.as_str()));
     let mut descriptor = Descriptor::new(stated.unwrap_or(media_type), digest, bytes.len() as u64);
     let config_type = references.config.as_ref().map(|config| config.media_type.clone());
-    descriptor.artifact_type = references.artifact_type.filter(|stated| !stated.is_empty()).or(config_type);
+    descriptor.artifact_type =
+        references.artifact_type.filter(|stated| !stated.is_empty()).or(config_type);
     descriptor.annotations = references.annotations;
     let blobs = references
         .config
         .into_iter()
         .chain(references.layers.unwrap_or_default())
         .chain(references.blobs.unwrap_or_default());
-    let (listed, children): (Vec<_>, Vec<_>) =
-        references.manifests.unwrap_or_default().into_iter().partition(|listed| is_blob(&listed.media_type));
+    let (listed, children): (Vec<_>, Vec<_>) = references
+        .manifests
+        .unwrap_or_default()
+        .into_iter()
+        .partition(|listed| is_blob(&listed.media_type));
     let blobs = blobs.chain(listed);
     Ok(GraphNode {
         descriptor,

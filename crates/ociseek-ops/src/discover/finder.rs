@@ -7,8 +7,8 @@ use futures_util::{StreamExt, stream};
 
 use super::judge;
 use super::{
-    DiscoverError, DiscoveredImage, DiscoveryMethod, FoundFineRef, FoundIndexRef, IndexContent, IndexKind, Note,
-    UnusableIndexError,
+    DiscoverError, DiscoveredImage, DiscoveryMethod, FoundFineRef, FoundIndexRef, IndexContent,
+    IndexKind, Note, UnusableIndexError,
 };
 use crate::resolve::PlatformManifest;
 use ociseek_format::digest::Digest;
@@ -29,11 +29,15 @@ const SIDE_BY_SIDE: usize = 4;
 /// kind are read; the others come with the reason why not. Of SOCI indexes the first are read,
 /// since consumers take the first one; of fine indexes the last, since registries list the newest
 /// last.
-pub(crate) fn to_read(listed: Vec<Descriptor>) -> impl Iterator<Item = (Descriptor, Option<UnusableIndexError>)> {
+pub(crate) fn to_read(
+    listed: Vec<Descriptor>,
+) -> impl Iterator<Item = (Descriptor, Option<UnusableIndexError>)> {
     let mut seen = BTreeSet::new();
-    let once: Vec<Descriptor> = listed.into_iter().filter(|descriptor| seen.insert(descriptor.digest)).collect();
+    let once: Vec<Descriptor> =
+        listed.into_iter().filter(|descriptor| seen.insert(descriptor.digest)).collect();
     let mut soci_before = 0;
-    let mut fine_after = once.iter().filter(|found| IndexKind::listed(found) == IndexKind::Fine).count();
+    let mut fine_after =
+        once.iter().filter(|found| IndexKind::listed(found) == IndexKind::Fine).count();
     once.into_iter().map(move |found| {
         let is_read = match IndexKind::listed(&found) {
             IndexKind::Soci => {
@@ -60,10 +64,18 @@ pub(crate) async fn usable(
     let finder = Finder { source, manifest: &image.descriptor, layers: &image.layers };
     let named = image.annotations.get(INDEX_DIGEST).and_then(|named| named.parse().ok());
     let listing = async {
-        if listed { finder.listed().await.map_or_else(|_| Vec::new(), |listed| listed.soci) } else { Vec::new() }
+        if listed {
+            finder.listed().await.map_or_else(|_| Vec::new(), |listed| listed.soci)
+        } else {
+            Vec::new()
+        }
     };
     let (listed, named) = tokio::join!(listing, finder.named(named, artifacts));
-    named.into_iter().chain(listed).filter_map(|found| Some((found.digest, found.content.ok()?))).collect()
+    named
+        .into_iter()
+        .chain(listed)
+        .filter_map(|found| Some((found.digest, found.content.ok()?)))
+        .collect()
 }
 
 pub(super) async fn indexes_of(
@@ -75,18 +87,22 @@ pub(super) async fn indexes_of(
 ) -> Result<DiscoveredImage, DiscoverError> {
     let PlatformManifest { descriptor: manifest, platform, config, layers, annotations } = image;
     let finder = Finder { source, manifest: &manifest, layers: &layers };
-    let (named, odd_annotation) = match annotations.get(INDEX_DIGEST).map(|named| (named, named.parse())) {
-        None => (None, None),
-        Some((_, Ok(digest))) => (Some(digest), None),
-        Some((named, Err(_))) => (None, Some(named.chars().take(150).collect())),
-    };
+    let (named, odd_annotation) =
+        match annotations.get(INDEX_DIGEST).map(|named| (named, named.parse())) {
+            None => (None, None),
+            Some((_, Ok(digest))) => (Some(digest), None),
+            Some((named, Err(_))) => (None, Some(named.chars().take(150).collect())),
+        };
     let (named_fine, odd_fine) = match bound_index(&annotations) {
         Ok(digest) => (digest, None),
         Err(odd) => (None, Some(odd)),
     };
     let odd_annotation = odd_annotation.or(odd_fine);
-    let (listed, named, named_fine) =
-        tokio::join!(finder.listed(), finder.named(named, artifacts), finder.named_fine(named_fine, artifacts));
+    let (listed, named, named_fine) = tokio::join!(
+        finder.listed(),
+        finder.named(named, artifacts),
+        finder.named_fine(named_fine, artifacts)
+    );
     let mut indexes = Vec::from_iter(named);
     let mut fine = Vec::from_iter(named_fine);
     let listing = listed.map(|Listed { via, soci, fine: listed }| {
@@ -160,12 +176,21 @@ struct Listed {
 
 impl Finder<'_> {
     /// The index of version 2 that the image manifest names, if it names one.
-    async fn named(&self, digest: Option<Digest>, artifacts: &[Descriptor]) -> Option<FoundIndexRef> {
+    async fn named(
+        &self,
+        digest: Option<Digest>,
+        artifacts: &[Descriptor],
+    ) -> Option<FoundIndexRef> {
         let digest = digest?;
         let listed = artifacts.iter().find(|artifact| artifact.digest == digest);
         let document = self.source.document(&digest).await.map_err(UnusableIndexError::Fetch);
-        let mut found =
-            self.soci(digest, listed.map(|artifact| artifact.size), Version::V2, DiscoveryMethod::Annotation, document);
+        let mut found = self.soci(
+            digest,
+            listed.map(|artifact| artifact.size),
+            Version::V2,
+            DiscoveryMethod::Annotation,
+            document,
+        );
         if let (None, Ok(content)) = (listed, &mut found.content) {
             content.notes.push(Note::NotBeside);
         }
@@ -173,15 +198,23 @@ impl Finder<'_> {
     }
 
     /// The fine index that the image manifest names, if it names one.
-    async fn named_fine(&self, digest: Option<Digest>, artifacts: &[Descriptor]) -> Option<FoundFineRef> {
+    async fn named_fine(
+        &self,
+        digest: Option<Digest>,
+        artifacts: &[Descriptor],
+    ) -> Option<FoundFineRef> {
         let digest = digest?;
-        let size = artifacts.iter().find(|artifact| artifact.digest == digest).map(|artifact| artifact.size);
+        let size = artifacts
+            .iter()
+            .find(|artifact| artifact.digest == digest)
+            .map(|artifact| artifact.size);
         let document = self.source.document(&digest).await.map_err(UnusableIndexError::Fetch);
         Some(self.fine(digest, size, DiscoveryMethod::Annotation, document))
     }
 
     async fn listed(&self) -> Result<Listed, StoreError> {
-        let listed = self.source.referrers_of(&self.manifest.digest, &IndexKind::ARTIFACT_TYPES).await?;
+        let listed =
+            self.source.referrers_of(&self.manifest.digest, &IndexKind::ARTIFACT_TYPES).await?;
         let via = match (self.source, listed.api) {
             (Source::Registry(_), true) => DiscoveryMethod::Api,
             (Source::Registry(_), false) => DiscoveryMethod::TagSchema,
@@ -190,7 +223,9 @@ impl Finder<'_> {
         let source = self.source;
         let fetch = |(descriptor, unread): (Descriptor, Option<UnusableIndexError>)| async move {
             let document = match unread {
-                None => source.document(&descriptor.digest).await.map_err(UnusableIndexError::Fetch),
+                None => {
+                    source.document(&descriptor.digest).await.map_err(UnusableIndexError::Fetch)
+                }
                 Some(why) => Err(why),
             };
             (descriptor, document)
@@ -217,7 +252,13 @@ impl Finder<'_> {
             }
             document => {
                 let document = document.map_err(UnusableIndexError::Fetch);
-                Found::Soci(self.soci(digest, None, Version::V1, DiscoveryMethod::Requested, document))
+                Found::Soci(self.soci(
+                    digest,
+                    None,
+                    Version::V1,
+                    DiscoveryMethod::Requested,
+                    document,
+                ))
             }
         }
     }

@@ -7,7 +7,9 @@ use super::MAX_ZTOC;
 use ociseek_format::code::Code;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::fine::{self, FINE_INDEX, FineIndex, FineIndexError, FineRef};
-use ociseek_format::image::soci::{self, FoundIndex, INDEX_V1, PREFETCH, SociIndexError, Version, ZtocRef};
+use ociseek_format::image::soci::{
+    self, FoundIndex, INDEX_V1, PREFETCH, SociIndexError, Version, ZtocRef,
+};
 use ociseek_format::image::{Coverage, Descriptor, LayerKind};
 use ociseek_store::StoreError;
 
@@ -74,20 +76,38 @@ impl Referring {
     ///
     /// # Errors
     /// If the manifest is something else, or the index of another image.
-    pub(crate) fn parse(kind: IndexKind, bytes: &[u8], subject: &Digest) -> Result<Referring, UnusableIndexError> {
+    pub(crate) fn parse(
+        kind: IndexKind,
+        bytes: &[u8],
+        subject: &Digest,
+    ) -> Result<Referring, UnusableIndexError> {
         Ok(match kind {
             IndexKind::Soci => {
                 let index = parse(bytes, Some(Version::V1), subject)?;
                 let layers = index.ztocs.iter().map(|ztoc| ztoc.layer).collect();
                 let tool = index.build_tool_identifier;
                 let canonical = index.canonical;
-                Referring { kind, tool, layers, ztocs: index.ztocs, documents: Vec::new(), canonical }
+                Referring {
+                    kind,
+                    tool,
+                    layers,
+                    ztocs: index.ztocs,
+                    documents: Vec::new(),
+                    canonical,
+                }
             }
             IndexKind::Fine => {
                 let index = parse_fine(bytes, subject)?;
                 let layers = index.layers.iter().map(|document| document.layer).collect();
                 let documents = index.layers;
-                Referring { kind, tool: index.build_tool, layers, ztocs: Vec::new(), documents, canonical: true }
+                Referring {
+                    kind,
+                    tool: index.build_tool,
+                    layers,
+                    ztocs: Vec::new(),
+                    documents,
+                    canonical: true,
+                }
             }
         })
     }
@@ -261,7 +281,8 @@ pub(super) fn by_preference<'a>(
     layers: &[Descriptor],
 ) -> Vec<usize> {
     let rank = |index: &FineIndex| {
-        let covered: BTreeSet<Digest> = index.layers.iter().map(|document| document.layer).collect();
+        let covered: BTreeSet<Digest> =
+            index.layers.iter().map(|document| document.layer).collect();
         let coverage = Coverage::of(layers, |layer| covered.contains(&layer.digest));
         (index.profile.is_some(), coverage.bytes)
     };
@@ -279,7 +300,8 @@ pub(super) fn judge_fine(
     manifest: &Descriptor,
     layers: &[Descriptor],
 ) -> Result<FineContent, UnusableIndexError> {
-    let index = if is_bound { parse_bound_fine(bytes)? } else { parse_fine(bytes, &manifest.digest)? };
+    let index =
+        if is_bound { parse_bound_fine(bytes)? } else { parse_fine(bytes, &manifest.digest)? };
     let known: BTreeSet<Digest> = layers.iter().map(|layer| layer.digest).collect();
     let documents = index.layers.iter().filter(|document| known.contains(&document.layer));
     let documents = documents.map(|document| (document.layer, document.clone())).collect();
@@ -299,7 +321,8 @@ pub(super) fn judge(
     if !index.canonical {
         notes.push(Note::NotCanonical);
     }
-    let by_digest: BTreeMap<Digest, &Descriptor> = layers.iter().map(|layer| (layer.digest, layer)).collect();
+    let by_digest: BTreeMap<Digest, &Descriptor> =
+        layers.iter().map(|layer| (layer.digest, layer)).collect();
     let taken = index.by_layer();
     let mut ztocs = BTreeMap::new();
     for reference in &index.ztocs {
@@ -321,14 +344,18 @@ pub(super) fn judge(
             continue;
         }
         // A layer that occurs twice in the image is listed twice.
-        if ztocs.insert(layer, reference.clone()).is_none() && reference.layer_media_type != found.media_type {
+        if ztocs.insert(layer, reference.clone()).is_none()
+            && reference.layer_media_type != found.media_type
+        {
             let stated = shown(&reference.layer_media_type);
             let found = shown(&found.media_type);
             notes.push(Note::MediaType { ztoc, layer, stated, found });
         }
     }
     let unknown = index.others.iter().filter(|other| other.media_type != PREFETCH);
-    notes.extend(unknown.map(|o| Note::Unknown { digest: o.digest, media_type: shown(&o.media_type) }));
+    notes.extend(
+        unknown.map(|o| Note::Unknown { digest: o.digest, media_type: shown(&o.media_type) }),
+    );
     Ok(IndexContent { index, ztocs, notes })
 }
 
@@ -361,8 +388,13 @@ mod tests {
 
     fn index(layers: Vec<ZtocRef>) -> String {
         let subject = Some(Descriptor::of("application/vnd.oci.image.manifest.v1+json", b"image"));
-        let encoded =
-            SociIndex { layers, subject, build_tool_identifier: "test".into(), prefetch: Vec::new() }.encode();
+        let encoded = SociIndex {
+            layers,
+            subject,
+            build_tool_identifier: "test".into(),
+            prefetch: Vec::new(),
+        }
+        .encode();
         String::from_utf8(encoded.bytes).unwrap()
     }
 
@@ -395,7 +427,8 @@ mod tests {
             mistyped,
         ];
         let content = judged(&index(refs), &layers).unwrap();
-        let codes: Vec<_> = content.notes.iter().map(|note| (note.code().word(), note.is_ignored())).collect();
+        let codes: Vec<_> =
+            content.notes.iter().map(|note| (note.code().word(), note.is_ignored())).collect();
         assert_eq!(
             codes,
             [
@@ -406,9 +439,18 @@ mod tests {
             ]
         );
         assert_eq!(content.ztocs.len(), 2);
-        assert_eq!(content.ztocs[&layers[0].digest].ztoc, Digest::sha256(&[2, 0]), "the last one is used, as by soci");
-        assert!(content.notes[0].to_string().starts_with(&format!("ztoc {} is not used", Digest::sha256(&[1, 0]))));
-        let content = judged(&index(vec![reference(&layers[0], 1, MAX_ZTOC + 1)]), &layers).unwrap();
+        assert_eq!(
+            content.ztocs[&layers[0].digest].ztoc,
+            Digest::sha256(&[2, 0]),
+            "the last one is used, as by soci"
+        );
+        assert!(
+            content.notes[0]
+                .to_string()
+                .starts_with(&format!("ztoc {} is not used", Digest::sha256(&[1, 0])))
+        );
+        let content =
+            judged(&index(vec![reference(&layers[0], 1, MAX_ZTOC + 1)]), &layers).unwrap();
         assert_eq!((content.notes[0].code().word(), content.ztocs.len()), ("ztoc-too-large", 0));
     }
 
@@ -426,9 +468,15 @@ mod tests {
             };
             let layers = of.iter().map(document).collect();
             let profile = profile.map(Digest::sha256);
-            FineIndex { layers, subject: Some(Descriptor::of("image", b"image")), build_tool: None, profile }
+            FineIndex {
+                layers,
+                subject: Some(Descriptor::of("image", b"image")),
+                build_tool: None,
+                profile,
+            }
         };
-        let preferred = |found: &[Option<&FineIndex>]| super::preferred(found.iter().copied(), &layers);
+        let preferred =
+            |found: &[Option<&FineIndex>]| super::preferred(found.iter().copied(), &layers);
         let all = fine(&layers, None);
         let some = fine(&layers[..1], None);
         let recorded = fine(&layers[..1], Some(b"a"));
@@ -436,9 +484,21 @@ mod tests {
         assert_eq!(preferred(&[]), None);
         assert_eq!(preferred(&[None, None]), None);
         assert_eq!(preferred(&[None, Some(&some), None]), Some(1));
-        assert_eq!(preferred(&[Some(&recorded), Some(&all), Some(&some)]), Some(0), "a recorded start");
-        assert_eq!(preferred(&[Some(&some), Some(&all), Some(&some)]), Some(1), "more of the image");
-        assert_eq!(preferred(&[Some(&recorded), Some(&again), Some(&all)]), Some(1), "the last one");
+        assert_eq!(
+            preferred(&[Some(&recorded), Some(&all), Some(&some)]),
+            Some(0),
+            "a recorded start"
+        );
+        assert_eq!(
+            preferred(&[Some(&some), Some(&all), Some(&some)]),
+            Some(1),
+            "more of the image"
+        );
+        assert_eq!(
+            preferred(&[Some(&recorded), Some(&again), Some(&all)]),
+            Some(1),
+            "the last one"
+        );
         // Documents of other layers do not count.
         let strange = fine(&[4, 5, 6, 7].map(|n| layer(GZIP, n)), None);
         assert_eq!(preferred(&[Some(&some), Some(&strange)]), Some(0));

@@ -190,12 +190,17 @@ impl DiscoveredImage {
 
 /// The `fine` indexes that a reader may take of an image with these `indexes` and `layers`, the
 /// preferred one first. What the image binds is never replaced by what anyone can attach.
-fn fine_by_preference(indexes: &[FoundIndexRef], fine: &[FoundFineRef], layers: &[Descriptor]) -> Vec<usize> {
+fn fine_by_preference(
+    indexes: &[FoundIndexRef],
+    fine: &[FoundFineRef],
+    layers: &[Descriptor],
+) -> Vec<usize> {
     let is_bound = |via| via == DiscoveryMethod::Annotation;
     let is_any_bound = indexes.iter().any(|index| is_bound(index.via) && index.content.is_ok())
         || fine.iter().any(|index| is_bound(index.via) && index.content.is_ok());
     let usable = fine.iter().map(|found| {
-        let content = found.content.as_ref().ok().filter(|_| is_bound(found.via) || !is_any_bound)?;
+        let content =
+            found.content.as_ref().ok().filter(|_| is_bound(found.via) || !is_any_bound)?;
         Some(&content.index)
     });
     by_preference(usable, layers)
@@ -232,7 +237,9 @@ impl PlatformImage {
             }
             manifest @ Manifest::Index(_) => {
                 let wanted = PlatformChoice::of(platform);
-                let mut image = resolve::resolve_document(source, &document, manifest, wanted, progress).await?;
+                let mut image =
+                    resolve::resolve_document(source, &document, manifest, wanted, progress)
+                        .await?;
                 let manifest = image.manifests.swap_remove(0);
                 let artifacts = image.artifacts;
                 Ok(PlatformImage { root, manifest, artifacts, is_alone: false })
@@ -247,7 +254,9 @@ impl PlatformImage {
         requested: Option<&Digest>,
         progress: &Arc<dyn Progress>,
     ) -> Result<DiscoveredImage, DiscoverError> {
-        let found = indexes_of(source, self.root, self.manifest.clone(), &self.artifacts, requested).await?;
+        let found =
+            indexes_of(source, self.root, self.manifest.clone(), &self.artifacts, requested)
+                .await?;
         warn(&found, progress);
         Ok(found)
     }
@@ -274,7 +283,8 @@ pub async fn discover(
     let stated = async {
         // The image may be for another platform.
         if image.is_alone && platform.is_some() {
-            Ok(resolve::stated(source, &image.manifest.config, PlatformChoice::of(platform)).await?)
+            Ok(resolve::stated(source, &image.manifest.config, PlatformChoice::of(platform))
+                .await?)
         } else {
             Ok(image.manifest.platform.clone())
         }
@@ -329,7 +339,8 @@ pub async fn index_starting_with(
     let images = discover_all(source, root, wanted, None, progress).await?;
     let indexes = images.iter().flat_map(|image| image.indexes.iter().map(|index| index.digest));
     let fine = images.iter().flat_map(|image| image.fine.iter().map(|index| index.digest));
-    let found: BTreeSet<Digest> = indexes.chain(fine).filter(|digest| digest.hex().starts_with(start)).collect();
+    let found: BTreeSet<Digest> =
+        indexes.chain(fine).filter(|digest| digest.hex().starts_with(start)).collect();
     let start = start.to_owned();
     match (found.first(), found.len()) {
         (Some(digest), 1) => Ok(*digest),
@@ -358,10 +369,17 @@ pub async fn fetch_ztoc(source: &Source, ztoc: &ZtocRef) -> Result<Bytes, Discov
 fn warn(discovered: &DiscoveredImage, progress: &Arc<dyn Progress>) {
     let warn = |text: String| progress.report(ProgressEvent::Warning(text));
     if let Err(error) = &discovered.listing {
-        warn(format!("cannot list the SOCI indexes of {}: {}", discovered.manifest.digest, causes(error)));
+        warn(format!(
+            "cannot list the SOCI indexes of {}: {}",
+            discovered.manifest.digest,
+            causes(error)
+        ));
     }
     if let Some(odd) = &discovered.odd_annotation {
-        warn(format!("{} names a SOCI index by {odd:?}, which is not a digest", discovered.manifest.digest));
+        warn(format!(
+            "{} names a SOCI index by {odd:?}, which is not a digest",
+            discovered.manifest.digest
+        ));
     }
     let before = discovered.chosen.unwrap_or(discovered.indexes.len());
     for index in discovered.indexes.iter().take(before) {
@@ -436,7 +454,9 @@ impl DiscoveredImage {
         };
         Ok(FineFacts {
             tool: content.index.build_tool.clone(),
-            coverage: Coverage::of(&self.layers, |layer| content.documents.contains_key(&layer.digest)),
+            coverage: Coverage::of(&self.layers, |layer| {
+                content.documents.contains_key(&layer.digest)
+            }),
             bytes: sum(|document| document.size),
             start_bytes: sum(|document| document.start_size),
             profile: content.index.profile,

@@ -98,7 +98,8 @@ impl NoIndex {
             NoIndex::Small
         } else {
             let is_large_zstd = |layer: &Descriptor| {
-                layer.size >= NotIndexed::MIN_LAYER_SIZE && LayerKind::of(&layer.media_type) == LayerKind::Zstd
+                layer.size >= NotIndexed::MIN_LAYER_SIZE
+                    && LayerKind::of(&layer.media_type) == LayerKind::Zstd
             };
             NoIndex::Impossible { reasons, has_large_zstd: layers.iter().any(is_large_zstd) }
         }
@@ -184,7 +185,9 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |digests: &[Digest]| digests.iter().map(Digest::to_string).collect::<Vec<_>>().join(", ");
+        let list = |digests: &[Digest]| {
+            digests.iter().map(Digest::to_string).collect::<Vec<_>>().join(", ")
+        };
         match self {
             Finding::NoIndex { why, .. } => why.fmt(f),
             Finding::NotListed(why) => write!(f, "cannot list indexes of version 1: {why}"),
@@ -257,12 +260,16 @@ pub fn findings(inspected: &InspectedImage) -> Vec<Finding> {
     }
     all.extend(image.odd_annotation.iter().map(|odd| Finding::OddAnnotation(odd.clone())));
     if image.indexes.is_empty() && image.listing.is_ok() {
-        all.push(Finding::NoIndex { why: NoIndex::of(&image.layers), has_fine: image.fine_index().is_some() });
+        all.push(Finding::NoIndex {
+            why: NoIndex::of(&image.layers),
+            has_fine: image.fine_index().is_some(),
+        });
     }
     if !pieces.on_image_index.is_empty() {
         all.push(Finding::OnImageIndex(pieces.on_image_index.clone()));
     }
-    let v1: Vec<Digest> = image.indexes.iter().filter(|index| is_v1(index)).map(|index| index.digest).collect();
+    let v1: Vec<Digest> =
+        image.indexes.iter().filter(|index| is_v1(index)).map(|index| index.digest).collect();
     if v1.len() > 1 {
         all.push(Finding::Several(v1.clone()));
     }
@@ -282,13 +289,18 @@ pub fn findings(inspected: &InspectedImage) -> Vec<Finding> {
 }
 
 fn fine(all: &mut Vec<Finding>, image: &DiscoveredImage, pieces: &Pieces) {
-    let unusable = image.fine.iter().filter_map(|found| Some((found.digest, found.content.as_ref().err()?)));
+    let unusable =
+        image.fine.iter().filter_map(|found| Some((found.digest, found.content.as_ref().err()?)));
     all.extend(unusable.map(|(index, why)| Finding::UnusableFine { index, why: causes(why) }));
     all.extend(pieces.documents.iter().map(|broken| Finding::BrokenDocument(broken.clone())));
     match image.fine_index() {
-        Some((found, content)) if content.index.profile.is_none() => all.push(Finding::NoStart(found.digest)),
+        Some((found, content)) if content.index.profile.is_none() => {
+            all.push(Finding::NoStart(found.digest))
+        }
         Some(_) => {}
-        None if image.listing.is_ok() && image.layers.iter().any(|layer| why_not(layer).is_none()) => {
+        None if image.listing.is_ok()
+            && image.layers.iter().any(|layer| why_not(layer).is_none()) =>
+        {
             all.push(Finding::NoFine { is_indexed: !image.indexes.is_empty() });
         }
         None => {}
@@ -303,7 +315,9 @@ fn about(all: &mut Vec<Finding>, found: &FoundIndexRef, pieces: &Pieces) {
     let index = found.digest;
     let content = match &found.content {
         Ok(content) => content,
-        Err(why) => return all.push(Finding::Unusable { index, version: found.version, why: causes(why) }),
+        Err(why) => {
+            return all.push(Finding::Unusable { index, version: found.version, why: causes(why) });
+        }
     };
     if let Some(blobs) = pieces.lost.get(&index) {
         all.push(Finding::LostBlobs { index, blobs: blobs.iter().copied().collect() });
@@ -311,7 +325,9 @@ fn about(all: &mut Vec<Finding>, found: &FoundIndexRef, pieces: &Pieces) {
     all.extend(content.notes.iter().map(|note| Finding::Note { index, note: note.clone() }));
     match content.index.build_tool_identifier.as_deref() {
         Some(TOOL_IDENTIFIER) => {}
-        Some(tool) if maker::is_ours(tool) => all.push(Finding::OtherVersion { index, tool: cut(tool) }),
+        Some(tool) if maker::is_ours(tool) => {
+            all.push(Finding::OtherVersion { index, tool: cut(tool) })
+        }
         tool => all.push(Finding::Foreign { index, tool: tool.map(cut) }),
     }
 }
@@ -340,7 +356,9 @@ pub fn uncovered_code(why: Option<NotIndexed>) -> &'static str {
 /// The same reason for people.
 pub fn uncovered_text(why: Option<NotIndexed>) -> &'static str {
     match why {
-        Some(NotIndexed::Kind(LayerKind::Zstd)) => "it is zstd, but consumers support only gzip and plain tars",
+        Some(NotIndexed::Kind(LayerKind::Zstd)) => {
+            "it is zstd, but consumers support only gzip and plain tars"
+        }
         Some(NotIndexed::Kind(LayerKind::Foreign)) => "a foreign layer, which is not in this store",
         Some(NotIndexed::Kind(LayerKind::Encrypted)) => "it is encrypted",
         Some(NotIndexed::Kind(_)) => "its layer type is unknown",

@@ -54,8 +54,10 @@ impl Diagnosis {
     /// How the image's fine index is used. None if it has no usable one.
     pub fn by_fine(&self) -> Option<FineUse> {
         let (found, content) = self.inspected.image.fine_index()?;
-        let broken: BTreeSet<&Digest> = self.inspected.pieces.documents.iter().map(|broken| &broken.layer).collect();
-        let sound = || content.documents.values().filter(|document| !broken.contains(&document.layer));
+        let broken: BTreeSet<&Digest> =
+            self.inspected.pieces.documents.iter().map(|broken| &broken.layer).collect();
+        let sound =
+            || content.documents.values().filter(|document| !broken.contains(&document.layer));
         Some(FineUse {
             index: found.digest,
             coverage: Coverage::of(&self.inspected.image.layers, |layer| {
@@ -88,7 +90,10 @@ pub async fn diagnose(
     wanted: PlatformChoice<'_>,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<Diagnosis>, DoctorError> {
-    let document = source.manifest(root).await.map_err(|error| DiscoverError::from(ResolveError::Find(error)))?;
+    let document = source
+        .manifest(root)
+        .await
+        .map_err(|error| DiscoverError::from(ResolveError::Find(error)))?;
     // Use the digest from here on: if the tag moves, two images would be mixed.
     let root = Target::Digest(document.digest);
     let mut all = Vec::new();
@@ -129,7 +134,8 @@ async fn look_for_pieces(
     if *root != image.manifest.digest
         && let Ok(listed) = source.referrers(root, INDEX_V1).await
     {
-        pieces.on_image_index = listed.descriptors.iter().map(|descriptor| descriptor.digest).collect();
+        pieces.on_image_index =
+            listed.descriptors.iter().map(|descriptor| descriptor.digest).collect();
     }
     // Missing blobs are reported with their index.
     let lost: BTreeSet<&Digest> = pieces.lost.values().flatten().collect();
@@ -143,20 +149,33 @@ async fn broken_documents(source: &Source, image: &DiscoveredImage) -> Vec<Broke
     let mut seen = BTreeSet::new();
     let mut broken = Vec::new();
     for layer in &image.layers {
-        let Some(document) = image.document_for(&layer.digest).filter(|_| seen.insert(layer.digest)) else { continue };
+        let Some(document) =
+            image.document_for(&layer.digest).filter(|_| seen.insert(layer.digest))
+        else {
+            continue;
+        };
         if let Err(error) = fetch_head(source, layer, document, &mut source.budget().open()).await {
-            broken.push(BrokenDocument { document: document.document, layer: layer.digest, why: causes(&error) });
+            broken.push(BrokenDocument {
+                document: document.document,
+                layer: layer.digest,
+                why: causes(&error),
+            });
         }
     }
     broken
 }
 
-async fn is_there(source: &Source, blob: &Descriptor, known: &mut BTreeMap<Digest, bool>) -> Result<bool, DoctorError> {
+async fn is_there(
+    source: &Source,
+    blob: &Descriptor,
+    known: &mut BTreeMap<Digest, bool>,
+) -> Result<bool, DoctorError> {
     if let Some(known) = known.get(&blob.digest) {
         return Ok(*known);
     }
     let digest = blob.digest;
-    let found = source.blob_exists(blob).await.map_err(|source| DoctorError::Blob { digest, source })?;
+    let found =
+        source.blob_exists(blob).await.map_err(|source| DoctorError::Blob { digest, source })?;
     known.insert(digest, found);
     Ok(found)
 }

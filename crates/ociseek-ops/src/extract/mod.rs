@@ -51,7 +51,10 @@ pub enum ExtractError {
     Spans(#[source] SpanError),
     #[error("the ztoc's entries do not form a tree")]
     Tree(#[from] TreeError),
-    #[error("the ztoc says that {} ends at byte {end} of the tar, which ends at byte {tar}", shown(name))]
+    #[error(
+        "the ztoc says that {} ends at byte {end} of the tar, which ends at byte {tar}",
+        shown(name)
+    )]
     PastEnd { name: Box<[u8]>, end: u64, tar: Uncompressed },
     #[error("the ztoc says that {} and {} share bytes", shown(one), shown(other))]
     Overlap { one: Box<[u8]>, other: Box<[u8]> },
@@ -128,16 +131,35 @@ pub fn extract(
             _ => files.push(name),
         }
     }
-    let mut extraction =
-        Extraction { table, blob, tree: &tree, files: &files, done: 0, open: None, output, go_on, bytes: 0 };
+    let mut extraction = Extraction {
+        table,
+        blob,
+        tree: &tree,
+        files: &files,
+        done: 0,
+        open: None,
+        output,
+        go_on,
+        bytes: 0,
+    };
     extraction.all()?;
     let bytes = extraction.bytes;
     for (first, name) in &links {
         stop(go_on)?;
-        output.link(&tree, (first.directory, first.name(&tree)), (name.directory, name.name(&tree)))?;
+        output.link(
+            &tree,
+            (first.directory, first.name(&tree)),
+            (name.directory, name.name(&tree)),
+        )?;
     }
     let warnings = tree.warnings().to_vec();
-    Ok(ExtractReport { files: files.len() as u64, bytes, hard_links: links.len() as u64, left_out, warnings })
+    Ok(ExtractReport {
+        files: files.len() as u64,
+        bytes,
+        hard_links: links.len() as u64,
+        left_out,
+        warnings,
+    })
 }
 
 impl Name {
@@ -180,11 +202,15 @@ fn check_files(ztoc: &Ztoc) -> Result<(), ExtractError> {
     let mut entries: Vec<(usize, &FileMetadata)> = ztoc.files.iter().enumerate().collect();
     entries.sort_by_key(|(_, file)| file.offset);
     let tar = ztoc.uncompressed_size;
-    let name = |entry: usize| ztoc.files.get(entry).map_or_else(Box::default, |file| file.name.clone());
+    let name =
+        |entry: usize| ztoc.files.get(entry).map_or_else(Box::default, |file| file.name.clone());
     check_extents(entries.iter().copied(), tar).map_err(|fault| match fault {
-        ExtentFault::Overlap { one, other } => ExtractError::Overlap { one: name(one), other: name(other) },
+        ExtentFault::Overlap { one, other } => {
+            ExtractError::Overlap { one: name(one), other: name(other) }
+        }
         ExtentFault::PastEnd { entry } => {
-            let end = ztoc.files.get(entry).map_or(0, |file| file.offset.0.saturating_add(file.size));
+            let end =
+                ztoc.files.get(entry).map_or(0, |file| file.offset.0.saturating_add(file.size));
             ExtractError::PastEnd { name: name(entry), end, tar }
         }
     })
@@ -228,16 +254,17 @@ impl Extraction<'_> {
             let mut position = self.table.plain_range(span).start.0;
             let mut failed = None;
             let before = (self.done, at);
-            let decoded = self.table.decode(span, &blob, &mut |piece| match self.take(position, piece) {
-                Ok(flow) => {
-                    position += piece.len() as u64;
-                    flow
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    ControlFlow::Break(())
-                }
-            });
+            let decoded =
+                self.table.decode(span, &blob, &mut |piece| match self.take(position, piece) {
+                    Ok(flow) => {
+                        position += piece.len() as u64;
+                        flow
+                    }
+                    Err(error) => {
+                        failed = Some(error);
+                        ControlFlow::Break(())
+                    }
+                });
             if let Some(error) = failed {
                 return Err(error);
             }
@@ -272,7 +299,10 @@ impl Extraction<'_> {
     fn opened(&mut self, name: &Name) -> Result<&mut (UnfinishedFile, u64), ExtractError> {
         let open = match self.open.take() {
             Some(open) => open,
-            None => (self.output.create(self.tree, name.directory, name.name(self.tree))?, name.extent.offset.0),
+            None => (
+                self.output.create(self.tree, name.directory, name.name(self.tree))?,
+                name.extent.offset.0,
+            ),
         };
         Ok(self.open.insert(open))
     }

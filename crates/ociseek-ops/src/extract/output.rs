@@ -47,11 +47,14 @@ impl Output {
     pub fn new(path: &Path, replaces: bool) -> Result<Output, ExtractError> {
         let failed = |source| ExtractError::Output { path: path.to_owned(), source };
         match std::fs::create_dir(path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed(error));
+            }
             _ => {}
         }
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
+        let root =
+            rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
         Ok(Output { root: Rc::new(root), open: VecDeque::new(), replaces, count: 0 })
     }
 
@@ -64,10 +67,13 @@ impl Output {
     ) -> Result<UnfinishedFile, ExtractError> {
         let failed = |error: Errno| ExtractError::Write { name: name.into(), source: error.into() };
         let directory = self.directory(tree, directory).map_err(failed)?;
-        if !self.replaces && rustix::fs::statat(&*directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+        if !self.replaces
+            && rustix::fs::statat(&*directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+        {
             return Err(ExtractError::Exists { name: name.into() });
         }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         loop {
             self.count += 1;
             let temporary = format!(".ociseek-{}-{}", std::process::id(), self.count);
@@ -103,7 +109,8 @@ impl Output {
                 Err(error) => return Err(failed(error)),
             }
         }
-        rustix::fs::linkat(&*old_directory, old, &*directory, name, AtFlags::empty()).map_err(failed)
+        rustix::fs::linkat(&*old_directory, old, &*directory, name, AtFlags::empty())
+            .map_err(failed)
     }
 
     /// Opens a directory, and creates it and its parents if they do not exist.
@@ -170,7 +177,13 @@ impl UnfinishedFile {
             rustix::fs::renameat(directory, temporary, directory, name)?;
             return Ok(());
         }
-        match rustix::fs::renameat_with(directory, temporary, directory, name, RenameFlags::NOREPLACE) {
+        match rustix::fs::renameat_with(
+            directory,
+            temporary,
+            directory,
+            name,
+            RenameFlags::NOREPLACE,
+        ) {
             // Not every file system supports that. A link does not replace files either.
             Err(Errno::INVAL | Errno::NOSYS) => {
                 rustix::fs::linkat(directory, temporary, directory, name, AtFlags::empty())?;
@@ -190,7 +203,8 @@ impl Drop for UnfinishedFile {
     fn drop(&mut self) {
         if !self.temporary.is_empty() {
             // If it cannot be removed, there is nobody to report that to.
-            let _ = rustix::fs::unlinkat(&*self.directory, self.temporary.as_str(), AtFlags::empty());
+            let _ =
+                rustix::fs::unlinkat(&*self.directory, self.temporary.as_str(), AtFlags::empty());
         }
     }
 }

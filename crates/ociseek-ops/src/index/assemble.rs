@@ -69,7 +69,9 @@ pub(crate) fn assemble<'a>(
             // Each layer that is not left out was built, unless time ran out.
             (None, None) => LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: layers.stuck }),
             (None, Some(built)) => match &*built.outcome {
-                Outcome::Unservable(verdict) => LayerOutcome::LeftOut(LeftOutReason::Unservable(verdict.clone())),
+                Outcome::Unservable(verdict) => {
+                    LayerOutcome::LeftOut(LeftOutReason::Unservable(verdict.clone()))
+                }
                 Outcome::Ztoc(ztoc) => match mislabelled(layer, ztoc) {
                     Some(left_out) => LayerOutcome::LeftOut(left_out),
                     None => {
@@ -106,8 +108,12 @@ pub(crate) fn left_out_reason(layer: &Descriptor, options: &IndexOptions) -> Opt
         NotIndexed::Kind(LayerKind::Zstd) => {
             "zstd: SOCI consumers support only gzip and uncompressed layers".to_owned()
         }
-        NotIndexed::Kind(LayerKind::Foreign) => "a foreign layer, which this store does not provide".to_owned(),
-        NotIndexed::Kind(LayerKind::Encrypted) => "encrypted: its content cannot be read".to_owned(),
+        NotIndexed::Kind(LayerKind::Foreign) => {
+            "a foreign layer, which this store does not provide".to_owned()
+        }
+        NotIndexed::Kind(LayerKind::Encrypted) => {
+            "encrypted: its content cannot be read".to_owned()
+        }
         NotIndexed::Kind(_) => format!("not a layer but {:?}", layer.media_type),
     };
     Some(LeftOutReason::Kind { why, reason })
@@ -152,7 +158,9 @@ pub(crate) fn lacks_document(layer: &Descriptor, outcome: &Outcome) -> bool {
 fn mislabelled(layer: &Descriptor, ztoc: &BuiltZtoc) -> Option<LeftOutReason> {
     let reason = match (LayerKind::of(&layer.media_type), ztoc.form) {
         (LayerKind::Gzip, BlobForm::Tar) => "its media type says gzip, but it is a plain tar",
-        (LayerKind::Uncompressed, BlobForm::Gzip { .. }) => "its media type says plain tar, but it is gzip",
+        (LayerKind::Uncompressed, BlobForm::Gzip { .. }) => {
+            "its media type says plain tar, but it is gzip"
+        }
         (LayerKind::Zstd, _) => "its media type says zstd, but it is not",
         _ => return None,
     };

@@ -16,14 +16,18 @@ use super::fine::reuse_documents;
 use super::model::Origin;
 use super::options::{IndexOptions, Work};
 use super::reuse::reuse;
-use super::supply::{BlobKey, BuiltLayer, Layers, Supply, ZtocOffer, cached, cached_document, keep, keep_document};
+use super::supply::{
+    BlobKey, BuiltLayer, Layers, Supply, ZtocOffer, cached, cached_document, keep, keep_document,
+};
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::Digest;
 use ociseek_format::fine::{EncodedFine, FineLayer};
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::soci::ZtocRef;
 use ociseek_format::layer::parallel::{ChunksError, Threads, index_chunks};
-use ociseek_format::layer::{IndexedLayer, LayerError, LayerOptions, Outcome, UnservableCode, UnservableReason};
+use ociseek_format::layer::{
+    IndexedLayer, LayerError, LayerOptions, Outcome, UnservableCode, UnservableReason,
+};
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_format::ztoc::{self, Ztoc};
 use ociseek_store::feed::{FeedAborted, FeedError, feed, reported};
@@ -53,7 +57,8 @@ pub(crate) async fn ztocs(
     // Boxed, as in `index`.
     Box::pin(reuse_documents(&mut layers, missing, supply)).await;
     // Reading a layer for its document gives the ztoc too.
-    let (mut unread, reusable): (Vec<_>, Vec<_>) = unread.into_iter().partition(|layer| lacks_document(&layers, layer));
+    let (mut unread, reusable): (Vec<_>, Vec<_>) =
+        unread.into_iter().partition(|layer| lacks_document(&layers, layer));
     let mut no_ztoc = Vec::new();
     for layer in reusable {
         let blob = (layer.digest, layer.size);
@@ -61,11 +66,16 @@ pub(crate) async fn ztocs(
             continue;
         }
         // The cache was not asked to the end where it had no document.
-        let outcome = if documents.contains(&blob) { cached(supply.work.cache, &layer, options).await } else { None };
+        let outcome = if documents.contains(&blob) {
+            cached(supply.work.cache, &layer, options).await
+        } else {
+            None
+        };
         match outcome {
             _ if !ztocs.contains(&blob) => {}
             Some(outcome) => {
-                let built = BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache, sampled: None };
+                let built =
+                    BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache, sampled: None };
                 layers.add(&layer, built).map_err(|over| IndexError::memory(&layer, over))?;
             }
             None => no_ztoc.push(layer),
@@ -134,8 +144,10 @@ async fn look_up(
         }
         let outcome = if known.is_none() { cached(cache, &layer, options).await } else { None };
         let outcome_of = outcome.as_ref().or(known.as_deref());
-        let wants_document = lacks_document && !outcome_of.is_some_and(|outcome| has_no_document(&layer, outcome));
-        let document = if wants_document { cached_document(cache, &layer, budget).await } else { None };
+        let wants_document =
+            lacks_document && !outcome_of.is_some_and(|outcome| has_no_document(&layer, outcome));
+        let document =
+            if wants_document { cached_document(cache, &layer, budget).await } else { None };
         let lacks_ztoc = wanted.ztocs.contains(&blob) && known.is_none() && outcome.is_none();
         if (wants_document && document.is_none()) || lacks_ztoc {
             unread.push(layer);
@@ -143,7 +155,8 @@ async fn look_up(
         }
         let memory = |over| IndexError::memory(&layer, over);
         if let Some(outcome) = outcome {
-            let built = BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache, sampled: None };
+            let built =
+                BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache, sampled: None };
             layers.add(&layer, built).map_err(memory)?;
         }
         if let Some(document) = document {
@@ -184,7 +197,12 @@ impl Reader<'_> {
     /// Layers that are read at the same time may not fit into memory together. One that does not
     /// fit is read again alone after the others, so that the result does not depend on which layer
     /// was faster.
-    async fn read_all(&self, layers: &mut Layers, unread: Vec<Descriptor>, guides: Guides) -> Result<(), IndexError> {
+    async fn read_all(
+        &self,
+        layers: &mut Layers,
+        unread: Vec<Descriptor>,
+        guides: Guides,
+    ) -> Result<(), IndexError> {
         let options = self.supply.work.options;
         let jobs = options.side_by_side(unread.len());
         // Cleared below when the first layer is done.
@@ -197,14 +215,18 @@ impl Reader<'_> {
                 .map(|layer| async move {
                     let guide = guides.get(&layer.digest).cloned();
                     match self.read_one(&layer, jobs, guide).await {
-                        Err(IndexError::Memory { .. }) if jobs > 1 || !guides.is_empty() => Ok((layer, None)),
+                        Err(IndexError::Memory { .. }) if jobs > 1 || !guides.is_empty() => {
+                            Ok((layer, None))
+                        }
                         built => built.map(|built| (layer, Some(built))),
                     }
                 })
                 .buffer_unordered(jobs);
             // Finished layers are taken before the clock is checked. Layers that are still being
             // read then are dropped with `reading`.
-            while let Some((layer, built)) = options.before_deadline(reading.try_next()).await.transpose()?.flatten() {
+            while let Some((layer, built)) =
+                options.before_deadline(reading.try_next()).await.transpose()?.flatten()
+            {
                 match built {
                     Some(read) => done(layers, &layer, read)?,
                     None => alone.push(layer),
@@ -221,13 +243,20 @@ impl Reader<'_> {
     }
 
     /// Reads a layer as one of `jobs` at a time, and caches the result.
-    async fn read_one(&self, layer: &Descriptor, jobs: usize, guide: Option<Arc<Ztoc>>) -> Result<Read, IndexError> {
+    async fn read_one(
+        &self,
+        layer: &Descriptor,
+        jobs: usize,
+        guide: Option<Arc<Ztoc>>,
+    ) -> Result<Read, IndexError> {
         let Reader { supply, documents } = *self;
         let Work { cache, options, progress } = supply.work;
         let fine = documents.contains(&(layer.digest, layer.size));
         let layer_options = LayerOptions { fine, ..options.layer.clone() };
         let read = match read(supply.source, layer, layer_options, jobs, guide, progress).await {
-            Err(IndexError::BrokenLayer { source, .. }) if is_only_fine(layer, options) && source.is_of_content() => {
+            Err(IndexError::BrokenLayer { source, .. })
+                if is_only_fine(layer, options) && source.is_of_content() =>
+            {
                 return Ok((left_out(layer, &source, progress), None));
             }
             read => read?,
@@ -251,8 +280,12 @@ impl Reader<'_> {
 /// The result for a layer that no consumer of SOCI indexes would read, and that cannot be decoded.
 /// It is not cached, so the warning is repeated.
 fn left_out(layer: &Descriptor, error: &LayerError, progress: &Arc<dyn Progress>) -> BuiltLayer {
-    let reason = UnservableReason::new(UnservableCode::Broken, format!("it cannot be decoded: {error}"));
-    progress.report(ProgressEvent::Warning(format!("layer {} has no fine document: {reason}", layer.digest)));
+    let reason =
+        UnservableReason::new(UnservableCode::Broken, format!("it cannot be decoded: {error}"));
+    progress.report(ProgressEvent::Warning(format!(
+        "layer {} has no fine document: {reason}",
+        layer.digest
+    )));
     let outcome = Arc::new(Outcome::Unservable(reason));
     BuiltLayer { outcome, origin: Origin::Read { seconds: 0.0 }, sampled: None }
 }
@@ -260,12 +293,18 @@ fn left_out(layer: &Descriptor, error: &LayerError, progress: &Arc<dyn Progress>
 /// Encodes a fine document without a recorded start.
 async fn encoded(layer: &Descriptor, fine: FineLayer) -> Result<EncodedFine, IndexError> {
     let layer = layer.digest;
-    let encoded = spawn_blocking(move || fine.encode(&[])).await.map_err(|_| IndexError::LayerThread { layer })?;
+    let encoded = spawn_blocking(move || fine.encode(&[]))
+        .await
+        .map_err(|_| IndexError::LayerThread { layer })?;
     encoded.map_err(|source| IndexError::Fine { layer, source })
 }
 
 /// Adds a layer that was read.
-fn done(layers: &mut Layers, layer: &Descriptor, (built, document): Read) -> Result<(), IndexError> {
+fn done(
+    layers: &mut Layers,
+    layer: &Descriptor,
+    (built, document): Read,
+) -> Result<(), IndexError> {
     let memory = |over| IndexError::memory(layer, over);
     layers.stuck = false;
     layers.bytes_read += layer.size;
@@ -308,7 +347,9 @@ async fn guides(offers: &[ZtocOffer], unread: &[Descriptor], options: &IndexOpti
     if Threads::for_one_of(options.side_by_side(unread.len()), None).cores <= 1 {
         return guides;
     }
-    let ztocs = offers.iter().flat_map(|offer| offer.ztocs.iter().map(|ztoc| (ztoc.layer, (ztoc, &offer.store))));
+    let ztocs = offers
+        .iter()
+        .flat_map(|offer| offer.ztocs.iter().map(|ztoc| (ztoc.layer, (ztoc, &offer.store))));
     let known: BTreeMap<Digest, (&ZtocRef, &Source)> = ztocs.collect();
     for layer in unread.iter().filter(|layer| layer.size >= SMALLEST_LAYER) {
         let Some((ztoc, store)) = known.get(&layer.digest) else { continue };
@@ -344,7 +385,9 @@ async fn read(
     progress: &Arc<dyn Progress>,
 ) -> Result<ReadLayer, IndexError> {
     let started = Instant::now();
-    let read = async |reads| index(source, layer, options.clone(), jobs, guide.clone(), progress, reads).await;
+    let read = async |reads| {
+        index(source, layer, options.clone(), jobs, guide.clone(), progress, reads).await
+    };
     let reading = async {
         match read(1).await {
             Err(error @ IndexError::BrokenLayer { .. }) if source.is_remote() => {
@@ -382,8 +425,12 @@ async fn index(
     });
     indexed.await.map_err(|error| match error {
         FeedError::Store(source) => unreadable(read, source),
-        FeedError::Work(ChunksError::Layer(LayerError::Memory(over))) => IndexError::memory(layer, over),
-        FeedError::Work(ChunksError::Layer(source)) => IndexError::BrokenLayer { layer: layer.digest, reads, source },
+        FeedError::Work(ChunksError::Layer(LayerError::Memory(over))) => {
+            IndexError::memory(layer, over)
+        }
+        FeedError::Work(ChunksError::Layer(source)) => {
+            IndexError::BrokenLayer { layer: layer.digest, reads, source }
+        }
         FeedError::Work(ChunksError::Next(FeedAborted)) | FeedError::Lost => {
             IndexError::LayerThread { layer: layer.digest }
         }

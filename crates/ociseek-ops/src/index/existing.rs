@@ -7,7 +7,8 @@
 use std::collections::BTreeSet;
 
 use super::model::{
-    ExistingCheck, ExistingManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult, OtherIndex,
+    ExistingCheck, ExistingManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult,
+    OtherIndex,
 };
 use super::options::Existing;
 use super::supply::Layers;
@@ -75,12 +76,20 @@ impl<C: AttachedIndex> ExistingManifest<C> {
     }
 
     pub(super) fn kept(&self) -> ManifestResult {
-        ManifestResult::Kept { index: self.descriptor.clone(), tool: self.tool().map(str::to_owned) }
+        ManifestResult::Kept {
+            index: self.descriptor.clone(),
+            tool: self.tool().map(str::to_owned),
+        }
     }
 
     /// Its facts for the decision. `is_same` says whether exactly this index would be built.
     pub(super) fn facts(&self, is_same: bool) -> ExistingIndex<'_> {
-        ExistingIndex { digest: self.descriptor.digest, usable: self.content.is_ok(), tool: self.tool(), is_same }
+        ExistingIndex {
+            digest: self.descriptor.digest,
+            usable: self.content.is_ok(),
+            tool: self.tool(),
+            is_same,
+        }
     }
 }
 
@@ -139,9 +148,9 @@ pub(super) fn decide_seen(found: &[ExistingIndex], rule: Existing, own_name: &st
             Some(first) => Decision::Keep(first),
             None => Decision::Build { replaces: Vec::new() },
         },
-        Existing::Replace => {
-            Decision::Build { replaces: found.iter().filter(|f| f.usable).map(|f| f.digest).collect() }
-        }
+        Existing::Replace => Decision::Build {
+            replaces: found.iter().filter(|f| f.usable).map(|f| f.digest).collect(),
+        },
         Existing::Skip => {
             let ours = |f: &&ExistingIndex| f.tool.is_some_and(|tool| is_ours(tool, own_name));
             match found.iter().position(|f| f.is_same) {
@@ -168,18 +177,24 @@ pub(super) fn outdone<C: AttachedIndex>(
     replaces: &[Digest],
     layers: &BTreeSet<Digest>,
 ) -> Vec<Digest> {
-    let covers_more =
-        |digest: &Digest| found.iter().any(|f| f.descriptor.digest == *digest && !f.covered().is_subset(layers));
+    let covers_more = |digest: &Digest| {
+        found.iter().any(|f| f.descriptor.digest == *digest && !f.covered().is_subset(layers))
+    };
     replaces.iter().copied().filter(|digest| !covers_more(digest)).collect()
 }
 
 /// Which of `replaces` may go although some ztocs of the new index were only sampled: an index goes
 /// if each of its ztocs is the new one, or the one that the new one was taken from, or if this
 /// program read the layer.
-pub(super) fn disproved(found: &[DestinationIndex], replaces: &[Digest], layers: &Layers) -> Vec<Digest> {
+pub(super) fn disproved(
+    found: &[DestinationIndex],
+    replaces: &[Digest],
+    layers: &Layers,
+) -> Vec<Digest> {
     let stays = |digest: &Digest| {
         let old = found.iter().find(|f| f.descriptor.digest == *digest);
-        let mut ztocs = old.iter().flat_map(|old| old.content.iter().flat_map(|content| &content.ztocs));
+        let mut ztocs =
+            old.iter().flat_map(|old| old.content.iter().flat_map(|content| &content.ztocs));
         ztocs.any(|ztoc| layers.only_sampled_against(ztoc))
     };
     replaces.iter().copied().filter(|digest| !stays(digest)).collect()
@@ -203,7 +218,11 @@ pub(super) fn outdoes(
 }
 
 /// The indexes that remain next to `index` when `replaced` are gone.
-pub(super) fn others(found: &[DestinationIndex], index: &Digest, replaced: &[Digest]) -> Vec<OtherIndex> {
+pub(super) fn others(
+    found: &[DestinationIndex],
+    index: &Digest,
+    replaced: &[Digest],
+) -> Vec<OtherIndex> {
     // A new index may be listed anywhere. It is only known to be first if it is already listed.
     let ours = found.iter().position(|f| f.descriptor.digest == *index);
     (found.iter().enumerate())
@@ -234,7 +253,10 @@ impl DestinationIndex {
             (None, None) => LayerOutcome::LeftOut(LeftOutReason::NotListed),
         };
         layers
-            .map(|(layer, left_out)| LayerReport { descriptor: layer.clone(), outcome: outcome(layer, left_out) })
+            .map(|(layer, left_out)| LayerReport {
+                descriptor: layer.clone(),
+                outcome: outcome(layer, left_out),
+            })
             .collect()
     }
 
@@ -246,7 +268,9 @@ impl DestinationIndex {
         }
         let indexed: BTreeSet<Digest> = content.ztocs.iter().map(|z| z.layer).collect();
         let wanted: BTreeSet<Digest> = requested.layers.iter().map(|w| w.layer).collect();
-        if content.ztocs.iter().any(|z| z.span_size != requested.span_size) || !indexed.is_subset(&wanted) {
+        if content.ztocs.iter().any(|z| z.span_size != requested.span_size)
+            || !indexed.is_subset(&wanted)
+        {
             return false;
         }
         let is_built = |z: &ZtocRef| match requested.layers.iter().find(|w| w.layer == z.layer) {
@@ -258,7 +282,8 @@ impl DestinationIndex {
         }
         // An index does not state why it lacks a layer. The layer may have been too small, its
         // content may prevent a ztoc, or time ran out. Only the second reason would apply again.
-        !indexed.is_empty() && requested.layers.iter().all(|w| indexed.contains(&w.layer) || w.unservable)
+        !indexed.is_empty()
+            && requested.layers.iter().all(|w| indexed.contains(&w.layer) || w.unservable)
     }
 }
 
@@ -269,10 +294,15 @@ fn is_ours(tool: &str, own_name: &str) -> bool {
 }
 
 /// What is known about the content of an existing index that lists `listed` for its layers.
-pub(super) fn check_of(listed: impl Iterator<Item = (Digest, Digest)>, layers: &[CandidateLayer]) -> ExistingCheck {
+pub(super) fn check_of(
+    listed: impl Iterator<Item = (Digest, Digest)>,
+    layers: &[CandidateLayer],
+) -> ExistingCheck {
     let mut listed = listed.peekable();
     let is_empty = listed.peek().is_none();
-    let is_built = |(layer, blob): (Digest, Digest)| layers.iter().any(|l| l.layer == layer && l.built == Some(blob));
+    let is_built = |(layer, blob): (Digest, Digest)| {
+        layers.iter().any(|l| l.layer == layer && l.built == Some(blob))
+    };
     if !is_empty && listed.all(is_built) { ExistingCheck::Cached } else { ExistingCheck::Listed }
 }
 
@@ -301,7 +331,12 @@ mod tests {
             .collect();
         DestinationIndex {
             descriptor: Descriptor::of("application/vnd.oci.image.manifest.v1+json", &[n, 0, 0]),
-            content: Ok(DestinationContent { tool: tool.map(str::to_owned), ztocs, others: Vec::new(), usual: true }),
+            content: Ok(DestinationContent {
+                tool: tool.map(str::to_owned),
+                ztocs,
+                others: Vec::new(),
+                usual: true,
+            }),
         }
     }
 
@@ -311,11 +346,23 @@ mod tests {
     }
 
     fn wanted(layers: &[(u8, bool)]) -> Vec<CandidateLayer> {
-        layers.iter().map(|&(l, unservable)| CandidateLayer { layer: layer(l), unservable, built: None }).collect()
+        layers
+            .iter()
+            .map(|&(l, unservable)| CandidateLayer { layer: layer(l), unservable, built: None })
+            .collect()
     }
 
     fn decided(rule: Existing, found: &[DestinationIndex], layers: &[(u8, bool)]) -> Decision {
-        decide(found, &RequestedIndex { rule, tool: TOOL, span_size: SPANS, prefetch: false, layers: &wanted(layers) })
+        decide(
+            found,
+            &RequestedIndex {
+                rule,
+                tool: TOOL,
+                span_size: SPANS,
+                prefetch: false,
+                layers: &wanted(layers),
+            },
+        )
     }
 
     fn replaces(found: &[&DestinationIndex]) -> Decision {
@@ -344,7 +391,10 @@ mod tests {
             index(1, Some(TOOL), SPANS, &[]),
             unusual(index(1, Some(TOOL), SPANS, &[1])),
         ] {
-            assert_eq!(decided(Existing::Skip, std::slice::from_ref(&old), &[(1, false)]), replaces(&[&old]));
+            assert_eq!(
+                decided(Existing::Skip, std::slice::from_ref(&old), &[(1, false)]),
+                replaces(&[&old])
+            );
         }
     }
 
@@ -354,9 +404,17 @@ mod tests {
             let later = index(1, Some(unknown), SPANS, &[1]);
             let found = std::slice::from_ref(&later);
             assert_eq!(decided(Existing::Skip, found, &[(1, false)]), replaces(&[]), "{unknown}");
-            assert_eq!(decided(Existing::Replace, found, &[(1, false)]), replaces(&[&later]), "{unknown}");
+            assert_eq!(
+                decided(Existing::Replace, found, &[(1, false)]),
+                replaces(&[&later]),
+                "{unknown}"
+            );
             let found = [later, index(2, Some(TOOL), SPANS, &[1])];
-            assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), Decision::Done(1), "{unknown}");
+            assert_eq!(
+                decided(Existing::Skip, &found, &[(1, false)]),
+                Decision::Done(1),
+                "{unknown}"
+            );
         }
     }
 
@@ -412,7 +470,8 @@ mod tests {
 
     #[test]
     fn manifests_that_do_not_index_the_image_are_never_replaced_or_kept() {
-        let stranger = |n, why| DestinationIndex { content: Err(why), ..index(n, None, SPANS, &[]) };
+        let stranger =
+            |n, why| DestinationIndex { content: Err(why), ..index(n, None, SPANS, &[]) };
         let image = stranger(1, UnusableIndexError::Subject(layer(1)));
         let unread = stranger(2, UnusableIndexError::Unread(32));
         let soci = index(3, Some("AWS SOCI CLI v0.2"), SPANS, &[1]);
@@ -432,21 +491,30 @@ mod tests {
         let old = index(1, Some("ociseek v0.0.1"), SPANS, &[1]);
         let same = index(2, Some(TOOL), SPANS, &[1]);
         let found = [old, same];
-        assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), replaces(&[&found[0], &found[1]]));
+        assert_eq!(
+            decided(Existing::Skip, &found, &[(1, false)]),
+            replaces(&[&found[0], &found[1]])
+        );
     }
 
     #[test]
     fn an_index_may_lack_only_unservable_layers() {
         let partly = [index(1, Some(TOOL), SPANS, &[1])];
         // It may have been left out for its size, or because time ran out.
-        assert_eq!(decided(Existing::Skip, &partly, &[(1, false), (2, false)]), replaces(&[&partly[0]]));
+        assert_eq!(
+            decided(Existing::Skip, &partly, &[(1, false), (2, false)]),
+            replaces(&[&partly[0]])
+        );
         // The reason is known.
         assert_eq!(decided(Existing::Skip, &partly, &[(1, false), (2, true)]), Decision::Done(0));
     }
 
     #[test]
     fn an_index_with_fewer_layers_does_not_replace_one_with_more() {
-        let [few, more] = [index(1, Some(TOOL), SPANS, &[1]), index(2, Some("ociseek v0.0.1"), SPANS, &[1, 2, 3])];
+        let [few, more] = [
+            index(1, Some(TOOL), SPANS, &[1]),
+            index(2, Some("ociseek v0.0.1"), SPANS, &[1, 2, 3]),
+        ];
         let found = [few, more];
         let all: Vec<Digest> = found.iter().map(|f| f.descriptor.digest).collect();
         let layers = |layers: &[u8]| layers.iter().map(|&l| layer(l)).collect::<BTreeSet<_>>();

@@ -24,7 +24,11 @@ const SMALL_BLOB: u64 = 16 << 20;
 
 impl<C: AttachedIndex> ExistingManifest<C> {
     /// Whether all blobs of the index exist.
-    pub(super) async fn is_whole(&self, destination: &Destination, check: BlobCheck) -> Result<bool, IndexError> {
+    pub(super) async fn is_whole(
+        &self,
+        destination: &Destination,
+        check: BlobCheck,
+    ) -> Result<bool, IndexError> {
         let Ok(content) = &self.content else { return Ok(false) };
         are_whole(destination, content.blobs(), check).await
     }
@@ -47,7 +51,11 @@ pub(crate) async fn are_whole(
         .into_iter()
         .map(|blob| async move {
             let damage = check.damage(destination, &blob).await;
-            damage.map_err(|source| IndexError::Document { what: "blob", digest: blob.digest, source })
+            damage.map_err(|source| IndexError::Document {
+                what: "blob",
+                digest: blob.digest,
+                source,
+            })
         })
         .collect();
     // In order, so that the result does not depend on which answer comes first.
@@ -167,7 +175,9 @@ impl BlobCheck {
         blob: &Descriptor,
     ) -> Result<Option<Damage>, StoreError> {
         match self {
-            BlobCheck::Size => Ok((!destination.blob_exists(blob).await?).then_some(Damage::Missing)),
+            BlobCheck::Size => {
+                Ok((!destination.blob_exists(blob).await?).then_some(Damage::Missing))
+            }
             BlobCheck::Content => match destination.as_source().blob_bytes(blob, blob.size).await {
                 Ok(_) => Ok(None),
                 Err(error) => Damage::of(&error).map(Some).ok_or(error),

@@ -50,13 +50,15 @@ mod reuse;
 mod supply;
 
 pub use model::{
-    ExistingCheck, IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason,
-    ManifestResult, Origin, OtherIndex, PrefetchSummary, PrefetchedLayer, RefusedImage, RefusedManifest, Shortfall,
-    ZtocFacts,
+    ExistingCheck, IndexedFine, IndexedImage, IndexedManifest, LayerOutcome, LayerReport,
+    LeftOutReason, ManifestResult, Origin, OtherIndex, PrefetchSummary, PrefetchedLayer,
+    RefusedImage, RefusedManifest, Shortfall, ZtocFacts,
 };
 pub use options::{Existing, Gate, IndexOptions, Kinds, Reuse, ReuseSource, Work};
 
-pub(crate) use assemble::{IndexedZtoc, assemble, is_only_fine, known_outcome, lacks_document, left_out_reason};
+pub(crate) use assemble::{
+    IndexedZtoc, assemble, is_only_fine, known_outcome, lacks_document, left_out_reason,
+};
 pub(crate) use build::{LayersToBuild, ztocs};
 pub(crate) use existing_manifest::{BLOBS_SIDE_BY_SIDE, BlobCheck, are_whole, read_at_a_time};
 pub(crate) use fine::{BoundFine, bound_fine};
@@ -94,7 +96,9 @@ pub enum IndexError {
     #[error("the thread indexing layer {layer} stopped unexpectedly")]
     LayerThread { layer: Digest },
     /// Readers take only the fine index that such an image names.
-    #[error("{image} is SOCI-enabled, and a fine index that is only attached to it would not be used")]
+    #[error(
+        "{image} is SOCI-enabled, and a fine index that is only attached to it would not be used"
+    )]
     Enabled { image: Digest },
     /// It could be indexed, but falls short of the gate ([`Gate`]).
     #[error(transparent)]
@@ -111,7 +115,9 @@ pub enum IndexError {
     PrefetchThread,
     #[error("cannot write {what} {digest}")]
     Push { what: &'static str, digest: Digest, source: StoreError },
-    #[error("{what} {digest} was written again, but is still damaged there: it must be deleted from the storage first")]
+    #[error(
+        "{what} {digest} was written again, but is still damaged there: it must be deleted from the storage first"
+    )]
     StaysDamaged { what: &'static str, digest: Digest },
     #[error("cannot attach index {index}")]
     Attach { index: Digest, source: StoreError },
@@ -138,7 +144,11 @@ pub enum Preview {
 ///
 /// # Errors
 /// If the attached indexes cannot be looked up.
-pub async fn preview(image: ResolvedImage, destination: &Destination, work: Work<'_>) -> Result<Preview, IndexError> {
+pub async fn preview(
+    image: ResolvedImage,
+    destination: &Destination,
+    work: Work<'_>,
+) -> Result<Preview, IndexError> {
     let mut has_index = false;
     let mut reasons = Vec::new();
     for manifest in image.manifests {
@@ -212,8 +222,14 @@ pub(crate) async fn index_keeping(
         bytes_written: 0,
         left: Vec::new(),
     };
-    let mut publisher =
-        Publisher { source, layers: &layers, destination, work, seen: BTreeSet::new(), bytes_read: AtomicU64::new(0) };
+    let mut publisher = Publisher {
+        source,
+        layers: &layers,
+        destination,
+        work,
+        seen: BTreeSet::new(),
+        bytes_read: AtomicU64::new(0),
+    };
     for mut plan in plans.each {
         if work.options.deadline.is_some() {
             plan.renew(destination, work).await?;
@@ -238,12 +254,17 @@ fn names_index(manifest: &PlatformManifest) -> bool {
 
 /// Checks the final indexes against the gate: requirements for builds that depend on the index. An
 /// image that falls short is left unchanged on all its platforms.
-fn check_gate(plans: &[IndexPlan], layers: &Layers, options: &IndexOptions) -> Result<(), RefusedImage> {
+fn check_gate(
+    plans: &[IndexPlan],
+    layers: &Layers,
+    options: &IndexOptions,
+) -> Result<(), RefusedImage> {
     if options.gate == Gate::default() {
         return Ok(());
     }
     let mut seen = BTreeSet::new();
-    let manifests: Vec<_> = plans.iter().map(|plan| judge(plan, layers, options, &mut seen)).collect();
+    let manifests: Vec<_> =
+        plans.iter().map(|plan| judge(plan, layers, options, &mut seen)).collect();
     if manifests.iter().all(|manifest| manifest.shortfalls.is_empty()) {
         Ok(())
     } else {
@@ -251,7 +272,12 @@ fn check_gate(plans: &[IndexPlan], layers: &Layers, options: &IndexOptions) -> R
     }
 }
 
-fn judge(plan: &IndexPlan, layers: &Layers, options: &IndexOptions, seen: &mut BTreeSet<Digest>) -> RefusedManifest {
+fn judge(
+    plan: &IndexPlan,
+    layers: &Layers,
+    options: &IndexOptions,
+    seen: &mut BTreeSet<Digest>,
+) -> RefusedManifest {
     let IndexPlan { manifest, left_out, found, decision, unopened, .. } = plan;
     let wanted = manifest.layers.iter().zip(left_out);
     let (outcomes, mut covered): (_, BTreeSet<Digest>) = match decision {
@@ -259,7 +285,9 @@ fn judge(plan: &IndexPlan, layers: &Layers, options: &IndexOptions, seen: &mut B
             let (outcomes, ztocs) = assemble(wanted, layers, seen);
             (outcomes, ztocs.iter().map(|ztoc| ztoc.layer.digest).collect())
         }
-        Decision::Done(place) | Decision::Keep(place) => (found[*place].layers(wanted), found[*place].covered()),
+        Decision::Done(place) | Decision::Keep(place) => {
+            (found[*place].layers(wanted), found[*place].covered())
+        }
         Decision::NotRequested => (Vec::new(), BTreeSet::new()),
     };
     covered.retain(|layer| !unopened.contains(layer));
@@ -277,7 +305,14 @@ fn judge(plan: &IndexPlan, layers: &Layers, options: &IndexOptions, seen: &mut B
         Decision::Done(place) | Decision::Keep(place) => Some(found[*place].descriptor.clone()),
     };
     let platform = manifest.platform.as_ref().map(ToString::to_string);
-    RefusedManifest { platform, manifest: manifest.descriptor.clone(), layers: outcomes, stays, coverage, shortfalls }
+    RefusedManifest {
+        platform,
+        manifest: manifest.descriptor.clone(),
+        layers: outcomes,
+        stays,
+        coverage,
+        shortfalls,
+    }
 }
 
 /// The requirements of the gate that an index of `layers` does not meet. It covers those in
@@ -295,7 +330,10 @@ pub(crate) fn shortfalls<'a>(
         let mut named = BTreeSet::new();
         for (layer, reason) in missing {
             if !matches!(reason, LeftOutReason::Small { .. }) && named.insert(layer.digest) {
-                shortfalls.push(Shortfall::LeftOut { layer: Box::new(layer.clone()), reason: reason.clone() });
+                shortfalls.push(Shortfall::LeftOut {
+                    layer: Box::new(layer.clone()),
+                    reason: reason.clone(),
+                });
             }
         }
     }

@@ -95,7 +95,9 @@ impl IndexedImage {
     pub fn is_stuck(&self) -> bool {
         let layers = self.manifests.iter().flat_map(|manifest| &manifest.layers);
         let mut outcomes = layers.map(|layer| &layer.outcome);
-        outcomes.any(|outcome| matches!(outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: true })))
+        outcomes.any(|outcome| {
+            matches!(outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { stuck: true }))
+        })
     }
 }
 
@@ -143,12 +145,16 @@ impl IndexedManifest {
 
     /// The layers that were not finished in time.
     pub fn left(&self) -> impl Iterator<Item = &Descriptor> {
-        let left =
-            |layer: &&LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }));
+        let left = |layer: &&LayerReport| {
+            matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }))
+        };
         let listed = self.layers.iter().filter(left).map(|layer| &layer.descriptor);
-        let is_listed = |layer: &Descriptor| self.layers.iter().any(|listed| listed.descriptor.digest == layer.digest);
+        let is_listed = |layer: &Descriptor| {
+            self.layers.iter().any(|listed| listed.descriptor.digest == layer.digest)
+        };
         // Without a SOCI index, there are no reports for single layers.
-        let fine = self.fine.iter().flat_map(|fine| &fine.left).filter(move |layer| !is_listed(layer));
+        let fine =
+            self.fine.iter().flat_map(|fine| &fine.left).filter(move |layer| !is_listed(layer));
         listed.chain(fine)
     }
 }
@@ -253,7 +259,9 @@ impl ManifestResult {
             | ManifestResult::DryRun { index, .. }
             | ManifestResult::AlreadyThere { index, .. }
             | ManifestResult::Kept { index, .. } => Some(index.digest),
-            ManifestResult::NothingToIndex | ManifestResult::OutOfTime | ManifestResult::NotRequested => None,
+            ManifestResult::NothingToIndex
+            | ManifestResult::OutOfTime
+            | ManifestResult::NotRequested => None,
         }
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::assemble::{lacks_ztoc, left_out_reason};
 use super::existing::{
-    AttachedIndex, CandidateLayer, Decision, DestinationContent, DestinationIndex, RequestedIndex, check_of, decide,
+    AttachedIndex, CandidateLayer, Decision, DestinationContent, DestinationIndex, RequestedIndex,
+    check_of, decide,
 };
 use super::existing_manifest::{candidates, decide_examined, find};
 use super::fine::FinePlan;
@@ -38,11 +39,13 @@ impl Plans {
         destination: Option<&Destination>,
         work: Work<'_>,
     ) -> Result<Plans, IndexError> {
-        let mut plans = Plans { each: Vec::new(), first: Vec::new(), wanted: build::LayersToBuild::default() };
+        let mut plans =
+            Plans { each: Vec::new(), first: Vec::new(), wanted: build::LayersToBuild::default() };
         for manifest in manifests {
             let plan = IndexPlan::make(manifest, destination, work).await?;
             let ztocs = plan.to_build().filter(|layer| plans.wanted.add(layer));
-            let mut first: BTreeSet<BlobKey> = ztocs.map(|layer| (layer.digest, layer.size)).collect();
+            let mut first: BTreeSet<BlobKey> =
+                ztocs.map(|layer| (layer.digest, layer.size)).collect();
             let documents = plan.fine.iter().flat_map(FinePlan::to_build);
             let documents = documents.filter(|layer| plans.wanted.add_document(layer));
             first.extend(documents.map(|layer| (layer.digest, layer.size)));
@@ -67,10 +70,13 @@ impl Plans {
         destination: Option<&Destination>,
         work: Work<'a>,
     ) -> Supply<'a> {
-        let offers = destination.into_iter().flat_map(|there| self.each.iter().flat_map(|plan| plan.offers(there)));
+        let offers = destination
+            .into_iter()
+            .flat_map(|there| self.each.iter().flat_map(|plan| plan.offers(there)));
         let fine = self.each.iter().filter_map(|plan| plan.fine.as_ref());
-        let documents =
-            destination.map_or_else(Vec::new, |there| fine.flat_map(|fine| fine.offers(there, work.options)).collect());
+        let documents = destination.map_or_else(Vec::new, |there| {
+            fine.flat_map(|fine| fine.offers(there, work.options)).collect()
+        });
         let manifests = self.each.iter().map(|plan| &plan.manifest).collect();
         let is_listed = destination.is_some_and(|there| there.is(source));
         let own = OwnImage { digest, manifests, artifacts, is_listed };
@@ -81,8 +87,10 @@ impl Plans {
     pub(super) fn announce(&self, unread: &[Descriptor], progress: &dyn Progress) {
         for (plan, first) in self.each.iter().zip(&self.first) {
             let reads = unread.iter().filter(|layer| first.contains(&(layer.digest, layer.size)));
-            let (layers, bytes) = reads.fold((0, 0), |(count, bytes), layer| (count + 1, bytes + layer.size));
-            let platform = plan.manifest.platform.as_ref().map_or_else(String::new, ToString::to_string);
+            let (layers, bytes) =
+                reads.fold((0, 0), |(count, bytes), layer| (count + 1, bytes + layer.size));
+            let platform =
+                plan.manifest.platform.as_ref().map_or_else(String::new, ToString::to_string);
             progress.report(ProgressEvent::Image {
                 manifest: plan.manifest.descriptor.digest,
                 platform,
@@ -116,7 +124,8 @@ impl IndexPlan {
         work: Work<'_>,
     ) -> Result<IndexPlan, IndexError> {
         let options = work.options;
-        let left_out: Vec<_> = manifest.layers.iter().map(|layer| left_out_reason(layer, options)).collect();
+        let left_out: Vec<_> =
+            manifest.layers.iter().map(|layer| left_out_reason(layer, options)).collect();
         let mut plan = IndexPlan {
             manifest,
             left_out,
@@ -132,14 +141,19 @@ impl IndexPlan {
         }
         if options.kinds.has_fine() {
             let subject = &plan.manifest.descriptor;
-            plan.fine = Some(FinePlan::make(subject, &plan.manifest.layers, destination, work).await?);
+            plan.fine =
+                Some(FinePlan::make(subject, &plan.manifest.layers, destination, work).await?);
         }
         Ok(plan)
     }
 
     /// Examines the existing indexes again before anything is attached. Another run may have had
     /// more time, and an incomplete index must not be attached next to a complete one.
-    pub(super) async fn renew(&mut self, destination: Option<&Destination>, work: Work<'_>) -> Result<(), IndexError> {
+    pub(super) async fn renew(
+        &mut self,
+        destination: Option<&Destination>,
+        work: Work<'_>,
+    ) -> Result<(), IndexError> {
         if matches!(self.decision, Decision::Build { .. }) {
             self.found = find(destination, &self.manifest.descriptor.digest).await?;
             self.decide(destination, work).await?;
@@ -159,23 +173,30 @@ impl IndexPlan {
     /// The existing indexes as sources of ztocs.
     pub(super) fn offers(&self, destination: &Destination) -> impl Iterator<Item = ZtocOffer> {
         let store = destination.as_source();
-        self.found.iter().filter_map(|found| found.content.as_ref().ok()).map(move |content| ZtocOffer {
-            store: store.clone(),
-            tool: content.tool.clone(),
-            ztocs: content.ztocs.clone(),
-            origin: Origin::Destination,
+        self.found.iter().filter_map(|found| found.content.as_ref().ok()).map(move |content| {
+            ZtocOffer {
+                store: store.clone(),
+                tool: content.tool.clone(),
+                ztocs: content.ztocs.clone(),
+                origin: Origin::Destination,
+            }
         })
     }
 
     /// The prefetch lists of the first replaced index that has any.
     pub(super) fn old_lists(&self, destination: Option<&Destination>) -> Vec<OldList> {
-        let (Decision::Build { replaces }, Some(destination)) = (&self.decision, destination) else {
+        let (Decision::Build { replaces }, Some(destination)) = (&self.decision, destination)
+        else {
             return Vec::new();
         };
         let store = destination.as_source();
-        let replaced = self.found.iter().filter(|found| replaces.contains(&found.descriptor.digest));
+        let replaced =
+            self.found.iter().filter(|found| replaces.contains(&found.descriptor.digest));
         let lists = replaced.filter_map(|found| found.content.as_ref().ok());
-        lists.map(|old| old_lists(&store, &old.ztocs, &old.others)).find(|lists| !lists.is_empty()).unwrap_or_default()
+        lists
+            .map(|old| old_lists(&store, &old.ztocs, &old.others))
+            .find(|lists| !lists.is_empty())
+            .unwrap_or_default()
     }
 
     fn servable(&self) -> impl Iterator<Item = &Descriptor> + Clone {
@@ -187,25 +208,39 @@ impl IndexPlan {
             .map(|(layer, _)| layer)
     }
 
-    async fn decide(&mut self, destination: Option<&Destination>, work: Work<'_>) -> Result<(), IndexError> {
+    async fn decide(
+        &mut self,
+        destination: Option<&Destination>,
+        work: Work<'_>,
+    ) -> Result<(), IndexError> {
         let options = work.options;
         let candidates = candidates(&self.found, self.servable(), work).await;
         let decided = |layers: &[CandidateLayer]| {
             let tool = &options.layer.build_tool_identifier;
             let span_size = options.layer.span_size;
             let prefetch = options.prefetch.is_some();
-            decide(&self.found, &RequestedIndex { rule: options.existing, tool, span_size, prefetch, layers })
+            decide(
+                &self.found,
+                &RequestedIndex { rule: options.existing, tool, span_size, prefetch, layers },
+            )
         };
         self.decision = decide_examined(&self.found, &candidates, destination, decided).await?;
-        let (Decision::Done(place) | Decision::Keep(place), Some(there)) = (&self.decision, destination) else {
+        let (Decision::Done(place) | Decision::Keep(place), Some(there)) =
+            (&self.decision, destination)
+        else {
             return Ok(());
         };
-        let Some(content) = self.found.get(*place).and_then(|stays| stays.content.as_ref().ok()) else { return Ok(()) };
-        self.check = check_of(content.ztocs.iter().map(|ztoc| (ztoc.layer, ztoc.ztoc)), &candidates);
+        let Some(content) = self.found.get(*place).and_then(|stays| stays.content.as_ref().ok())
+        else {
+            return Ok(());
+        };
+        self.check =
+            check_of(content.ztocs.iter().map(|ztoc| (ztoc.layer, ztoc.ztoc)), &candidates);
         if options.gate != Gate::default() && self.check == ExistingCheck::Listed {
             self.unopened = unopened(there, &self.manifest.layers, &content.ztocs).await?;
             if let (Decision::Done(place), false) = (&self.decision, self.unopened.is_empty()) {
-                self.decision = Decision::Build { replaces: vec![self.found[*place].descriptor.digest] };
+                self.decision =
+                    Decision::Build { replaces: vec![self.found[*place].descriptor.digest] };
             }
         }
         Ok(())
@@ -223,7 +258,11 @@ async fn unopened(
     for ztoc in ztocs {
         let Some(layer) = layers.iter().find(|layer| layer.digest == ztoc.layer) else { continue };
         let opened = open_ztoc(&store, layer, ztoc).await;
-        let opened = opened.map_err(|source| IndexError::Document { what: "ztoc", digest: ztoc.ztoc, source })?;
+        let opened = opened.map_err(|source| IndexError::Document {
+            what: "ztoc",
+            digest: ztoc.ztoc,
+            source,
+        })?;
         if opened.is_err() {
             unopened.insert(ztoc.layer);
         }
@@ -237,8 +276,14 @@ impl AttachedIndex for DestinationContent {
 
     fn parse(manifest: &[u8], subject: &Digest) -> Result<DestinationContent, UnusableIndexError> {
         let index = parse_index(manifest, Some(Version::V1), subject)?;
-        let usual = index.canonical && index.others.iter().all(|other| other.media_type == PREFETCH);
-        Ok(DestinationContent { tool: index.build_tool_identifier, ztocs: index.ztocs, others: index.others, usual })
+        let usual =
+            index.canonical && index.others.iter().all(|other| other.media_type == PREFETCH);
+        Ok(DestinationContent {
+            tool: index.build_tool_identifier,
+            ztocs: index.ztocs,
+            others: index.others,
+            usual,
+        })
     }
 
     fn lacks(layer: &Descriptor, outcome: &Outcome) -> bool {

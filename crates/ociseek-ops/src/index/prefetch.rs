@@ -74,11 +74,18 @@ pub(crate) async fn prefetch_artifacts(
     let mut artifacts = Vec::new();
     let mut layers = Vec::new();
     let mut seen = BTreeSet::new();
-    for ((ztoc, spans), bytes) in ztocs.iter().zip(spans).zip(bytes).filter(|((_, spans), _)| !spans.is_empty()) {
+    for ((ztoc, spans), bytes) in
+        ztocs.iter().zip(spans).zip(bytes).filter(|((_, spans), _)| !spans.is_empty())
+    {
         let layer = ztoc.layer.digest;
         let artifact = artifact(layer, encode(&spans).into());
         if seen.insert(layer) {
-            layers.push(PrefetchedLayer { layer, artifact: artifact.descriptor.digest, spans, bytes });
+            layers.push(PrefetchedLayer {
+                layer,
+                artifact: artifact.descriptor.digest,
+                spans,
+                bytes,
+            });
         }
         artifacts.push(artifact);
     }
@@ -144,7 +151,12 @@ impl NotCarriedOver {
     ///
     /// # Errors
     /// If it was not read.
-    pub(super) fn report(self, what: &str, layer: Digest, progress: &Arc<dyn Progress>) -> Result<(), IndexError> {
+    pub(super) fn report(
+        self,
+        what: &str,
+        layer: Digest,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<(), IndexError> {
         match self {
             NotCarriedOver::Lost(why) => {
                 let text = format!("the {what} of layer {layer} is not carried over: {why}");
@@ -167,26 +179,29 @@ async fn carried(
     let mut known: BTreeMap<Digest, (Vec<SpanRange>, u64)> = BTreeMap::new();
     for ztoc in ztocs {
         let layer = ztoc.layer.digest;
-        let (spans, bytes) = match (known.get(&layer), old.iter().find(|list| list.ztoc.layer == layer)) {
-            (Some(known), _) => known.clone(),
-            (None, None) => Default::default(),
-            (None, Some(list)) => {
-                let mut memory = budget.open();
-                let unsound = |source| IndexError::OwnZtoc { layer, source };
-                let new = ztoc::decode_within(&ztoc.content(), &mut memory).map_err(unsound)?;
-                let unsound = |source| IndexError::from(prefetch::PathLookupError::Spans { layer, source });
-                let new = SpanTable::new(Arc::new(new)).map_err(unsound)?;
-                let spans = match list.spans(ztoc.digest(), &new, budget).await {
-                    Ok(spans) => spans,
-                    Err(why) => {
-                        why.report("prefetch list", layer, progress)?;
-                        Vec::new()
-                    }
-                };
-                let bytes = prefetch::bytes(&new, &spans);
-                (spans, bytes)
-            }
-        };
+        let (spans, bytes) =
+            match (known.get(&layer), old.iter().find(|list| list.ztoc.layer == layer)) {
+                (Some(known), _) => known.clone(),
+                (None, None) => Default::default(),
+                (None, Some(list)) => {
+                    let mut memory = budget.open();
+                    let unsound = |source| IndexError::OwnZtoc { layer, source };
+                    let new = ztoc::decode_within(&ztoc.content(), &mut memory).map_err(unsound)?;
+                    let unsound = |source| {
+                        IndexError::from(prefetch::PathLookupError::Spans { layer, source })
+                    };
+                    let new = SpanTable::new(Arc::new(new)).map_err(unsound)?;
+                    let spans = match list.spans(ztoc.digest(), &new, budget).await {
+                        Ok(spans) => spans,
+                        Err(why) => {
+                            why.report("prefetch list", layer, progress)?;
+                            Vec::new()
+                        }
+                    };
+                    let bytes = prefetch::bytes(&new, &spans);
+                    (spans, bytes)
+                }
+            };
         known.insert(layer, (spans.clone(), bytes));
         resolved.spans.push(spans);
         resolved.bytes.push(bytes);
@@ -200,21 +215,34 @@ async fn carried(
 
 impl OldList {
     /// The list in spans of the table `new` of the ztoc `digest`.
-    async fn spans(&self, digest: Digest, new: &SpanTable, budget: &Budget) -> Result<Vec<SpanRange>, NotCarriedOver> {
+    async fn spans(
+        &self,
+        digest: Digest,
+        new: &SpanTable,
+        budget: &Budget,
+    ) -> Result<Vec<SpanRange>, NotCarriedOver> {
         let bytes = self.read("prefetch list", &self.artifact, MAX_PREFETCH).await?;
         let spans = parse(&bytes).map_err(|error| NotCarriedOver::lost(&error))?;
         if self.ztoc.ztoc == digest {
             return Ok(prefetch::remap(new, &spans, new));
         }
-        let bytes = self.read("ztoc", &Descriptor::new(ZTOC, self.ztoc.ztoc, self.ztoc.size), MAX_ZTOC).await?;
-        let old = ztoc::decode_within(&bytes, &mut budget.open()).map_err(|error| NotCarriedOver::lost(&error))?;
+        let bytes = self
+            .read("ztoc", &Descriptor::new(ZTOC, self.ztoc.ztoc, self.ztoc.size), MAX_ZTOC)
+            .await?;
+        let old = ztoc::decode_within(&bytes, &mut budget.open())
+            .map_err(|error| NotCarriedOver::lost(&error))?;
         let old = SpanTable::new(Arc::new(old)).map_err(|error| NotCarriedOver::lost(&error))?;
         Ok(prefetch::remap(&old, &spans, new))
     }
 
     /// A blob of the old index. Other content in its place, such as a web page, may come
     /// once.
-    async fn read(&self, what: &'static str, blob: &Descriptor, limit: u64) -> Result<Bytes, NotCarriedOver> {
+    async fn read(
+        &self,
+        what: &'static str,
+        blob: &Descriptor,
+        limit: u64,
+    ) -> Result<Bytes, NotCarriedOver> {
         let mut read = self.store.blob_bytes(blob, limit).await;
         let is_damaged = matches!(&read, Err(error) if Damage::of(error) == Some(Damage::Damaged));
         if is_damaged && self.store.is_remote() {

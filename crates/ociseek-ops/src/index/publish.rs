@@ -8,11 +8,13 @@ use bytes::Bytes;
 
 use super::IndexError;
 use super::assemble::{IndexedZtoc, assemble};
-use super::existing::{AttachedIndex, Decision, DestinationIndex, disproved, others, outdoes, outdone};
+use super::existing::{
+    AttachedIndex, Decision, DestinationIndex, disproved, others, outdoes, outdone,
+};
 use super::existing_manifest::BlobCheck;
 use super::model::{
-    ExistingCheck, ExistingManifest, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason, ManifestResult,
-    OtherIndex, PrefetchSummary,
+    ExistingCheck, ExistingManifest, IndexedManifest, LayerOutcome, LayerReport, LeftOutReason,
+    ManifestResult, OtherIndex, PrefetchSummary,
 };
 use super::options::{Existing, Gate, IndexOptions, Work};
 use super::plan::IndexPlan;
@@ -54,33 +56,56 @@ struct PlatformResult {
 
 impl PlatformResult {
     fn without_index(result: ManifestResult) -> PlatformResult {
-        PlatformResult { result, covered: BTreeSet::new(), others: Vec::new(), prefetch: None, bytes_written: 0 }
+        PlatformResult {
+            result,
+            covered: BTreeSet::new(),
+            others: Vec::new(),
+            prefetch: None,
+            bytes_written: 0,
+        }
     }
 
     /// An existing index is kept, and nothing was written.
     fn stays(found: &[DestinationIndex], place: usize, result: ManifestResult) -> PlatformResult {
         let stays = &found[place];
         let others = others(found, &stays.descriptor.digest, &[]);
-        PlatformResult { result, covered: stays.covered(), others, prefetch: None, bytes_written: 0 }
+        PlatformResult {
+            result,
+            covered: stays.covered(),
+            others,
+            prefetch: None,
+            bytes_written: 0,
+        }
     }
 }
 
 impl Publisher<'_> {
     /// Attaches the plan's index, if there is anything to attach. Also returns the number of bytes
     /// written.
-    pub(super) async fn publish(&mut self, plan: IndexPlan) -> Result<(IndexedManifest, u64), IndexError> {
+    pub(super) async fn publish(
+        &mut self,
+        plan: IndexPlan,
+    ) -> Result<(IndexedManifest, u64), IndexError> {
         let IndexPlan { manifest, left_out, found, decision, check, .. } = &plan;
         let listed = |place: usize| found[place].layers(manifest.layers.iter().zip(left_out));
         let (layers, outcome) = match decision {
-            Decision::Done(place) => {
-                (listed(*place), PlatformResult::stays(found, *place, found[*place].already_there(false, *check)))
+            Decision::Done(place) => (
+                listed(*place),
+                PlatformResult::stays(found, *place, found[*place].already_there(false, *check)),
+            ),
+            Decision::Keep(place) => {
+                (listed(*place), PlatformResult::stays(found, *place, found[*place].kept()))
             }
-            Decision::Keep(place) => (listed(*place), PlatformResult::stays(found, *place, found[*place].kept())),
-            Decision::NotRequested => (Vec::new(), PlatformResult::without_index(ManifestResult::NotRequested)),
+            Decision::NotRequested => {
+                (Vec::new(), PlatformResult::without_index(ManifestResult::NotRequested))
+            }
             Decision::Build { replaces } => {
-                let (layers, ztocs) = assemble(manifest.layers.iter().zip(left_out), self.layers, &mut self.seen);
+                let (layers, ztocs) =
+                    assemble(manifest.layers.iter().zip(left_out), self.layers, &mut self.seen);
                 let old = plan.old_lists(self.destination);
-                let outcome = self.build(&manifest.descriptor, found, (replaces, &old), &layers, &ztocs).await?;
+                let outcome = self
+                    .build(&manifest.descriptor, found, (replaces, &old), &layers, &ztocs)
+                    .await?;
                 (layers, outcome)
             }
         };
@@ -90,14 +115,27 @@ impl Publisher<'_> {
         let IndexPlan { manifest, fine, .. } = plan;
         let fine = match fine {
             Some(fine) => {
-                let (fine, bytes) = self.publish_fine(&manifest.descriptor, &manifest.layers, fine).await?;
+                let (fine, bytes) =
+                    self.publish_fine(&manifest.descriptor, &manifest.layers, fine).await?;
                 bytes_written += bytes;
                 Some(fine)
             }
             None => None,
         };
         let manifest = manifest.descriptor;
-        Ok((IndexedManifest { platform, manifest, layers, result, coverage, prefetch, others, fine }, bytes_written))
+        Ok((
+            IndexedManifest {
+                platform,
+                manifest,
+                layers,
+                result,
+                coverage,
+                prefetch,
+                others,
+                fine,
+            },
+            bytes_written,
+        ))
     }
 
     /// Decides between the existing indexes and an index of `ztocs`, which would replace `replaces`
@@ -111,8 +149,9 @@ impl Publisher<'_> {
         ztocs: &[IndexedZtoc<'_>],
     ) -> Result<PlatformResult, IndexError> {
         let covered: BTreeSet<Digest> = ztocs.iter().map(|ztoc| ztoc.layer.digest).collect();
-        let is_left =
-            |layer: &LayerReport| matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }));
+        let is_left = |layer: &LayerReport| {
+            matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }))
+        };
         let is_partial = layers.iter().any(is_left);
         let mut replaces = replaces.to_vec();
         if self.work.options.existing != Existing::Replace {
@@ -126,14 +165,25 @@ impl Publisher<'_> {
                 && found[place].is_whole(there, BlobCheck::Size).await?
             {
                 let listed = found[place].content.iter().flat_map(|content| &content.ztocs);
-                let is_built = |z: &ZtocRef| ztocs.iter().any(|b| b.layer.digest == z.layer && b.digest() == z.ztoc);
+                let is_built = |z: &ZtocRef| {
+                    ztocs.iter().any(|b| b.layer.digest == z.layer && b.digest() == z.ztoc)
+                };
                 // It may cover layers that this run did not get to.
-                let check = if listed.clone().all(is_built) { ExistingCheck::Built } else { ExistingCheck::Listed };
-                return Ok(PlatformResult::stays(found, place, found[place].already_there(true, check)));
+                let check = if listed.clone().all(is_built) {
+                    ExistingCheck::Built
+                } else {
+                    ExistingCheck::Listed
+                };
+                return Ok(PlatformResult::stays(
+                    found,
+                    place,
+                    found[place].already_there(true, check),
+                ));
             }
         }
         if ztocs.is_empty() {
-            let result = if is_partial { ManifestResult::OutOfTime } else { ManifestResult::NothingToIndex };
+            let result =
+                if is_partial { ManifestResult::OutOfTime } else { ManifestResult::NothingToIndex };
             return Ok(PlatformResult {
                 result,
                 covered,
@@ -201,11 +251,25 @@ impl Publisher<'_> {
         let Some(there) = self.destination.filter(|_| !self.work.options.dry_run) else {
             return Ok((ManifestResult::DryRun { index: index.descriptor, replaces }, 0));
         };
-        let write = if same.is_some() { WriteBlob::IfDamaged } else { WriteBlob::of(self.work.options.existing) };
-        self.work.progress.report(ProgressEvent::Attaching { index: digest, blobs: index.blobs.len() });
+        let write = if same.is_some() {
+            WriteBlob::IfDamaged
+        } else {
+            WriteBlob::of(self.work.options.existing)
+        };
+        self.work
+            .progress
+            .report(ProgressEvent::Attaching { index: digest, blobs: index.blobs.len() });
         let (report, written) = index.push(there, subject, &replaces, write).await?;
         let AttachReport { attached: how, not_deleted } = report;
-        Ok((ManifestResult::Attached { index: index.descriptor, how, replaced: replaces, not_deleted }, written))
+        Ok((
+            ManifestResult::Attached {
+                index: index.descriptor,
+                how,
+                replaced: replaces,
+                not_deleted,
+            },
+            written,
+        ))
     }
 }
 
@@ -222,9 +286,12 @@ async fn listed(
     }
     // It was attached: if the list cannot be fetched again, the assumed order is reported.
     if let Ok(referrers) = destination.referrers(subject, INDEX_V1).await {
-        let place = |digest: &Digest| referrers.descriptors.iter().position(|d| d.digest == *digest);
+        let place =
+            |digest: &Digest| referrers.descriptors.iter().position(|d| d.digest == *digest);
         if let Some(ours) = place(index) {
-            others.iter_mut().for_each(|other| other.listed_first = place(&other.digest).is_some_and(|p| p < ours));
+            others.iter_mut().for_each(|other| {
+                other.listed_first = place(&other.digest).is_some_and(|p| p < ours)
+            });
         }
     }
     others
@@ -266,11 +333,16 @@ impl NewIndex {
             }
             result => result,
         };
-        let report = attached.map_err(|source| IndexError::Attach { index: self.descriptor.digest, source })?;
+        let report = attached
+            .map_err(|source| IndexError::Attach { index: self.descriptor.digest, source })?;
         Ok((report, written + self.manifest.len() as u64))
     }
 
-    async fn push_blobs(&self, destination: &Destination, write: WriteBlob) -> Result<u64, IndexError> {
+    async fn push_blobs(
+        &self,
+        destination: &Destination,
+        write: WriteBlob,
+    ) -> Result<u64, IndexError> {
         let mut written = 0;
         let mut pushed = BTreeSet::new();
         for blob in &self.blobs {
@@ -294,15 +366,27 @@ impl NewIndex {
 impl NewBlob {
     /// The config of an index of this type.
     pub(super) fn config(media_type: &str) -> NewBlob {
-        NewBlob { what: "config", descriptor: Descriptor::of(media_type, CONFIG), content: Bytes::from_static(CONFIG) }
+        NewBlob {
+            what: "config",
+            descriptor: Descriptor::of(media_type, CONFIG),
+            content: Bytes::from_static(CONFIG),
+        }
     }
 }
 
 /// The blobs of a SOCI index, whose config has the type `config`.
-pub(crate) fn soci_blobs(ztocs: &[IndexedZtoc<'_>], prefetch: &[Artifact], config: &str) -> Vec<NewBlob> {
+pub(crate) fn soci_blobs(
+    ztocs: &[IndexedZtoc<'_>],
+    prefetch: &[Artifact],
+    config: &str,
+) -> Vec<NewBlob> {
     let ztocs = ztocs.iter().map(|ztoc| {
         let content = ztoc.content();
-        NewBlob { what: "ztoc", descriptor: Descriptor::new(ZTOC, ztoc.digest(), content.len() as u64), content }
+        NewBlob {
+            what: "ztoc",
+            descriptor: Descriptor::new(ZTOC, ztoc.digest(), content.len() as u64),
+            content,
+        }
     });
     let prefetch = prefetch.iter().map(|Artifact { descriptor, bytes }| NewBlob {
         what: "prefetch artifact",
@@ -333,22 +417,29 @@ impl WriteBlob {
 }
 
 /// Writes a blob, if `write` says so. Returns the number of bytes written.
-pub(crate) async fn push_blob(destination: &Destination, blob: &NewBlob, write: WriteBlob) -> Result<u64, IndexError> {
+pub(crate) async fn push_blob(
+    destination: &Destination,
+    blob: &NewBlob,
+    write: WriteBlob,
+) -> Result<u64, IndexError> {
     let NewBlob { what, descriptor: blob, content } = blob;
     let what = *what;
     let digest = blob.digest;
     let failed = |source| IndexError::Push { what, digest, source };
     let damage = match write {
-        WriteBlob::IfDamaged => match BlobCheck::Content.damage(destination, blob).await.map_err(failed)? {
-            None => return Ok(0),
-            damage => damage,
-        },
+        WriteBlob::IfDamaged => {
+            match BlobCheck::Content.damage(destination, blob).await.map_err(failed)? {
+                None => return Ok(0),
+                damage => damage,
+            }
+        }
         WriteBlob::IfMissing | WriteBlob::Always => None,
     };
     let unchecked = write != WriteBlob::IfMissing;
     let pushed = destination.push_blob(blob, content.clone(), unchecked).await.map_err(failed)?;
     // Some registries keep the bytes that they have for a digest.
-    if damage == Some(Damage::Damaged) && BlobCheck::Content.damage(destination, blob).await.map_err(failed)?.is_some()
+    if damage == Some(Damage::Damaged)
+        && BlobCheck::Content.damage(destination, blob).await.map_err(failed)?.is_some()
     {
         return Err(IndexError::StaysDamaged { what, digest });
     }

@@ -116,7 +116,8 @@ impl Layers {
     /// Whether some layer was not read, and all that is known against `ztoc` is another ztoc of
     /// that layer if only a sample of it was compared.
     pub(super) fn only_sampled_against(&self, ztoc: &ZtocRef) -> bool {
-        let built = self.by_blob.range((ztoc.layer, 0)..=(ztoc.layer, u64::MAX)).map(|(_, built)| built);
+        let built =
+            self.by_blob.range((ztoc.layer, 0)..=(ztoc.layer, u64::MAX)).map(|(_, built)| built);
         let mut sampled = built.filter_map(|built| match (&*built.outcome, built.sampled) {
             (Outcome::Ztoc(new), Some(from)) => Some([new.digest, from]),
             _ => None,
@@ -137,7 +138,11 @@ impl Layers {
     ///
     /// # Errors
     /// If it does not fit into memory.
-    pub(super) fn add_document(&mut self, layer: &Descriptor, document: Arc<EncodedFine>) -> Result<(), OverBudget> {
+    pub(super) fn add_document(
+        &mut self,
+        layer: &Descriptor,
+        document: Arc<EncodedFine>,
+    ) -> Result<(), OverBudget> {
         let bytes = document.bytes.len() as u64;
         self.memory.grow(bytes, || format!("its fine document of {bytes} bytes"))?;
         self.documents.insert((layer.digest, layer.size), document);
@@ -151,8 +156,7 @@ impl Layers {
     pub(super) fn add(&mut self, layer: &Descriptor, built: BuiltLayer) -> Result<(), OverBudget> {
         // A layer that is read again for its document has the same ztoc as before.
         let known = self.get(layer).map(|known| Arc::clone(&known.outcome));
-        let is_charged =
-            |new: &BuiltZtoc| matches!(known.as_deref(), Some(Outcome::Ztoc(old)) if old.digest == new.digest);
+        let is_charged = |new: &BuiltZtoc| matches!(known.as_deref(), Some(Outcome::Ztoc(old)) if old.digest == new.digest);
         if let Outcome::Ztoc(ztoc) = &*built.outcome
             && !is_charged(ztoc)
         {
@@ -175,7 +179,8 @@ pub(super) async fn cached_document(
     let mut memory = budget.open();
     let found = tokio::task::spawn_blocking(move || {
         let document = fine::decode(&cache.get_fine(&layer.digest)?, &mut memory).ok()?;
-        let is_its = document.spans().layer() == layer.digest && document.spans().blob_size() == layer.size;
+        let is_its =
+            document.spans().layer() == layer.digest && document.spans().blob_size() == layer.size;
         if is_its { document.encode(&[]).ok() } else { None }
     });
     // A thread that panicked counts as not found.
@@ -183,7 +188,11 @@ pub(super) async fn cached_document(
 }
 
 /// Caches a document that was made from the layer, and marks it as proven.
-pub(super) async fn keep_document(cache: Option<&ZtocCache>, layer: &Descriptor, document: &Arc<EncodedFine>) {
+pub(super) async fn keep_document(
+    cache: Option<&ZtocCache>,
+    layer: &Descriptor,
+    document: &Arc<EncodedFine>,
+) {
     let Some(cache) = cache.cloned() else { return };
     let layer = layer.digest;
     let document = Arc::clone(document);
@@ -195,7 +204,11 @@ pub(super) async fn keep_document(cache: Option<&ZtocCache>, layer: &Descriptor,
 }
 
 /// The cached outcome of a layer with these options.
-pub(crate) async fn cached(cache: Option<&ZtocCache>, layer: &Descriptor, options: &IndexOptions) -> Option<Outcome> {
+pub(crate) async fn cached(
+    cache: Option<&ZtocCache>,
+    layer: &Descriptor,
+    options: &IndexOptions,
+) -> Option<Outcome> {
     let (cache, layer, options) = (cache?.clone(), layer.clone(), options.layer.clone());
     let found = tokio::task::spawn_blocking(move || {
         cache.get(key(&layer.digest, &options)).filter(|(size, _)| *size == layer.size)
@@ -213,12 +226,18 @@ pub(super) async fn keep(
 ) {
     let Some(cache) = cache.cloned() else { return };
     let (layer, options, outcome) = (layer.clone(), options.layer.clone(), Arc::clone(outcome));
-    let kept = tokio::task::spawn_blocking(move || cache.put(key(&layer.digest, &options), layer.size, &outcome));
+    let kept = tokio::task::spawn_blocking(move || {
+        cache.put(key(&layer.digest, &options), layer.size, &outcome)
+    });
     let _ = kept.await;
 }
 
 fn key<'a>(layer: &'a Digest, options: &'a LayerOptions) -> CacheKey<'a> {
-    CacheKey { layer, span_size: options.span_size, build_tool_identifier: &options.build_tool_identifier }
+    CacheKey {
+        layer,
+        span_size: options.span_size,
+        build_tool_identifier: &options.build_tool_identifier,
+    }
 }
 
 #[cfg(test)]
@@ -229,11 +248,23 @@ mod tests {
     #[test]
     fn a_layer_that_is_read_again_for_its_document_is_charged_once() {
         let budget = Budget::new(1000);
-        let layer = Descriptor::new("application/vnd.oci.image.layer.v1.tar", Digest::sha256(b"layer"), 5);
+        let layer =
+            Descriptor::new("application/vnd.oci.image.layer.v1.tar", Digest::sha256(b"layer"), 5);
         let built = |bytes: Vec<u8>| {
             let digest = Digest::sha256(&bytes);
-            let ztoc = BuiltZtoc { bytes, digest, spans: 1, entries: 0, uncompressed_size: 0, form: BlobForm::Tar };
-            BuiltLayer { outcome: Arc::new(Outcome::Ztoc(ztoc)), origin: Origin::Cache, sampled: None }
+            let ztoc = BuiltZtoc {
+                bytes,
+                digest,
+                spans: 1,
+                entries: 0,
+                uncompressed_size: 0,
+                form: BlobForm::Tar,
+            };
+            BuiltLayer {
+                outcome: Arc::new(Outcome::Ztoc(ztoc)),
+                origin: Origin::Cache,
+                sampled: None,
+            }
         };
         let mut layers = Layers::new(&budget);
         for (bytes, used) in [(vec![1; 600], 600), (vec![1; 600], 600), (vec![2; 300], 900)] {

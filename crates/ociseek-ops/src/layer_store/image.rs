@@ -15,7 +15,9 @@ use tokio::task::spawn_blocking;
 
 use crate::background::BackgroundTask;
 use crate::discover::{DiscoverError, PlatformImage};
-use crate::open::{OpenImageError, OpenOptions, facts, open_layers_of, prefetch_artifacts, read_config, reopen};
+use crate::open::{
+    OpenImageError, OpenOptions, facts, open_layers_of, prefetch_artifacts, read_config, reopen,
+};
 use crate::tree_memory::charge_tree;
 use crate::trust;
 use ociseek_format::budget::Charge;
@@ -105,9 +107,12 @@ impl StoredImage {
         let StoredOptions { open, opaque, prefetch_all, claims } = options;
         let digest = image.manifest.config.digest;
         let (config, _) = read_config(source, &image, open.platform.as_ref()).await?;
-        let diff_ids = config::diff_ids(&config).map_err(|source| OpenImageError::OddConfig { digest, source })?;
+        let diff_ids = config::diff_ids(&config)
+            .map_err(|source| OpenImageError::OddConfig { digest, source })?;
         let mut found = Box::pin(image.indexes(source, None, progress)).await?;
-        let trust = trust::choose(source, &mut found, None, &open.trust, &caches.ztocs, &**progress).await?;
+        let trust =
+            trust::choose(source, &mut found, None, &open.trust, &caches.ztocs, &**progress)
+                .await?;
         if open.soci_only {
             found.chosen_fine = None;
         }
@@ -116,11 +121,22 @@ impl StoredImage {
             LayerAccess::Index => found.ztoc_for(layer).map(|ztoc| ztoc.ztoc),
             LayerAccess::Local | LayerAccess::Whole => None,
         };
-        let is_indexed = |layer: &Digest| found.document_for(layer).is_some() || found.ztoc_for(layer).is_some();
-        let indexed = found.layers.iter().zip(diff_ids).filter(|(layer, _)| is_indexed(&layer.digest));
+        let is_indexed =
+            |layer: &Digest| found.document_for(layer).is_some() || found.ztoc_for(layer).is_some();
+        let indexed =
+            found.layers.iter().zip(diff_ids).filter(|(layer, _)| is_indexed(&layer.digest));
         let (wanted, diff_ids): (Vec<Descriptor>, Vec<Digest>) =
             indexed.map(|(layer, diff_id)| (layer.clone(), diff_id)).unzip();
-        let opened = open_layers_of(source, &found, &trust, wanted.clone(), &open.documents, caches, progress).await?;
+        let opened = open_layers_of(
+            source,
+            &found,
+            &trust,
+            wanted.clone(),
+            &open.documents,
+            caches,
+            progress,
+        )
+        .await?;
         let facts: Vec<_> = opened.iter().map(|layer| facts(layer, &trust)).collect();
         let layers = (0..).zip(opened.iter().zip(wanted).zip(diff_ids));
         let layers = layers.filter_map(|(number, ((layer, descriptor), diff_id))| {
@@ -137,9 +153,14 @@ impl StoredImage {
         });
         let layers = layers.collect();
         let artifacts = prefetch_artifacts(&found, &facts);
-        let content =
-            Content::new(source.clone(), opened, caches.spans.clone(), open.content.clone(), Arc::clone(progress))
-                .with_reopen(reopen(source, &found, caches));
+        let content = Content::new(
+            source.clone(),
+            opened,
+            caches.spans.clone(),
+            open.content.clone(),
+            Arc::clone(progress),
+        )
+        .with_reopen(reopen(source, &found, caches));
         let start = open.documents.start;
         let all = *prefetch_all;
         let ahead = content.clone();
@@ -173,7 +194,10 @@ impl StoredImage {
             let info = LayerInfo { diff_digest: Some(diff_digest), ..layer.info() };
             return Some((layer, info.bytes()));
         }
-        let layer = self.layers.iter().find(|layer| layer.document == *name && layer.toc() == Some(*name))?;
+        let layer = self
+            .layers
+            .iter()
+            .find(|layer| layer.document == *name && layer.toc() == Some(*name))?;
         let flags = Some(LayerFlags { expected_layer_diffid: layer.diff_id });
         let info = LayerInfo { toc_digest: Some(*name), flags, ..layer.info() };
         Some((layer, info.bytes()))
@@ -204,7 +228,9 @@ impl ImageLayer {
     }
 
     fn identity(&self) -> Digest {
-        Digest::sha256(format!("ociseek store {} {}", self.descriptor.digest, self.document).as_bytes())
+        Digest::sha256(
+            format!("ociseek store {} {}", self.descriptor.digest, self.document).as_bytes(),
+        )
     }
 
     fn info(&self) -> LayerInfo {
@@ -271,7 +297,8 @@ impl FetchedBlob {
     async fn fetch(&self) -> Result<Arc<File>, String> {
         let failed = |error: io::Error| error.to_string();
         let mut file = tempfile::tempfile_in(&self.dir).map_err(failed)?;
-        let mut blob = self.source.blob(&self.descriptor, false).await.map_err(|error| causes(&error))?;
+        let mut blob =
+            self.source.blob(&self.descriptor, false).await.map_err(|error| causes(&error))?;
         let mut hasher = Hasher::new(self.descriptor.digest.algorithm());
         while let Some(chunk) = blob.next().await.map_err(|error| causes(&error))? {
             let written = spawn_blocking(move || {

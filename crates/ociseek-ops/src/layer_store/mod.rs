@@ -41,8 +41,9 @@ pub use mounting::{MountedStore, StoreMountError, StorePoint};
 const FRESH: Duration = Duration::from_secs(10);
 
 /// The registry of an image, and what to open of it.
-pub type ImageOpener =
-    Arc<dyn Fn(Reference) -> BoxFuture<'static, Result<(Source, OpenOptions), String>> + Send + Sync>;
+pub type ImageOpener = Arc<
+    dyn Fn(Reference) -> BoxFuture<'static, Result<(Source, OpenOptions), String>> + Send + Sync,
+>;
 
 /// Options of a store.
 pub struct StoreOptions {
@@ -109,13 +110,26 @@ impl LayerStore {
     ///
     /// # Errors
     /// If the state cannot be read, or another process uses it.
-    pub fn open(dir: &Path, options: StoreOptions, progress: Arc<dyn Progress>) -> io::Result<LayerStore> {
+    pub fn open(
+        dir: &Path,
+        options: StoreOptions,
+        progress: Arc<dyn Progress>,
+    ) -> io::Result<LayerStore> {
         let recent = Mutex::default();
         let open = Mutex::default();
         let used = UsedLayers::open(dir)?;
         let served = Mutex::new(Some(ServedNames::default()));
         let answers = AnswerFiles::open(dir, |manifest| used.has(manifest));
-        Ok(LayerStore { options, dir: dir.to_owned(), used, recent, open, answers, served, progress })
+        Ok(LayerStore {
+            options,
+            dir: dir.to_owned(),
+            used,
+            recent,
+            open,
+            answers,
+            served,
+            progress,
+        })
     }
 
     /// What the last process with the state in `dir` has told the kernel of `mount`. None if it
@@ -144,7 +158,9 @@ impl LayerStore {
         if served.mount.is_some()
             && let Err(error) = state_file::save(&self.dir, NAMES, served)
         {
-            self.warn(format!("if the store is killed, its containers must be started again: {NAMES}: {error}"));
+            self.warn(format!(
+                "if the store is killed, its containers must be started again: {NAMES}: {error}"
+            ));
         }
     }
 
@@ -169,7 +185,10 @@ impl LayerStore {
                     None
                 }
                 Err(_) => {
-                    self.warn(format!("cannot open {name}: no answer within {:?}", self.options.deadline));
+                    self.warn(format!(
+                        "cannot open {name}: no answer within {:?}",
+                        self.options.deadline
+                    ));
                     None
                 }
             }
@@ -177,13 +196,19 @@ impl LayerStore {
         attempt.image.get_or_init(open).await.clone()
     }
 
-    async fn open_image(&self, name: &str, manifest: Option<Digest>) -> Result<Arc<StoredImage>, String> {
+    async fn open_image(
+        &self,
+        name: &str,
+        manifest: Option<Digest>,
+    ) -> Result<Arc<StoredImage>, String> {
         let reference = reference(name).ok_or("not the name of an image in a registry")?;
         let repository = repository(&reference);
         let root = manifest.map_or_else(|| Target::of(&reference), Target::Digest);
         let (source, open) = (self.options.opener)(reference).await?;
         // An image that is used is opened again without asking.
-        let answers = manifest.and_then(|manifest| self.answers.read(&repository, &manifest)).unwrap_or_default();
+        let answers = manifest
+            .and_then(|manifest| self.answers.read(&repository, &manifest))
+            .unwrap_or_default();
         let source = source.with_documents_in(&self.options.caches.ztocs).recalling(&answers);
         let StoreOptions { opaque, prefetch_all, claims, caches, .. } = &self.options;
         let opaque = *opaque;
@@ -209,12 +234,20 @@ impl LayerStore {
         let image = self.image(name, manifest).await.ok_or(NoLayer::Failed)?;
         let (found, info) = image.layer(layer).ok_or(NoLayer::LeftToRuntime)?;
         let tree = image.tree(found).await.map_err(|error| {
-            self.warn(format!("layer {layer} of {name} is left to the runtime: {}", causes(&error)));
+            self.warn(format!(
+                "layer {layer} of {name} is left to the runtime: {}",
+                causes(&error)
+            ));
             NoLayer::LeftToRuntime
         })?;
         let descriptor = found.descriptor.clone();
         let blob_size = descriptor.size;
-        let blob = FetchedBlob::new(image.source.clone(), descriptor, self.dir.clone(), Arc::clone(&self.progress));
+        let blob = FetchedBlob::new(
+            image.source.clone(),
+            descriptor,
+            self.dir.clone(),
+            Arc::clone(&self.progress),
+        );
         Ok(StoredLayer {
             tree,
             content: image.content.clone(),
@@ -245,7 +278,11 @@ impl LayerSource for LayerStore {
         reference(name).is_some()
     }
 
-    fn open<'a>(&'a self, name: &'a str, layer: &'a Digest) -> BoxFuture<'a, Result<StoredLayer, NoLayer>> {
+    fn open<'a>(
+        &'a self,
+        name: &'a str,
+        layer: &'a Digest,
+    ) -> BoxFuture<'a, Result<StoredLayer, NoLayer>> {
         Box::pin(self.layer(name, layer))
     }
 
@@ -287,10 +324,13 @@ mod tests {
 
     #[test]
     fn only_images_in_registries_have_layers() {
-        for name in ["localhost:5000/a/b:v1", "docker.io/library/debian:12", "ghcr.io/a/b@sha256:0"] {
+        for name in ["localhost:5000/a/b:v1", "docker.io/library/debian:12", "ghcr.io/a/b@sha256:0"]
+        {
             assert_eq!(reference(name).is_some(), !name.ends_with(":0"), "{name}");
         }
-        for name in ["oci:/etc", "oci-archive:/a.tar", "docker-archive:/a.tar", "", "/", "a b", "..", "A"] {
+        for name in
+            ["oci:/etc", "oci-archive:/a.tar", "docker-archive:/a.tar", "", "/", "a b", "..", "A"]
+        {
             assert!(reference(name).is_none(), "{name}");
         }
     }

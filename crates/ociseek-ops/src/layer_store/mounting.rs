@@ -14,8 +14,8 @@ use crate::mount::DeviceKeeper;
 use ociseek_format::progress::Progress;
 use ociseek_rootfs::fuse::store::KnownNames;
 use ociseek_rootfs::fuse::{
-    ExistingMount, FS_TYPE, FuseMount, FuseOptions, KeptDevice, MountError, MountInfo, TakenDevice, can_take_over,
-    device_holders, mounted_at, open_device, prepare, without_following,
+    ExistingMount, FS_TYPE, FuseMount, FuseOptions, KeptDevice, MountError, MountInfo, TakenDevice,
+    can_take_over, device_holders, mounted_at, open_device, prepare, without_following,
 };
 
 /// A store that is mounted.
@@ -90,10 +90,16 @@ impl StorePoint {
     ///
     /// # Errors
     /// If nothing can be mounted there.
-    pub async fn find(dir: PathBuf, existing: ExistingMount, root: PathBuf) -> Result<StorePoint, StoreMountError> {
+    pub async fn find(
+        dir: PathBuf,
+        existing: ExistingMount,
+        root: PathBuf,
+    ) -> Result<StorePoint, StoreMountError> {
         let is_root = rustix::process::geteuid().is_root();
         blocking(move || {
-            let orphaned = Some(()).filter(|()| is_root && can_take_over()).and_then(|()| Orphaned::find(&dir, &root));
+            let orphaned = Some(())
+                .filter(|()| is_root && can_take_over())
+                .and_then(|()| Orphaned::find(&dir, &root));
             let found = match orphaned {
                 Some(orphaned) => Ok(orphaned),
                 None => Err(prepare(&dir, existing)?),
@@ -146,11 +152,22 @@ impl StorePoint {
         let (mount, device, replaced) = match found {
             Ok(Orphaned { mount, names, taken: TakenDevice { process, device } }) => {
                 let kept = device.try_clone().map_err(StoreMountError::Start)?;
-                let mount = FuseMount::of_store_again(source, &names, device, &mount.point, &fuse, runtime)?;
+                let mount = FuseMount::of_store_again(
+                    source,
+                    &names,
+                    device,
+                    &mount.point,
+                    &fuse,
+                    runtime,
+                )?;
                 (mount, Some(kept), Some(process))
             }
             Err(point) => {
-                let device = if is_root && can_take_over() { open_device().ok().map(Arc::new) } else { None };
+                let device = if is_root && can_take_over() {
+                    open_device().ok().map(Arc::new)
+                } else {
+                    None
+                };
                 let kept = |device: &Arc<OwnedFd>| KeptDevice {
                     device: Arc::clone(device),
                     is_mounted: false,

@@ -73,13 +73,24 @@ impl UsedLayers {
     ///
     /// # Errors
     /// If the file cannot be written. The use counts nevertheless.
-    pub(super) fn begin(&self, reference: &str, layer: &Digest, manifest: Option<Digest>) -> io::Result<()> {
+    pub(super) fn begin(
+        &self,
+        reference: &str,
+        layer: &Digest,
+        manifest: Option<Digest>,
+    ) -> io::Result<()> {
         self.change(|layers| {
-            let row = layers.iter_mut().find(|row| row.layer == *layer && row.reference == reference);
+            let row =
+                layers.iter_mut().find(|row| row.layer == *layer && row.reference == reference);
             match (row, manifest) {
                 (Some(row), _) => row.uses = row.uses.saturating_add(1),
                 (None, Some(manifest)) => {
-                    layers.push(UsedLayer { reference: reference.to_owned(), layer: *layer, manifest, uses: 1 });
+                    layers.push(UsedLayer {
+                        reference: reference.to_owned(),
+                        layer: *layer,
+                        manifest,
+                        uses: 1,
+                    });
                 }
                 (None, None) => {}
             }
@@ -92,7 +103,8 @@ impl UsedLayers {
     /// As [`UsedLayers::begin`].
     pub(super) fn end(&self, reference: &str, layer: &Digest) -> io::Result<()> {
         self.change(|layers| {
-            let row = layers.iter_mut().find(|row| row.layer == *layer && row.reference == reference);
+            let row =
+                layers.iter_mut().find(|row| row.layer == *layer && row.reference == reference);
             if let Some(row) = row {
                 row.uses = row.uses.saturating_sub(1);
             }
@@ -143,7 +155,12 @@ impl AnswerFiles {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(super) fn write(&self, repository: &str, manifest: &Digest, answers: &Recall) -> io::Result<()> {
+    pub(super) fn write(
+        &self,
+        repository: &str,
+        manifest: &Digest,
+        answers: &Recall,
+    ) -> io::Result<()> {
         fs::create_dir_all(self.image(manifest))?;
         answers.write(&self.file(repository, manifest))
     }
@@ -167,7 +184,9 @@ mod tests {
         let one = Digest::sha256(b"one");
         let other = Digest::sha256(b"other");
         let layers = UsedLayers::open(dir.path()).unwrap();
-        assert!(UsedLayers::open(dir.path()).unwrap_err().to_string().contains("another layer store"));
+        assert!(
+            UsedLayers::open(dir.path()).unwrap_err().to_string().contains("another layer store")
+        );
         layers.begin("a", &layer, None).unwrap();
         assert_eq!(layers.manifest("a", &layer), None);
         layers.begin("a", &layer, Some(one)).unwrap();

@@ -93,7 +93,10 @@ pub struct SpansRead {
 impl ShadowedFiles {
     /// The sum of both.
     pub fn and(self, other: ShadowedFiles) -> ShadowedFiles {
-        ShadowedFiles { files: self.files + other.files, bytes: self.bytes.saturating_add(other.bytes) }
+        ShadowedFiles {
+            files: self.files + other.files,
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
     }
 }
 
@@ -111,9 +114,13 @@ impl UncoveredReason {
 impl fmt::Display for UncoveredReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            UncoveredReason::BadZtoc => f.write_str("the index has a ztoc for it that cannot be used"),
+            UncoveredReason::BadZtoc => {
+                f.write_str("the index has a ztoc for it that cannot be used")
+            }
             UncoveredReason::NoIndex(None) => f.write_str("the image has no SOCI index"),
-            UncoveredReason::NotInIndex(why) | UncoveredReason::NoIndex(why) => f.write_str(uncovered_text(*why)),
+            UncoveredReason::NotInIndex(why) | UncoveredReason::NoIndex(why) => {
+                f.write_str(uncovered_text(*why))
+            }
         }
     }
 }
@@ -128,7 +135,8 @@ pub(super) fn layers(
     reads: Option<&Reads>,
 ) -> Vec<LayerBreakdown> {
     let created_by = created_by(image);
-    let bytes: u64 = image.layers.iter().map(|layer| layer.descriptor.size).fold(0, u64::saturating_add);
+    let bytes: u64 =
+        image.layers.iter().map(|layer| layer.descriptor.size).fold(0, u64::saturating_add);
     let opened = (0..).map(LayerId).zip(image.content.layers().zip(&image.layers).zip(same));
     let all = opened.map(|(number, ((open, facts), first))| {
         let table = open.spans();
@@ -136,7 +144,8 @@ pub(super) fn layers(
         let files: Vec<&FileMetadata> = entries.with_bytes().collect();
         let is_first = number == *first;
         let read = reads.map(|reads| reads.spans(*first, table)).unwrap_or_default();
-        let share = u128::from(facts.descriptor.size) * u128::from(GROUPS) / u128::from(bytes.max(1));
+        let share =
+            u128::from(facts.descriptor.size) * u128::from(GROUPS) / u128::from(bytes.max(1));
         let most = u32::try_from(share).unwrap_or(GROUPS).clamp(LEAST_GROUPS, MOST_GROUPS);
         let range = |span: &SpanId| table.blob_range(*span);
         LayerBreakdown {
@@ -145,17 +154,30 @@ pub(super) fn layers(
             same_as: (!is_first).then_some(*first),
             lazy: match facts.how {
                 LayerAccess::Fine | LayerAccess::Index => Lazy::Yes,
-                LayerAccess::Local | LayerAccess::Whole => Lazy::No(uncovered(image, &facts.descriptor)),
+                LayerAccess::Local | LayerAccess::Whole => {
+                    Lazy::No(uncovered(image, &facts.descriptor))
+                }
             },
-            created_by: created_by.get(number.0 as usize).cloned().filter(|command| !command.is_empty()),
+            created_by: created_by
+                .get(number.0 as usize)
+                .cloned()
+                .filter(|command| !command.is_empty()),
             plain: facts.map.tar_end.0,
             span_size: facts.map.span_size(),
             spans: table.count(),
             files: files.len() as u64,
-            shadowed: if is_first { shadowed(number, &files, live) } else { ShadowedFiles::default() },
+            shadowed: if is_first {
+                shadowed(number, &files, live)
+            } else {
+                ShadowedFiles::default()
+            },
             read: reads.map(|_| SpansRead {
                 spans: read.len() as u32,
-                bytes: read.iter().map(range).map(|range| range.end.0.saturating_sub(range.start.0)).sum(),
+                bytes: read
+                    .iter()
+                    .map(range)
+                    .map(|range| range.end.0.saturating_sub(range.start.0))
+                    .sum(),
             }),
             groups: if is_first && shown.contains(&number) {
                 groups(table, number, &files, &read, reads, most)
@@ -182,9 +204,12 @@ fn created_by(image: &RootFs) -> Vec<String> {
 }
 
 fn shadowed(layer: LayerId, files: &[&FileMetadata], live: &[(FilePlace, u64)]) -> ShadowedFiles {
-    let is_live = |offset: u64| live.binary_search_by_key(&(layer, offset), |(place, _)| *place).is_ok();
+    let is_live =
+        |offset: u64| live.binary_search_by_key(&(layer, offset), |(place, _)| *place).is_ok();
     let gone = files.iter().filter(|file| !is_live(file.offset.0));
-    gone.fold(ShadowedFiles::default(), |sum, file| sum.and(ShadowedFiles { files: 1, bytes: file.size }))
+    gone.fold(ShadowedFiles::default(), |sum, file| {
+        sum.and(ShadowedFiles { files: 1, bytes: file.size })
+    })
 }
 
 /// How many files of a group are named.
@@ -256,14 +281,19 @@ fn groups(
     }
     let mut named: Vec<Vec<Candidate>> = vec![Vec::new(); groups.len()];
     for (at, file) in files.iter().enumerate() {
-        let within = table.covering(file.offset..Uncompressed(file.offset.0.saturating_add(file.size)));
+        let within =
+            table.covering(file.offset..Uncompressed(file.offset.0.saturating_add(file.size)));
         if within.is_empty() {
             continue;
         }
         let place: FilePlace = (layer, file.offset.0);
-        let candidate = (reads.is_some_and(|reads| reads.has(place)), file.size, std::cmp::Reverse(at));
+        let candidate =
+            (reads.is_some_and(|reads| reads.has(place)), file.size, std::cmp::Reverse(at));
         let within = (within.start.0 / each) as usize..=((within.end.0 - 1) / each) as usize;
-        let Some((groups, named)) = groups.get_mut(within.clone()).zip(named.get_mut(within)) else { continue };
+        let Some((groups, named)) = groups.get_mut(within.clone()).zip(named.get_mut(within))
+        else {
+            continue;
+        };
         for (group, named) in groups.iter_mut().zip(named) {
             group.files += 1;
             if file.name.len() <= LONGEST {
@@ -272,8 +302,11 @@ fn groups(
         }
     }
     for (group, named) in groups.iter_mut().zip(named) {
-        let named = named.into_iter().filter_map(|(read, size, at)| Some((read, size, files.get(at.0)?)));
-        group.largest = named.map(|(read, size, file)| GroupFile { path: file.name.to_vec(), size, read }).collect();
+        let named =
+            named.into_iter().filter_map(|(read, size, at)| Some((read, size, files.get(at.0)?)));
+        group.largest = named
+            .map(|(read, size, file)| GroupFile { path: file.name.to_vec(), size, read })
+            .collect();
     }
     groups
 }

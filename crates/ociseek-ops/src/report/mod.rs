@@ -26,7 +26,9 @@ mod layers;
 mod sizes;
 mod start;
 
-pub use layers::{Group, GroupFile, LayerBreakdown, Lazy, ShadowedFiles, SpansRead, UncoveredReason};
+pub use layers::{
+    Group, GroupFile, LayerBreakdown, Lazy, ShadowedFiles, SpansRead, UncoveredReason,
+};
 pub use start::{Fetch, StartError, StartTotals};
 
 /// How many of the largest files are listed.
@@ -124,10 +126,9 @@ impl Report {
         let live = live(image, &same);
         let layers = layers::layers(image, &live, &same, &shown(image), reads.as_ref());
         let coverage = Coverage::of(image.layers.iter().map(|layer| &layer.descriptor), |layer| {
-            image
-                .layers
-                .iter()
-                .any(|opened| opened.descriptor.digest == layer.digest && opened.how == LayerAccess::Index)
+            image.layers.iter().any(|opened| {
+                opened.descriptor.digest == layer.digest && opened.how == LayerAccess::Index
+            })
         });
         let totals = Totals {
             plain: once(&same)
@@ -136,14 +137,22 @@ impl Report {
                 .sum(),
             files: live.len() as u64,
             file_bytes: live.iter().map(|(_, size)| size).sum(),
-            shadowed: layers.iter().map(|layer| layer.shadowed).fold(ShadowedFiles::default(), ShadowedFiles::and),
+            shadowed: layers
+                .iter()
+                .map(|layer| layer.shadowed)
+                .fold(ShadowedFiles::default(), ShadowedFiles::and),
         };
-        let sizes = reads.as_ref().map(|reads| sizes::sizes(image, &layers, &same, reads)).unwrap_or_default();
-        let by_fine = reads.as_ref().map(|reads| sizes::by_fine(image, &layers, &same, documents, reads));
+        let sizes = reads
+            .as_ref()
+            .map(|reads| sizes::sizes(image, &layers, &same, reads))
+            .unwrap_or_default();
+        let by_fine =
+            reads.as_ref().map(|reads| sizes::by_fine(image, &layers, &same, documents, reads));
         let largest = largest(image, &same, reads.as_ref());
         let start = reads.map(|reads| reads.start(&sizes));
         let shown = shown(image);
-        let layers: Vec<LayerBreakdown> = layers.into_iter().filter(|layer| shown.contains(&layer.number)).collect();
+        let layers: Vec<LayerBreakdown> =
+            layers.into_iter().filter(|layer| shown.contains(&layer.number)).collect();
         let layers_left_out = image.layers.len() - layers.len();
         Ok(Report {
             manifest: image.manifest.clone(),
@@ -153,10 +162,15 @@ impl Report {
                     digest: index.digest,
                     size: index.size,
                     version: index.version.number(),
-                    tool: index.content.as_ref().ok().and_then(|content| content.index.build_tool_identifier.clone()),
+                    tool: index
+                        .content
+                        .as_ref()
+                        .ok()
+                        .and_then(|content| content.index.build_tool_identifier.clone()),
                 }),
                 None => {
-                    let layers: Vec<Descriptor> = image.layers.iter().map(|layer| layer.descriptor.clone()).collect();
+                    let layers: Vec<Descriptor> =
+                        image.layers.iter().map(|layer| layer.descriptor.clone()).collect();
                     Err(NoIndex::of(&layers))
                 }
             },
@@ -186,7 +200,8 @@ pub enum ReportError {
 /// The places of all files in the flattened image, sorted, with their sizes. If several layers
 /// share a blob, the first one counts.
 fn live(image: &RootFs, same: &[LayerId]) -> Vec<(FilePlace, u64)> {
-    let mut live: Vec<_> = files(image).map(|(_, extent)| (place(same, &extent), extent.size)).collect();
+    let mut live: Vec<_> =
+        files(image).map(|(_, extent)| (place(same, &extent), extent.size)).collect();
     live.sort_unstable();
     live.dedup();
     live
@@ -220,7 +235,8 @@ fn once(same: &[LayerId]) -> impl Iterator<Item = LayerId> {
 fn largest(image: &RootFs, same: &[LayerId], reads: Option<&Reads>) -> Vec<LargeFile> {
     let mut largest: Vec<(Reverse<u64>, NodeId, Extent)> = Vec::with_capacity(LARGEST + 1);
     for (id, extent) in files(image) {
-        let at = largest.partition_point(|(size, other, _)| (*size, *other) < (Reverse(extent.size), id));
+        let at = largest
+            .partition_point(|(size, other, _)| (*size, *other) < (Reverse(extent.size), id));
         if at < LARGEST {
             largest.insert(at, (Reverse(extent.size), id, extent));
             largest.truncate(LARGEST);
@@ -237,7 +253,8 @@ fn largest(image: &RootFs, same: &[LayerId], reads: Option<&Reads>) -> Vec<Large
 
 /// The layers that are shown, the largest ones.
 fn shown(image: &RootFs) -> BTreeSet<LayerId> {
-    let sizes = image.layers.iter().map(|layer| Reverse(layer.descriptor.size)).zip((0..).map(LayerId));
+    let sizes =
+        image.layers.iter().map(|layer| Reverse(layer.descriptor.size)).zip((0..).map(LayerId));
     let mut sizes: Vec<(Reverse<u64>, LayerId)> = sizes.collect();
     sizes.sort_unstable();
     sizes.into_iter().take(MAX_LAYERS).map(|(_, id)| id).collect()
@@ -280,7 +297,10 @@ impl FineDocuments {
     /// be read or used are left out: they are read without it.
     pub async fn of(image: &RootFs) -> FineDocuments {
         let mut documents = FineDocuments::default();
-        let Some(content) = image.fine.as_ref().and_then(|found| found.content.as_ref().ok()) else { return documents };
+        let Some(content) = image.fine.as_ref().and_then(|found| found.content.as_ref().ok())
+        else {
+            return documents;
+        };
         let mut memory = image.source.budget().open();
         for layer in image.layers.iter().map(|layer| &layer.descriptor) {
             if let Some(document) = content.documents.get(&layer.digest)
@@ -298,7 +318,9 @@ impl FineDocuments {
     fn report(&self, image: &RootFs, fetch: Option<Fetch>) -> Option<FineReport> {
         let found = image.fine.as_ref()?;
         let content = found.content.as_ref().ok()?;
-        let used = || content.documents.values().filter(|document| self.spans.contains_key(&document.layer));
+        let used = || {
+            content.documents.values().filter(|document| self.spans.contains_key(&document.layer))
+        };
         Some(FineReport {
             digest: found.digest,
             size: found.size,

@@ -27,11 +27,17 @@ const SIZES: [u64; 4] = [256 << 10, 1 << 20, 4 << 20, 16 << 20];
 
 /// Estimates for the actual spans, and then for each of [`SIZES`]. Without an index, the latter
 /// assume one that covers all possible layers.
-pub(super) fn sizes(image: &RootFs, layers: &[LayerBreakdown], same: &[LayerId], reads: &Reads) -> Vec<Fetch> {
+pub(super) fn sizes(
+    image: &RootFs,
+    layers: &[LayerBreakdown],
+    same: &[LayerId],
+    reads: &Reads,
+) -> Vec<Fetch> {
     let opened: Vec<_> = image.content.layers().collect();
     let tables = |is_lazy: &dyn Fn(&LayerBreakdown) -> bool| -> Vec<ReadPlan<'_>> {
-        let each =
-            once(same).filter_map(|id| Some((id, opened.get(id.0 as usize)?.spans(), layers.get(id.0 as usize)?)));
+        let each = once(same).filter_map(|id| {
+            Some((id, opened.get(id.0 as usize)?.spans(), layers.get(id.0 as usize)?))
+        });
         each.map(|(number, now, layer)| ReadPlan {
             number,
             now,
@@ -67,7 +73,9 @@ pub(super) fn by_fine(
     reads: &Reads,
 ) -> Fetch {
     let opened: Vec<_> = image.content.layers().collect();
-    let each = once(same).filter_map(|id| Some((id, opened.get(id.0 as usize)?.spans(), layers.get(id.0 as usize)?)));
+    let each = once(same).filter_map(|id| {
+        Some((id, opened.get(id.0 as usize)?.spans(), layers.get(id.0 as usize)?))
+    });
     let ways = each.map(|(number, now, layer)| {
         let without = (layer.lazy == Lazy::Yes).then_some(now);
         let by = documents.spans.get(&layer.descriptor.digest).or(without);
@@ -105,7 +113,8 @@ fn fetch(layers: &[ReadPlan<'_>], span_size: Option<u64>, reads: &Reads) -> Fetc
         is_cut |= recorded.is_cut;
         match &table.map().starts {
             Starts::InBlob(Checkpoints::Gzip { .. }) => {
-                sum.checkpoints = sum.checkpoints.saturating_add(recorded.all.saturating_mul(WINDOW as u64));
+                sum.checkpoints =
+                    sum.checkpoints.saturating_add(recorded.all.saturating_mul(WINDOW as u64));
             }
             Starts::Fine(head) => {
                 sum.checkpoints = sum.checkpoints.saturating_add(document(head, table, &files));
@@ -127,12 +136,19 @@ fn document(head: &FineHead, table: &SpanTable<LayerMap>, ranges: &[Range<u64>])
         (spans.start.0..spans.end.0).map(SpanId)
     });
     let pages: BTreeSet<PageId> = spans.filter_map(|span| head.page_of(span)).collect();
-    let pages = pages.into_iter().map(|page| head.page_range(page)).filter(|page| page.start >= head.start_size());
+    let pages = pages
+        .into_iter()
+        .map(|page| head.page_range(page))
+        .filter(|page| page.start >= head.start_size());
     pages.map(|page| page.end - page.start).fold(head.start_size(), u64::saturating_add)
 }
 
 /// The parts of `ranges` inside `spans`. Both must be in order.
-fn clipped(ranges: &[Range<u64>], table: &SpanTable<LayerMap>, spans: &[SpanId]) -> Vec<Range<u64>> {
+fn clipped(
+    ranges: &[Range<u64>],
+    table: &SpanTable<LayerMap>,
+    spans: &[SpanId],
+) -> Vec<Range<u64>> {
     let mut clipped = Vec::new();
     let mut ahead = ranges;
     for span in spans {
@@ -169,8 +185,11 @@ fn touched(table: &SpanTable<LayerMap>, span_size: Option<u64>, ranges: &[Range<
     for span in (0..table.count()).map(SpanId) {
         let plain = table.plain_range(span);
         let blob = table.blob_range(span);
-        let piece =
-            Piece { plain: plain.start.0..plain.end.0, bytes: blob.end.0.saturating_sub(blob.start.0), parts: 1 };
+        let piece = Piece {
+            plain: plain.start.0..plain.end.0,
+            bytes: blob.end.0.saturating_sub(blob.start.0),
+            parts: 1,
+        };
         let Some(size) = span_size else {
             touched.add(&piece, &mut ahead);
             continue;
@@ -251,9 +270,12 @@ mod tests {
         tar.append_data(&mut header, "file", &vec![b'x'; size][..]).unwrap();
         let tar = tar.into_inner().unwrap();
         let span_size = SpanSize::new(span_size).unwrap();
-        let mut indexer = LayerIndexer::new(LayerOptions { span_size, ..LayerOptions::default() }, None);
+        let mut indexer =
+            LayerIndexer::new(LayerOptions { span_size, ..LayerOptions::default() }, None);
         indexer.push(&tar).unwrap();
-        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
+        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else {
+            panic!("it has a ztoc")
+        };
         SpanTable::new(Arc::new(ztoc::decode(&built.bytes).unwrap().into())).unwrap()
     }
 

@@ -34,7 +34,9 @@ pub struct StartTotals {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum StartError {
-    #[error("the image has none of the {0} files that the profile recorded: it is the profile of another image")]
+    #[error(
+        "the image has none of the {0} files that the profile recorded: it is the profile of another image"
+    )]
     OtherImage(u64),
 }
 
@@ -54,7 +56,8 @@ impl Reads {
     /// If none of the recorded files is in the image.
     pub(super) fn of(image: &RootFs, reads: &[RecordedRead]) -> Result<Reads, StartError> {
         let same = same(image);
-        let (mut recorded, mut whole): (BTreeMap<_, Vec<_>>, BTreeMap<_, Vec<_>>) = Default::default();
+        let (mut recorded, mut whole): (BTreeMap<_, Vec<_>>, BTreeMap<_, Vec<_>>) =
+            Default::default();
         let mut places = BTreeSet::new();
         let mut missing = BTreeSet::new();
         // Most files are read several times.
@@ -71,7 +74,10 @@ impl Reads {
             let place = place(&same, extent);
             let layer = place.0;
             if places.insert(place) {
-                whole.entry(layer).or_default().push(extent.offset.0..extent.offset.0.saturating_add(extent.size));
+                whole
+                    .entry(layer)
+                    .or_default()
+                    .push(extent.offset.0..extent.offset.0.saturating_add(extent.size));
             }
             if let Some(part) = part(file, read.offset, read.size) {
                 recorded.entry(layer).or_default().push(part.range().start.0..part.range().end.0);
@@ -102,7 +108,8 @@ impl Reads {
 
     /// The spans of a layer that hold recorded bytes, in order.
     pub(super) fn spans(&self, layer: LayerId, table: &SpanTable<LayerMap>) -> Vec<SpanId> {
-        let covering = |range: &Range<u64>| table.covering(Uncompressed(range.start)..Uncompressed(range.end));
+        let covering =
+            |range: &Range<u64>| table.covering(Uncompressed(range.start)..Uncompressed(range.end));
         let mut spans: Vec<SpanId> =
             self.recorded(layer).iter().flat_map(|range| SpanId::each(covering(range))).collect();
         spans.dedup();
@@ -154,7 +161,10 @@ pub struct Fetch {
 impl Fetch {
     /// An upper bound for all that is fetched during the start, in bytes.
     pub fn total(&self) -> u64 {
-        self.at_most.unwrap_or(self.bytes).saturating_add(self.whole).saturating_add(self.checkpoints)
+        self.at_most
+            .unwrap_or(self.bytes)
+            .saturating_add(self.whole)
+            .saturating_add(self.checkpoints)
     }
 }
 

@@ -8,7 +8,9 @@ use crate::damage::Damage;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::config::ConfigError;
 use ociseek_format::image::manifest::{MAX_DESCRIPTORS, Manifest};
-use ociseek_format::image::select::{Child, MAX_NESTING, NextFetch, PlatformSelector, SelectedImage, Selection};
+use ociseek_format::image::select::{
+    Child, MAX_NESTING, NextFetch, PlatformSelector, SelectedImage, Selection,
+};
 use ociseek_format::image::{Descriptor, ImageIndex, ImageManifest, Platform};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_store::Source;
@@ -23,11 +25,13 @@ pub(super) async fn of_index(
     progress: &Arc<dyn Progress>,
 ) -> Result<(Vec<PlatformManifest>, Vec<Descriptor>), ResolveError> {
     let mut selector = PlatformSelector::new(wanted.required());
-    let mut reader = Reader { source, root, is_enabled, wanted, progress, read: BTreeMap::new(), failed: None };
+    let mut reader =
+        Reader { source, root, is_enabled, wanted, progress, read: BTreeMap::new(), failed: None };
     reader.walk(index, &mut selector).await?;
     let Selection { chosen, shadowed, missing, others, passed_over } = selector.finish();
     if !missing.is_empty() {
-        let found: Vec<Platform> = chosen.into_iter().map(|image| image.platform).chain(others).collect();
+        let found: Vec<Platform> =
+            chosen.into_iter().map(|image| image.platform).chain(others).collect();
         return Err(reader.failed.unwrap_or_else(|| no_platform(&missing, &found)));
     }
     let chosen = match wanted {
@@ -43,7 +47,8 @@ pub(super) async fn of_index(
     }
     for (entry, _) in passed_over.iter().filter(|(_, kind)| *kind == Child::Unknown) {
         let media_type: String = entry.media_type.chars().take(150).collect();
-        reader.warn(format!("skipping {} in {root}: {media_type:?} is not a manifest", entry.digest));
+        reader
+            .warn(format!("skipping {} in {root}: {media_type:?} is not a manifest", entry.digest));
     }
     let artifacts = passed_over.into_iter().filter(|(_, kind)| *kind == Child::Artifact);
     Ok((manifests, artifacts.map(|(descriptor, _)| descriptor).collect()))
@@ -59,7 +64,11 @@ fn for_host(images: Vec<SelectedImage>) -> Result<SelectedImage, ResolveError> {
         "loongarch64" => "loong64",
         other => other,
     };
-    let host = |os: &str| Platform { os: os.to_owned(), architecture: architecture.to_owned(), ..Platform::default() };
+    let host = |os: &str| Platform {
+        os: os.to_owned(),
+        architecture: architecture.to_owned(),
+        ..Platform::default()
+    };
     let found = ["linux", std::env::consts::OS].into_iter().find_map(|os| {
         let host = host(os).normalized();
         let exact = images.iter().position(|image| image.platform.matches(&host));
@@ -94,7 +103,11 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Offers every image manifest in `index` and nested indexes to the selector, outer ones first.
-    async fn walk(&mut self, index: ImageIndex, selector: &mut PlatformSelector) -> Result<(), ResolveError> {
+    async fn walk(
+        &mut self,
+        index: ImageIndex,
+        selector: &mut PlatformSelector,
+    ) -> Result<(), ResolveError> {
         let mut seen = BTreeSet::from([self.root]);
         let mut offered = index.manifests.len();
         let mut level = self.level(&index, selector).await?;
@@ -125,7 +138,10 @@ impl Reader<'_> {
                         let index = index.clone();
                         offered += index.manifests.len();
                         if offered > MAX_DESCRIPTORS {
-                            return Err(ResolveError::TooMany { digest: self.root, limit: MAX_DESCRIPTORS });
+                            return Err(ResolveError::TooMany {
+                                digest: self.root,
+                                limit: MAX_DESCRIPTORS,
+                            });
                         }
                         if matches!(next, NextFetch::Config(_)) && !seen.insert(digest) {
                             continue;
@@ -164,16 +180,26 @@ impl Reader<'_> {
     }
 
     /// The platform in an image's config.
-    async fn platform(&mut self, entry: &Descriptor, config: &Descriptor) -> Result<Option<Platform>, ResolveError> {
+    async fn platform(
+        &mut self,
+        entry: &Descriptor,
+        config: &Descriptor,
+    ) -> Result<Option<Platform>, ResolveError> {
         match platform(self.source, config).await {
             Ok(platform) => Ok(Some(platform)),
             // No runtime would choose it for its machine, but its files can be read.
             Err(ResolveError::Config { source: ConfigError::Missing(_), .. }) => {
-                Ok(Some(Platform { os: "linux".to_owned(), architecture: "unknown".to_owned(), ..Platform::default() }))
+                Ok(Some(Platform {
+                    os: "linux".to_owned(),
+                    architecture: "unknown".to_owned(),
+                    ..Platform::default()
+                }))
             }
             Err(error) => {
                 let error = match error {
-                    ResolveError::Document { what, digest, source } if Damage::of(&source).is_some() => {
+                    ResolveError::Document { what, digest, source }
+                        if Damage::of(&source).is_some() =>
+                    {
                         ResolveError::Lost { what, digest, is_enabled: self.is_enabled, source }
                     }
                     error => error,
@@ -193,7 +219,8 @@ impl Reader<'_> {
     ) -> Result<Vec<PlatformManifest>, ResolveError> {
         let mut manifests: Vec<PlatformManifest> = Vec::with_capacity(chosen.len());
         for first in chosen {
-            let same = |other: &&SelectedImage| other.platform.normalized() == first.platform.normalized();
+            let same =
+                |other: &&SelectedImage| other.platform.normalized() == first.platform.normalized();
             let mut found = false;
             for SelectedImage { manifest: entry, platform } in
                 std::iter::once(&first).chain(shadowed.iter().filter(same))
@@ -216,19 +243,29 @@ impl Reader<'_> {
                         };
                         let descriptor = Descriptor::new(media_type, entry.digest, entry.size);
                         let image: ImageManifest = image.clone();
-                        manifests.push(PlatformManifest::new(descriptor, Some(platform.clone()), image));
+                        manifests.push(PlatformManifest::new(
+                            descriptor,
+                            Some(platform.clone()),
+                            image,
+                        ));
                         found = true;
                     }
-                    Some(Manifest::Index(_)) => return Err(ResolveError::NotAManifest(entry.digest)),
+                    Some(Manifest::Index(_)) => {
+                        return Err(ResolveError::NotAManifest(entry.digest));
+                    }
                     None => {}
                 }
             }
         }
         let lacks = |wanted: &&Platform| {
-            !manifests.iter().any(|image| image.platform.as_ref().is_some_and(|platform| platform.matches(wanted)))
+            !manifests.iter().any(|image| {
+                image.platform.as_ref().is_some_and(|platform| platform.matches(wanted))
+            })
         };
         match self.failed.take() {
-            Some(failed) if self.wanted.required().iter().any(|wanted| lacks(&wanted)) => Err(failed),
+            Some(failed) if self.wanted.required().iter().any(|wanted| lacks(&wanted)) => {
+                Err(failed)
+            }
             failed => {
                 self.failed = failed;
                 Ok(manifests)
@@ -251,7 +288,11 @@ impl Reader<'_> {
     }
 
     /// The manifest or image index that an entry names. None if it is skipped.
-    async fn read(&mut self, entry: &Descriptor, what: &'static str) -> Result<Option<&Manifest>, ResolveError> {
+    async fn read(
+        &mut self,
+        entry: &Descriptor,
+        what: &'static str,
+    ) -> Result<Option<&Manifest>, ResolveError> {
         let digest = entry.digest;
         if !self.read.contains_key(&digest) {
             let manifest = match self.fetch(entry, what).await {
@@ -266,12 +307,17 @@ impl Reader<'_> {
         Ok(self.read.get(&digest).and_then(Option::as_ref))
     }
 
-    async fn fetch(&self, entry: &Descriptor, what: &'static str) -> Result<Manifest, ResolveError> {
+    async fn fetch(
+        &self,
+        entry: &Descriptor,
+        what: &'static str,
+    ) -> Result<Manifest, ResolveError> {
         let digest = entry.digest;
-        let document = self.source.document(&digest).await.map_err(|source| match Damage::of(&source) {
-            Some(_) => ResolveError::Lost { what, digest, is_enabled: self.is_enabled, source },
-            None => ResolveError::Document { what, digest, source },
-        })?;
+        let document =
+            self.source.document(&digest).await.map_err(|source| match Damage::of(&source) {
+                Some(_) => ResolveError::Lost { what, digest, is_enabled: self.is_enabled, source },
+                None => ResolveError::Document { what, digest, source },
+            })?;
         let found = document.bytes.len() as u64;
         if found == entry.size {
             parse(&document)
@@ -301,8 +347,12 @@ impl Reader<'_> {
             return Err(error);
         }
         let digest = entry.digest;
-        let platform = entry.platform.as_ref().filter(|platform| platform.is_complete() && !platform.is_unknown());
-        let listed = platform.map_or_else(String::new, |platform| format!(", listed for {platform}"));
+        let platform = entry
+            .platform
+            .as_ref()
+            .filter(|platform| platform.is_complete() && !platform.is_unknown());
+        let listed =
+            platform.map_or_else(String::new, |platform| format!(", listed for {platform}"));
         if !(is_marked && (is_no_image || is_gone)) {
             self.warn(match &error {
                 _ if is_gone && !self.source.is_remote() => {

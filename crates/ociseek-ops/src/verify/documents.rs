@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use super::{Problem, VerifyError};
 use crate::damage::Damage;
 use crate::discover::{
-    DiscoveredImage, DiscoveryMethod, FineContent, FoundFineRef, FoundIndexRef, IndexContent, UnusableIndexError,
+    DiscoveredImage, DiscoveryMethod, FineContent, FoundFineRef, FoundIndexRef, IndexContent,
+    UnusableIndexError,
 };
 use ociseek_format::code::Code;
 use ociseek_format::digest::Digest;
@@ -24,14 +25,17 @@ use ociseek_store::Source;
 ///
 /// # Errors
 /// If it could not be examined.
-pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Problem>, Option<IndexContent>), VerifyError> {
+pub(super) fn of_index(
+    found: FoundIndexRef,
+) -> Result<(Vec<Problem>, Option<IndexContent>), VerifyError> {
     let digest = found.digest;
     let content = match judged("index", digest, found.content)? {
         IndexVerdict::Usable(content) => content,
         IndexVerdict::Unusable(problem) => return Ok((vec![problem], None)),
     };
     let wrong = content.notes.iter().filter(|note| !note.is_harmless());
-    let wrong = wrong.map(|note| Problem::new(note.code(), format!("index {digest}: {note}"))).collect();
+    let wrong =
+        wrong.map(|note| Problem::new(note.code(), format!("index {digest}: {note}"))).collect();
     Ok((wrong, Some(content)))
 }
 
@@ -39,14 +43,21 @@ pub(super) fn of_index(found: FoundIndexRef) -> Result<(Vec<Problem>, Option<Ind
 ///
 /// # Errors
 /// As [`of_index`].
-pub(super) fn of_fine(found: FoundFineRef) -> Result<(Vec<Problem>, Option<FineContent>), VerifyError> {
+pub(super) fn of_fine(
+    found: FoundFineRef,
+) -> Result<(Vec<Problem>, Option<FineContent>), VerifyError> {
     let content = match judged("fine index", found.digest, found.content)? {
         IndexVerdict::Usable(content) => content,
         IndexVerdict::Unusable(problem) => return Ok((vec![problem], None)),
     };
-    let strange = content.index.layers.iter().filter(|document| !content.documents.contains_key(&document.layer));
+    let strange = content
+        .index
+        .layers
+        .iter()
+        .filter(|document| !content.documents.contains_key(&document.layer));
     let strange = strange.map(|FineRef { document, layer, .. }| {
-        let text = format!("fine document {document} is for layer {layer}, which the image does not have");
+        let text =
+            format!("fine document {document} is for layer {layer}, which the image does not have");
         Problem::new(Code::LayerNotInImage, text)
     });
     Ok((strange.collect(), Some(content)))
@@ -81,7 +92,9 @@ fn judged<C>(
 
 fn of_unusable(why: &UnusableIndexError) -> Code {
     match why {
-        UnusableIndexError::Fetch(error) if Damage::of(error) == Some(Damage::Missing) => Code::IndexMissing,
+        UnusableIndexError::Fetch(error) if Damage::of(error) == Some(Damage::Missing) => {
+            Code::IndexMissing
+        }
         UnusableIndexError::Fetch(_) | UnusableIndexError::Size { .. } => Code::IndexDamaged,
         UnusableIndexError::Subject(_) | UnusableIndexError::NoSubject => Code::Subject,
         UnusableIndexError::MediaType(_)
@@ -96,7 +109,10 @@ fn of_unusable(why: &UnusableIndexError) -> Code {
 pub(super) fn warnings(image: &DiscoveredImage) -> Vec<String> {
     let mut warnings = Vec::new();
     let listed = |index: &&FoundIndexRef| {
-        matches!(index.via, DiscoveryMethod::Api | DiscoveryMethod::TagSchema | DiscoveryMethod::Layout)
+        matches!(
+            index.via,
+            DiscoveryMethod::Api | DiscoveryMethod::TagSchema | DiscoveryMethod::Layout
+        )
     };
     let listed: Vec<&FoundIndexRef> = image.indexes.iter().filter(listed).collect();
     if let [first, _, ..] = listed[..] {
@@ -108,7 +124,9 @@ pub(super) fn warnings(image: &DiscoveredImage) -> Vec<String> {
         ));
     }
     for content in image.indexes.iter().filter_map(|index| index.content.as_ref().ok()) {
-        warnings.extend(content.notes.iter().filter(|note| note.is_harmless()).map(ToString::to_string));
+        warnings.extend(
+            content.notes.iter().filter(|note| note.is_harmless()).map(ToString::to_string),
+        );
     }
     warnings
 }
@@ -117,7 +135,8 @@ pub(super) fn warnings(image: &DiscoveredImage) -> Vec<String> {
 pub(super) fn of_annotations(ztoc: &Ztoc, reference: &ZtocRef) -> Option<Problem> {
     let stated = reference.span_size;
     let found = ztoc.checkpoints.span_size();
-    let text = || format!("the index says that spans have {stated} bytes, but the ztoc says {found}");
+    let text =
+        || format!("the index says that spans have {stated} bytes, but the ztoc says {found}");
     (stated != found).then(|| Problem::new(Code::SpanSizeAnnotation, text()))
 }
 
@@ -131,7 +150,10 @@ pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Problem> {
     }
     if ztoc.compressed_size.0 != layer_size {
         let stated = ztoc.compressed_size;
-        differ(Code::Size, format!("the ztoc is for a blob of {stated} bytes, but the layer has {layer_size}"));
+        differ(
+            Code::Size,
+            format!("the ztoc is for a blob of {stated} bytes, but the layer has {layer_size}"),
+        );
     }
     if let Err(why) = ociseek_format::layer::servable(ztoc) {
         differ(Code::Unservable, Difference::Unservable(why).to_string());
@@ -140,12 +162,15 @@ pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Problem> {
     for (number, file) in ztoc.files.iter().enumerate() {
         // Stricter than `check_extents`, which checks only what is safe to read: in a tar, a header
         // of at least 512 bytes precedes the data of every entry.
-        let beyond = file.kind == FileKind::Regular && file.offset.0 + file.size > ztoc.uncompressed_size.0;
+        let beyond =
+            file.kind == FileKind::Regular && file.offset.0 + file.size > ztoc.uncompressed_size.0;
         if beyond || file.offset.0 < end + 512 {
             let name = ociseek_format::layer::shown(&file.name);
             differ(
                 Code::EntryRange,
-                format!("entry {number}, {name}, overlaps another one or extends past the end of the tar"),
+                format!(
+                    "entry {number}, {name}, overlaps another one or extends past the end of the tar"
+                ),
             );
             break;
         }
@@ -170,7 +195,10 @@ impl PrefetchLists {
     ///
     /// # Errors
     /// If one cannot be examined.
-    pub(super) async fn read(source: &Source, content: &IndexContent) -> Result<PrefetchLists, VerifyError> {
+    pub(super) async fn read(
+        source: &Source,
+        content: &IndexContent,
+    ) -> Result<PrefetchLists, VerifyError> {
         let mut lists = PrefetchLists::default();
         for artifact in content.index.others.iter().filter(|other| other.media_type == PREFETCH) {
             lists.add(source, content, artifact).await?;
@@ -178,17 +206,27 @@ impl PrefetchLists {
         Ok(lists)
     }
 
-    async fn add(&mut self, source: &Source, content: &IndexContent, artifact: &Descriptor) -> Result<(), VerifyError> {
+    async fn add(
+        &mut self,
+        source: &Source,
+        content: &IndexContent,
+        artifact: &Descriptor,
+    ) -> Result<(), VerifyError> {
         let digest = artifact.digest;
         let layer = match prefetch_layer(artifact) {
             Some(layer) => layer,
             None => {
-                self.differ(Code::PrefetchLayer, format!("prefetch list {digest} does not say which layer it is for"));
+                self.differ(
+                    Code::PrefetchLayer,
+                    format!("prefetch list {digest} does not say which layer it is for"),
+                );
                 return Ok(());
             }
         };
         if !content.index.ztocs.iter().any(|ztoc| ztoc.layer == layer) {
-            let text = format!("prefetch list {digest} is for layer {layer}, which has no ztoc in the index");
+            let text = format!(
+                "prefetch list {digest} is for layer {layer}, which has no ztoc in the index"
+            );
             self.differ(Code::PrefetchLayer, text);
             return Ok(());
         }
@@ -196,7 +234,9 @@ impl PrefetchLists {
             // A layer that occurs twice in the image is listed twice.
             Some((known, _)) if *known == digest => return Ok(()),
             Some((known, _)) => {
-                let text = format!("prefetch list {digest} is a second one for layer {layer}: {known} is used");
+                let text = format!(
+                    "prefetch list {digest} is a second one for layer {layer}: {known} is used"
+                );
                 self.differ(Code::PrefetchLayer, text);
                 return Ok(());
             }
@@ -206,7 +246,10 @@ impl PrefetchLists {
             Ok(bytes) => bytes,
             Err(source) => match Damage::of(&source) {
                 Some(how) => {
-                    self.differ(how.prefetch_code(), format!("prefetch list {digest}: {}", causes(&source)));
+                    self.differ(
+                        how.prefetch_code(),
+                        format!("prefetch list {digest}: {}", causes(&source)),
+                    );
                     return Ok(());
                 }
                 None => return Err(VerifyError::Prefetch { digest, source }),
@@ -215,12 +258,17 @@ impl PrefetchLists {
         match parse_unmerged(&bytes) {
             Ok(spans) => {
                 if overlap(&spans) {
-                    self.warnings.push(format!("prefetch list {digest} of layer {layer} names a span twice"));
+                    self.warnings.push(format!(
+                        "prefetch list {digest} of layer {layer} names a span twice"
+                    ));
                 }
                 let last = spans.iter().map(|range| *range.end()).max().unwrap_or_default();
                 self.last.insert(layer, (digest, last));
             }
-            Err(error) => self.differ(Code::PrefetchMalformed, format!("prefetch list {digest}: {}", causes(&error))),
+            Err(error) => self.differ(
+                Code::PrefetchMalformed,
+                format!("prefetch list {digest}: {}", causes(&error)),
+            ),
         }
         Ok(())
     }
@@ -232,7 +280,9 @@ impl PrefetchLists {
     /// The fault of a layer's list, if the layer has only `spans` spans.
     pub(super) fn of_layer(&self, layer: &Digest, spans: u64) -> Option<Problem> {
         let (digest, last) = self.last.get(layer)?;
-        let text = || format!("prefetch list {digest} names span {last}, but layer {layer} has {spans} spans");
+        let text = || {
+            format!("prefetch list {digest} names span {last}, but layer {layer} has {spans} spans")
+        };
         (u64::from(last.0) >= spans).then(|| Problem::new(Code::PrefetchRange, text()))
     }
 }

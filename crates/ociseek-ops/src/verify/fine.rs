@@ -40,15 +40,23 @@ impl FineCheck {
         let digest = found.digest;
         let (differences, content) = documents::of_fine(found)?;
         let tool = content.as_ref().and_then(|content| content.index.build_tool.clone());
-        let verified = VerifiedFine { digest, tool, differences, layers: Vec::new(), rulings: Vec::new() };
+        let verified =
+            VerifiedFine { digest, tool, differences, layers: Vec::new(), rulings: Vec::new() };
         Ok(FineCheck { verified, content, signed })
     }
 
     /// Its documents with the matching layers of `layers`.
-    pub(super) fn jobs(&self, layers: &[Descriptor], diff_ids: &[Digest]) -> BTreeMap<FineRef, FineJob> {
+    pub(super) fn jobs(
+        &self,
+        layers: &[Descriptor],
+        diff_ids: &[Digest],
+    ) -> BTreeMap<FineRef, FineJob> {
         let job = |(at, layer): (usize, &Descriptor)| {
             let document = self.content.as_ref()?.documents.get(&layer.digest)?.clone();
-            Some((document.clone(), FineJob { layer: layer.clone(), document, diff_id: diff_ids.get(at).copied() }))
+            Some((
+                document.clone(),
+                FineJob { layer: layer.clone(), document, diff_id: diff_ids.get(at).copied() },
+            ))
         };
         layers.iter().enumerate().filter_map(job).collect()
     }
@@ -74,14 +82,25 @@ impl FineCheck {
         Ok(())
     }
 
-    pub(super) fn finish(self, layers: &[Descriptor], results: &BTreeMap<FineRef, LayerCheck>) -> VerifiedFine {
+    pub(super) fn finish(
+        self,
+        layers: &[Descriptor],
+        results: &BTreeMap<FineRef, LayerCheck>,
+    ) -> VerifiedFine {
         let mut documents = self.content.map_or_else(BTreeMap::new, |content| content.documents);
         // A layer that occurs twice in the image is reported once.
-        let layers = layers.iter().filter_map(|layer| documents.remove(&layer.digest)).filter_map(|document| {
-            let LayerCheck { compared, differences, .. } = results.get(&document)?;
-            let FineRef { layer, document, .. } = document;
-            Some(VerifiedDocument { layer, document, compared: *compared, differences: differences.clone() })
-        });
+        let layers = layers.iter().filter_map(|layer| documents.remove(&layer.digest)).filter_map(
+            |document| {
+                let LayerCheck { compared, differences, .. } = results.get(&document)?;
+                let FineRef { layer, document, .. } = document;
+                Some(VerifiedDocument {
+                    layer,
+                    document,
+                    compared: *compared,
+                    differences: differences.clone(),
+                })
+            },
+        );
         VerifiedFine { layers: layers.collect(), ..self.verified }
     }
 }
@@ -109,7 +128,8 @@ impl FineJob {
         let is_full = depth == Depth::Full;
         let Some(bytes) = self.fetch(source, done).await? else { return Ok(None) };
         let Some(spans) = self.spans(&bytes, done, memory)? else { return Ok(None) };
-        let Some(layer) = self.decode(&bytes, done, if is_full { memory } else { &mut for_now })? else {
+        let Some(layer) = self.decode(&bytes, done, if is_full { memory } else { &mut for_now })?
+        else {
             return Ok(None);
         };
         done.compared.entries = layer.entries().len() as u64;
@@ -117,7 +137,8 @@ impl FineJob {
         match depth {
             Depth::Quick { spans: count, seed } => {
                 drop((layer, for_now));
-                sample::sample_fine(source, &self.layer, (&spans, bytes), count, seed, done).await?;
+                sample::sample_fine(source, &self.layer, (&spans, bytes), count, seed, done)
+                    .await?;
                 Ok(None)
             }
             Depth::Full => Ok(Some(layer)),
@@ -125,7 +146,11 @@ impl FineJob {
     }
 
     /// The document's bytes, if they have the right digest.
-    async fn fetch(&self, source: &Source, done: &mut LayerCheck) -> Result<Option<Bytes>, VerifyError> {
+    async fn fetch(
+        &self,
+        source: &Source,
+        done: &mut LayerCheck,
+    ) -> Result<Option<Bytes>, VerifyError> {
         let FineRef { document, size, .. } = self.document;
         match source.blob_bytes(&self.document.blob(), size).await {
             Ok(bytes) => {
@@ -150,10 +175,13 @@ impl FineJob {
         memory: &mut Charge,
     ) -> Result<Option<SpanTable<LayerMap>>, VerifyError> {
         let head = usize::try_from(self.document.head_size).unwrap_or(usize::MAX).min(bytes.len());
-        let fetched = FetchedDocument { reference: self.document.clone(), bytes: bytes.slice(..head) };
+        let fetched =
+            FetchedDocument { reference: self.document.clone(), bytes: bytes.slice(..head) };
         let (spans, _) = match fit_document(&self.layer, &fetched, memory) {
             Ok(opened) => opened,
-            Err(UnfitDocument::Fine(FineError::Memory(source))) => return Err(self.too_large(source)),
+            Err(UnfitDocument::Fine(FineError::Memory(source))) => {
+                return Err(self.too_large(source));
+            }
             Err(why) => {
                 let code = match &why {
                     UnfitDocument::Size(..) => Code::Size,
@@ -165,7 +193,9 @@ impl FineJob {
             }
         };
         let compared = COMPARED * spans.map().files.len() as u64;
-        memory.grow(compared, || "the list of its files".to_owned()).map_err(|source| self.too_large(source))?;
+        memory
+            .grow(compared, || "the list of its files".to_owned())
+            .map_err(|source| self.too_large(source))?;
         Ok(Some(spans))
     }
 
@@ -192,6 +222,10 @@ impl FineJob {
     }
 
     fn too_large(&self, source: OverBudget) -> VerifyError {
-        VerifyError::DocumentMemory { document: self.document.document, layer: self.document.layer, source }
+        VerifyError::DocumentMemory {
+            document: self.document.document,
+            layer: self.document.layer,
+            source,
+        }
     }
 }

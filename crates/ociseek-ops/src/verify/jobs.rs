@@ -12,7 +12,8 @@ use tokio::task::spawn_blocking;
 
 use super::fine::FineJob;
 use super::model::{
-    Depth, LayerCheck, LayerClaim, UnindexedLayers, VerifiedImage, VerifiedManifest, VerifyContext, VerifyOptions,
+    Depth, LayerCheck, LayerClaim, UnindexedLayers, VerifiedImage, VerifiedManifest, VerifyContext,
+    VerifyOptions,
 };
 use super::{DiscoveredImage, Problem, VerifyError, diff_ids};
 use crate::damage::Damage;
@@ -79,10 +80,18 @@ pub(super) fn joined(
 }
 
 /// Runs the jobs, as many at a time as `context` says.
-pub(super) async fn run(jobs: Vec<LayerJob>, context: VerifyContext<'_>) -> Result<LayerChecks, VerifyError> {
-    let running = stream::iter(jobs).map(|job| job.run(context)).buffer_unordered(context.side_by_side);
+pub(super) async fn run(
+    jobs: Vec<LayerJob>,
+    context: VerifyContext<'_>,
+) -> Result<LayerChecks, VerifyError> {
+    let running =
+        stream::iter(jobs).map(|job| job.run(context)).buffer_unordered(context.side_by_side);
     let add = |mut checked: LayerChecks, done: LayerResult| async move {
-        let checks = done.ztoc.iter().map(|(_, check)| check).chain(done.document.iter().map(|(_, check)| check));
+        let checks = done
+            .ztoc
+            .iter()
+            .map(|(_, check)| check)
+            .chain(done.document.iter().map(|(_, check)| check));
         checked.bytes_read += done.bytes_read + checks.map(|check| check.bytes_read).sum::<u64>();
         checked.ztocs.extend(done.ztoc);
         checked.documents.extend(done.document);
@@ -112,7 +121,9 @@ impl LayerJob {
             for_ztoc.shrink_to(0);
         }
         let fine = match &job {
-            Some(job) => job.open(context, &mut of_document, &mut for_document).await?.map(Arc::new),
+            Some(job) => {
+                job.open(context, &mut of_document, &mut for_document).await?.map(Arc::new)
+            }
             None => None,
         };
         let has_ztoc = ztoc.is_some();
@@ -139,9 +150,11 @@ impl LayerJob {
             }
         }
         if context.depth == Depth::Full {
-            let is_right = |done: &LayerCheck| done.compared.spans > 0 && done.differences.is_empty();
+            let is_right =
+                |done: &LayerCheck| done.compared.spans > 0 && done.differences.is_empty();
             let ztoc = claim.as_ref().filter(|_| is_right(&of_ztoc)).map(|claim| claim.ztoc.ztoc);
-            let head = job.as_ref().filter(|_| is_right(&of_document)).map(|job| job.document.head_digest);
+            let head =
+                job.as_ref().filter(|_| is_right(&of_document)).map(|job| job.document.head_digest);
             keep_proven(context.cache, layer.digest, ztoc.into_iter().chain(head).collect()).await;
         }
         let ztoc = claim.map(|claim| ((claim.layer.digest, claim.ztoc.ztoc), of_ztoc));
@@ -152,7 +165,9 @@ impl LayerJob {
 /// Stores that documents were compared completely with their layer.
 async fn keep_proven(cache: Option<&ZtocCache>, layer: Digest, documents: Vec<Digest>) {
     let Some(cache) = cache.cloned() else { return };
-    let keep = spawn_blocking(move || documents.iter().for_each(|document| cache.put_proven(&layer, document)));
+    let keep = spawn_blocking(move || {
+        documents.iter().for_each(|document| cache.put_proven(&layer, document))
+    });
     let _ = keep.await;
 }
 
@@ -191,9 +206,13 @@ async fn prove(
     }
     let proof = match read {
         Ok(proof) => proof,
-        Err(FeedError::Lost | FeedError::Work(FeedAborted)) => return Err(VerifyError::Thread { layer }),
+        Err(FeedError::Lost | FeedError::Work(FeedAborted)) => {
+            return Err(VerifyError::Thread { layer });
+        }
         Err(FeedError::Store(error)) => {
-            let Some(how) = Damage::of(&error) else { return Err(VerifyError::Layer { layer, source: error }) };
+            let Some(how) = Damage::of(&error) else {
+                return Err(VerifyError::Layer { layer, source: error });
+            };
             let problem = Problem::new(how.layer_code(), format!("the layer: {}", causes(&error)));
             return Ok(Faults { proof: None, of_layer: vec![problem] });
         }
@@ -210,8 +229,14 @@ async fn prove(
 }
 
 /// Adds differences in the words of `tell`, and the number of those that were not kept.
-fn add(found: &[Difference], more: u64, tell: impl Fn(&Difference) -> String, done: &mut LayerCheck) {
-    done.differences.extend(found.iter().map(|difference| Problem::new(difference.code(), tell(difference))));
+fn add(
+    found: &[Difference],
+    more: u64,
+    tell: impl Fn(&Difference) -> String,
+    done: &mut LayerCheck,
+) {
+    done.differences
+        .extend(found.iter().map(|difference| Problem::new(difference.code(), tell(difference))));
     if more > 0 {
         done.differences.push(Problem::new(Code::More, format!("and {more} more differences")));
     }
@@ -220,7 +245,10 @@ fn add(found: &[Difference], more: u64, tell: impl Fn(&Difference) -> String, do
 /// The finding that the config states another digest for the layer's tar.
 fn other_tar(stated: &Digest, proof: &Proof) -> Option<Problem> {
     let actual = proof.diff_id.filter(|actual| actual != stated)?;
-    Some(Problem::new(Code::DiffId, format!("the tar's digest is {actual}, but the image's config says {stated}")))
+    Some(Problem::new(
+        Code::DiffId,
+        format!("the tar's digest is {actual}, but the image's config says {stated}"),
+    ))
 }
 
 /// Reads a layer once. With `bypass_caches`, caches on the way must not answer.
@@ -241,7 +269,8 @@ async fn read_layer(
     };
     let read = async {
         let blob = source.blob(layer, bypass_caches).await?;
-        feed(blob, side_by_side, on_chunk, move |mut batches| proof.read(|| batches.receive())).await
+        feed(blob, side_by_side, on_chunk, move |mut batches| proof.read(|| batches.receive()))
+            .await
     };
     reported(progress, layer, read).await
 }
@@ -275,17 +304,22 @@ pub(super) async fn verify_saved(
             .map(async |(layer, diff_id)| {
                 let digest = layer.digest;
                 let mut read = 0;
-                let to_verify = LayerToVerify { layer: &layer, diff_id: Some(diff_id), ztoc: None, fine: None };
-                let proof = read_layer(source, &to_verify, side_by_side, progress, false, &mut read).await;
+                let to_verify =
+                    LayerToVerify { layer: &layer, diff_id: Some(diff_id), ztoc: None, fine: None };
+                let proof =
+                    read_layer(source, &to_verify, side_by_side, progress, false, &mut read).await;
                 let proof = proof.map_err(|failure| match failure {
-                    FeedError::Lost | FeedError::Work(FeedAborted) => VerifyError::Thread { layer: digest },
+                    FeedError::Lost | FeedError::Work(FeedAborted) => {
+                        VerifyError::Thread { layer: digest }
+                    }
                     FeedError::Store(source) => VerifyError::Layer { layer: digest, source },
                 })?;
                 Ok::<_, VerifyError>((digest, other_tar(&diff_id, &proof), proof.plain_size, read))
             })
             .buffered(side_by_side);
         while let Some((layer, wrong, bytes, read)) = proofs.try_next().await? {
-            let wrong = wrong.map(|Problem { code, text }| Problem::new(code, format!("layer {layer}: {text}")));
+            let wrong = wrong
+                .map(|Problem { code, text }| Problem::new(code, format!("layer {layer}: {text}")));
             manifest.differences.extend(wrong);
             content.bytes += bytes;
             verified.bytes_read += read;

@@ -40,8 +40,8 @@ mod sample;
 pub mod signature;
 
 pub use model::{
-    ComparedCounts, Depth, UnindexedLayers, VerifiedDocument, VerifiedFine, VerifiedImage, VerifiedIndex,
-    VerifiedLayer, VerifiedManifest, VerifyOptions,
+    ComparedCounts, Depth, UnindexedLayers, VerifiedDocument, VerifiedFine, VerifiedImage,
+    VerifiedIndex, VerifiedLayer, VerifiedManifest, VerifyOptions,
 };
 pub use sample::MAX_SAMPLE;
 pub(super) use sample::{probe, probe_document};
@@ -79,7 +79,9 @@ pub enum VerifyError {
     Listing { manifest: Digest, source: StoreError },
     #[error("image {0} has neither a SOCI index nor a fine index to verify")]
     NoIndex(Digest, NoIndex),
-    #[error("docker save keeps no SOCI index: only the layers can be verified, and only all of them")]
+    #[error(
+        "docker save keeps no SOCI index: only the layers can be verified, and only all of them"
+    )]
     Saved,
     #[error("cannot read the image's config {digest}")]
     Config { digest: Digest, source: StoreError },
@@ -120,7 +122,8 @@ pub async fn verify(
     let wanted = PlatformChoice::each_or_all(&options.platforms);
     let images = discover_all(source, root, wanted, options.index.as_ref(), progress).await?;
     // A policy requires an index, so a missing index is an error then.
-    if options.policy.is_empty() && matches!(source, Source::Archive(archive) if archive.is_saved()) {
+    if options.policy.is_empty() && matches!(source, Source::Archive(archive) if archive.is_saved())
+    {
         return match (options.depth, &options.index) {
             (Depth::Full, None) => jobs::verify_saved(source, images, options, progress).await,
             _ => Err(VerifyError::Saved),
@@ -148,9 +151,20 @@ pub async fn verify(
         fine_jobs.extend(plan.fine.iter().flat_map(|fine| fine.jobs(&plan.layers, &plan.diff_ids)));
     }
     let jobs = jobs::joined(jobs, fine_jobs);
-    announce(&plans, &jobs.iter().map(|job| job.layer().size).collect::<Vec<u64>>(), options, progress);
+    announce(
+        &plans,
+        &jobs.iter().map(|job| job.layer().size).collect::<Vec<u64>>(),
+        options,
+        progress,
+    );
     let side_by_side = options.jobs.max(1);
-    let context = VerifyContext { source, depth: options.depth, side_by_side, cache: options.cache.as_ref(), progress };
+    let context = VerifyContext {
+        source,
+        depth: options.depth,
+        side_by_side,
+        cache: options.cache.as_ref(),
+        progress,
+    };
     let checked = jobs::run(jobs, context).await?;
     let mut manifests = Vec::with_capacity(plans.len());
     for mut plan in plans {
@@ -185,7 +199,9 @@ impl VerifyPlan {
         options: &VerifyOptions,
     ) -> Result<VerifyPlan, VerifyError> {
         let manifest = image.manifest.digest;
-        image.indexes.retain(|index| options.index.is_none_or(|requested| index.digest == requested));
+        image
+            .indexes
+            .retain(|index| options.index.is_none_or(|requested| index.digest == requested));
         image.fine.retain(|index| options.index.is_none_or(|requested| index.digest == requested));
         let mut warnings = documents::warnings(&image);
         let mut differences = Vec::new();
@@ -210,8 +226,10 @@ impl VerifyPlan {
         let mut contents = Vec::new();
         let mut signed = Vec::new();
         let mut all_lists = Vec::new();
-        let of_fine: Vec<_> = image.fine.iter().map(|found| image.signed_for(found.digest, found.via)).collect();
-        let subjects: Vec<_> = image.indexes.iter().map(|found| image.signed_for(found.digest, found.via)).collect();
+        let of_fine: Vec<_> =
+            image.fine.iter().map(|found| image.signed_for(found.digest, found.via)).collect();
+        let subjects: Vec<_> =
+            image.indexes.iter().map(|found| image.signed_for(found.digest, found.via)).collect();
         for (found, of_index) in image.indexes.into_iter().zip(subjects) {
             signed.push(of_index);
             let digest = found.digest;
@@ -224,11 +242,23 @@ impl VerifyPlan {
                 warnings.append(&mut lists.warnings);
             }
             all_lists.push(lists);
-            let tool = content.as_ref().and_then(|content| content.index.build_tool_identifier.clone());
-            indexes.push(VerifiedIndex { digest, version, tool, differences, layers: Vec::new(), rulings: Vec::new() });
+            let tool =
+                content.as_ref().and_then(|content| content.index.build_tool_identifier.clone());
+            indexes.push(VerifiedIndex {
+                digest,
+                version,
+                tool,
+                differences,
+                layers: Vec::new(),
+                rulings: Vec::new(),
+            });
             contents.push(content);
         }
-        let fine = image.fine.into_iter().zip(of_fine).map(|(found, signed)| FineCheck::make(found, signed));
+        let fine = image
+            .fine
+            .into_iter()
+            .zip(of_fine)
+            .map(|(found, signed)| FineCheck::make(found, signed));
         let fine = fine.collect::<Result<_, _>>()?;
         let verified = VerifiedManifest {
             manifest: image.manifest,
@@ -240,7 +270,15 @@ impl VerifyPlan {
             differences,
             warnings,
         };
-        Ok(VerifyPlan { verified, layers: image.layers, diff_ids, contents, signed, lists: all_lists, fine })
+        Ok(VerifyPlan {
+            verified,
+            layers: image.layers,
+            diff_ids,
+            contents,
+            signed,
+            lists: all_lists,
+            fine,
+        })
     }
 
     /// The layers that the index covers, without duplicates, in the order of the image.
@@ -248,10 +286,14 @@ impl VerifyPlan {
         &'a self,
         content: &'a IndexContent,
     ) -> impl Iterator<Item = (&'a Descriptor, &'a ZtocRef, Option<Digest>)> {
-        let first = |at: usize| self.layers.iter().position(|l| l.digest == self.layers[at].digest) == Some(at);
-        (self.layers.iter().enumerate())
-            .filter(move |(at, _)| first(*at))
-            .filter_map(|(at, layer)| Some((layer, content.ztocs.get(&layer.digest)?, self.diff_ids.get(at).copied())))
+        let first = |at: usize| {
+            self.layers.iter().position(|l| l.digest == self.layers[at].digest) == Some(at)
+        };
+        (self.layers.iter().enumerate()).filter(move |(at, _)| first(*at)).filter_map(
+            |(at, layer)| {
+                Some((layer, content.ztocs.get(&layer.digest)?, self.diff_ids.get(at).copied()))
+            },
+        )
     }
 
     fn jobs(&self, jobs: &mut BTreeMap<(Digest, Digest), LayerClaim>) {
@@ -264,11 +306,19 @@ impl VerifyPlan {
     }
 
     /// The signatures of each usable index. None if the policy requires none.
-    async fn signatures(&self, source: &Source, policy: &Policy) -> Result<Vec<Option<Signatures>>, VerifyError> {
+    async fn signatures(
+        &self,
+        source: &Source,
+        policy: &Policy,
+    ) -> Result<Vec<Option<Signatures>>, VerifyError> {
         let mut all = Vec::with_capacity(self.contents.len());
         for (content, signed) in self.contents.iter().zip(&self.signed) {
             let requested = content.is_some() && !policy.trust.is_empty();
-            all.push(if requested { Some(signature::find(source, signed, &policy.trust).await?) } else { None });
+            all.push(if requested {
+                Some(signature::find(source, signed, &policy.trust).await?)
+            } else {
+                None
+            });
         }
         Ok(all)
     }
@@ -281,7 +331,8 @@ impl VerifyPlan {
     ) -> VerifiedManifest {
         let mut all = Vec::new();
         let mut rulings = Vec::new();
-        for ((content, signatures), lists) in self.contents.iter().zip(signatures).zip(&self.lists) {
+        for ((content, signatures), lists) in self.contents.iter().zip(signatures).zip(&self.lists)
+        {
             let covered = content.iter().flat_map(|content| self.covered(content));
             let layers = covered.filter_map(|(layer, ztoc, _)| {
                 let done = results.get(&(layer.digest, ztoc.ztoc))?;
@@ -292,12 +343,22 @@ impl VerifyPlan {
                 if compared.of_spans > 0 {
                     differences.extend(lists.of_layer(&layer.digest, compared.of_spans));
                 }
-                Some(VerifiedLayer { layer: layer.digest, ztoc: ztoc.ztoc, tool, compared, differences })
+                Some(VerifiedLayer {
+                    layer: layer.digest,
+                    ztoc: ztoc.ztoc,
+                    tool,
+                    compared,
+                    differences,
+                })
             });
             all.push(layers.collect());
             rulings.push(content.as_ref().map_or_else(Vec::new, |content| {
-                let tool = |layer: &Digest, ztoc: &Digest| results.get(&(*layer, *ztoc))?.tool.as_deref();
-                policy::judge(policy, &policy::JudgedIndex::soci(&self.layers, content, signatures.as_ref(), tool))
+                let tool =
+                    |layer: &Digest, ztoc: &Digest| results.get(&(*layer, *ztoc))?.tool.as_deref();
+                policy::judge(
+                    policy,
+                    &policy::JudgedIndex::soci(&self.layers, content, signatures.as_ref(), tool),
+                )
             }));
         }
         for ((index, layers), rulings) in self.verified.indexes.iter_mut().zip(all).zip(rulings) {
@@ -305,15 +366,21 @@ impl VerifyPlan {
             index.rulings = rulings;
         }
         let layers = &self.layers;
-        self.verified.fine = self.fine.into_iter().map(|plan| plan.finish(layers, documents)).collect();
+        self.verified.fine =
+            self.fine.into_iter().map(|plan| plan.finish(layers, documents)).collect();
         self.verified
     }
 }
 
 /// The diff IDs in the image's config, and a finding if they are not valid.
-async fn diff_ids(source: &Source, image: &DiscoveredImage) -> Result<(Vec<Digest>, Option<Problem>), VerifyError> {
+async fn diff_ids(
+    source: &Source,
+    image: &DiscoveredImage,
+) -> Result<(Vec<Digest>, Option<Problem>), VerifyError> {
     let digest = image.config.digest;
-    let wrong = |text: String| Ok((Vec::new(), Some(Problem::new(Code::Config, format!("config {digest}: {text}")))));
+    let wrong = |text: String| {
+        Ok((Vec::new(), Some(Problem::new(Code::Config, format!("config {digest}: {text}")))))
+    };
     let bytes = match source.blob_bytes(&image.config, MAX_CONFIG as u64).await {
         Ok(bytes) => bytes,
         Err(error) if Damage::of(&error).is_some() => return wrong(causes(&error)),
@@ -324,7 +391,11 @@ async fn diff_ids(source: &Source, image: &DiscoveredImage) -> Result<(Vec<Diges
         Err(error) => return wrong(causes(&error)),
     };
     if diff_ids.len() != image.layers.len() {
-        return wrong(format!("it lists {} diff IDs for {} layers", diff_ids.len(), image.layers.len()));
+        return wrong(format!(
+            "it lists {} diff IDs for {} layers",
+            diff_ids.len(),
+            image.layers.len()
+        ));
     }
     Ok((diff_ids, None))
 }
@@ -335,10 +406,20 @@ fn is_bare(image: &DiscoveredImage) -> bool {
 }
 
 /// Reports how much will be read. `sizes` has an entry for each reading of a layer.
-fn announce(plans: &[VerifyPlan], sizes: &[u64], options: &VerifyOptions, progress: &Arc<dyn Progress>) {
+fn announce(
+    plans: &[VerifyPlan],
+    sizes: &[u64],
+    options: &VerifyOptions,
+    progress: &Arc<dyn Progress>,
+) {
     let Some(plan) = plans.first().filter(|_| options.depth == Depth::Full) else { return };
     let platform = plan.verified.platform.as_ref().map_or_else(String::new, ToString::to_string);
     let layers = sizes.len();
     let bytes = sizes.iter().sum();
-    progress.report(ProgressEvent::Image { manifest: plan.verified.manifest.digest, platform, layers, bytes });
+    progress.report(ProgressEvent::Image {
+        manifest: plan.verified.manifest.digest,
+        platform,
+        layers,
+        bytes,
+    });
 }

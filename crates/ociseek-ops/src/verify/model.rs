@@ -105,7 +105,12 @@ impl VerifiedManifest {
             .chain(self.indexes.iter().flat_map(|index| &index.differences))
             .chain(layers().flat_map(|layer| &layer.differences))
             .chain(self.fine.iter().flat_map(|index| &index.differences))
-            .chain(self.fine.iter().flat_map(|index| &index.layers).flat_map(|layer| &layer.differences))
+            .chain(
+                self.fine
+                    .iter()
+                    .flat_map(|index| &index.layers)
+                    .flat_map(|layer| &layer.differences),
+            )
             .chain(rulings.flat_map(|ruling| &ruling.violations))
     }
 }

@@ -76,7 +76,9 @@ impl LayerClaim {
                 return Ok(None);
             }
         };
-        memory.grow(COMPARED * ztoc.files.len() as u64, || "the list of its files".to_owned()).map_err(too_large)?;
+        memory
+            .grow(COMPARED * ztoc.files.len() as u64, || "the list of its files".to_owned())
+            .map_err(too_large)?;
         done.differences.extend(documents::of_annotations(&ztoc, &self.ztoc));
         if depth != Depth::Full {
             done.differences.extend(documents::of_ztoc(&ztoc, self.layer.size));
@@ -123,13 +125,21 @@ pub(super) async fn sample_fine(
     seed: u64,
     done: &mut LayerCheck,
 ) -> Result<(), VerifyError> {
-    let check = move |spans: &SpanTable<LayerMap>, span, bytes: &Bytes| check_fine(spans, &document, span, bytes);
+    let check = move |spans: &SpanTable<LayerMap>, span, bytes: &Bytes| {
+        check_fine(spans, &document, span, bytes)
+    };
     read(source, layer, spans, of_layer(layer, spans.count(), count, seed), check, done).await
 }
 
 /// The choice for a layer, which does not depend on the other layers.
-fn of_layer(layer: &Descriptor, all: u32, count: u32, seed: u64) -> impl Iterator<Item = SpanId> + use<> {
-    let salt = layer.digest.as_bytes().iter().take(8).fold(0, |salt, byte| salt << 8 | u64::from(*byte));
+fn of_layer(
+    layer: &Descriptor,
+    all: u32,
+    count: u32,
+    seed: u64,
+) -> impl Iterator<Item = SpanId> + use<> {
+    let salt =
+        layer.digest.as_bytes().iter().take(8).fold(0, |salt, byte| salt << 8 | u64::from(*byte));
     chosen(all, count, seed ^ salt).map(SpanId)
 }
 
@@ -164,16 +174,24 @@ pub(crate) async fn probe_document(
 ) -> Result<LayerCheck, VerifyError> {
     let mut done = LayerCheck::default();
     let numbers = probed(spans, &spans.map().files.all(), count, seed);
-    let check = move |spans: &SpanTable<LayerMap>, span, bytes: &Bytes| check_fine(spans, &document, span, bytes);
+    let check = move |spans: &SpanTable<LayerMap>, span, bytes: &Bytes| {
+        check_fine(spans, &document, span, bytes)
+    };
     read(source, layer, spans, numbers.into_iter(), check, &mut done).await?;
     Ok(done)
 }
 
 /// The spans that hold the headers of `count` of the `files`, and the last span.
-fn probed<T: HasSpans>(spans: &SpanTable<T>, files: &[FileMetadata], count: u32, seed: u64) -> BTreeSet<SpanId> {
+fn probed<T: HasSpans>(
+    spans: &SpanTable<T>,
+    files: &[FileMetadata],
+    count: u32,
+    seed: u64,
+) -> BTreeSet<SpanId> {
     let Some(last) = spans.count().checked_sub(1) else { return BTreeSet::new() };
     let entries = u32::try_from(files.len()).unwrap_or(u32::MAX);
-    let headers = chosen(entries, count, seed).map(|entry| with_headers(spans, files, entry as usize));
+    let headers =
+        chosen(entries, count, seed).map(|entry| with_headers(spans, files, entry as usize));
     headers.chain([SpanId(last)]).collect()
 }
 
@@ -203,7 +221,10 @@ async fn read<T: HasSpans + Send + Sync + 'static>(
             continue;
         }
         if end > layer.size {
-            let text = format!("span {span} is bytes {start}..{end}, but the blob has {} bytes", layer.size);
+            let text = format!(
+                "span {span} is bytes {start}..{end}, but the blob has {} bytes",
+                layer.size
+            );
             done.differences.push(Problem::new(Code::SpanRange, text));
             continue;
         }
@@ -215,7 +236,10 @@ async fn read<T: HasSpans + Send + Sync + 'static>(
                     let Some(how) = Damage::of(&error) else {
                         return Err(VerifyError::Layer { layer: layer.digest, source: error });
                     };
-                    done.differences.push(Problem::new(how.layer_code(), format!("the layer: {}", causes(&error))));
+                    done.differences.push(Problem::new(
+                        how.layer_code(),
+                        format!("the layer: {}", causes(&error)),
+                    ));
                     return Ok(());
                 }
             };
@@ -251,7 +275,8 @@ fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Problem> {
         Checkpoints::Gzip { list, .. } => &list[..],
         Checkpoints::Uncompressed { .. } => &[],
     };
-    let mut tail = Tail::new(list.get(span.0 as usize).map_or(&[][..], |checkpoint| &checkpoint.window[..]));
+    let mut tail =
+        Tail::new(list.get(span.0 as usize).map_or(&[][..], |checkpoint| &checkpoint.window[..]));
     let mut headers = SpanHeaders::new(&ztoc.files, &spans.plain_range(span));
     let decoded = spans.decode(span, bytes, &mut |piece| {
         tail.push(piece);
@@ -278,22 +303,31 @@ fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Problem> {
 
 /// Verifies a span by its proof in the fine document, and decodes it with the window in its page.
 /// It must lead to the next span, and the tar headers in it must match the document's entries.
-fn check_fine(spans: &SpanTable<LayerMap>, document: &Bytes, span: SpanId, bytes: &Bytes) -> Vec<Problem> {
+fn check_fine(
+    spans: &SpanTable<LayerMap>,
+    document: &Bytes,
+    span: SpanId,
+    bytes: &Bytes,
+) -> Vec<Problem> {
     let Some(head) = spans.map().fine() else { return Vec::new() };
     let page = |span: SpanId| {
         let windows = head.page_of(span).map(|page| {
             let range = head.page_range(page);
-            let page_bytes = document.get(range.start as usize..range.end as usize).unwrap_or_default();
+            let page_bytes =
+                document.get(range.start as usize..range.end as usize).unwrap_or_default();
             decode_page(head, page, page_bytes)
         });
-        windows.transpose().map_err(|error| vec![Problem::new(Code::DocumentMalformed, causes(&error))])
+        windows
+            .transpose()
+            .map_err(|error| vec![Problem::new(Code::DocumentMalformed, causes(&error))])
     };
     let next = SpanId(span.0 + 1);
     let (own_page, next_page) = match (page(span), page(next)) {
         (Ok(own), Ok(next)) => (own, next),
         (Err(wrong), _) | (_, Err(wrong)) => return wrong,
     };
-    let windows = [(&own_page, span), (&next_page, next)].map(|(page, span)| page.as_ref()?.get(span));
+    let windows =
+        [(&own_page, span), (&next_page, next)].map(|(page, span)| page.as_ref()?.get(span));
     let files = spans.map().files.all();
     let mut headers = SpanHeaders::new(&files, &spans.plain_range(span));
     let decoded = decode_to_next(head.spans(), span, windows, bytes, &mut |piece| {

@@ -215,8 +215,12 @@ mod tests {
         let outside = dir.path().join("outside");
         std::fs::write(&outside, "x").unwrap();
         let path = dir.path().join(FILE);
-        let is_unavailable =
-            || matches!(Arc::<Claims>::default().claim(dir.path(), &key("a")), ClaimOutcome::Unavailable);
+        let is_unavailable = || {
+            matches!(
+                Arc::<Claims>::default().claim(dir.path(), &key("a")),
+                ClaimOutcome::Unavailable
+            )
+        };
         std::os::unix::fs::symlink(&outside, &path).unwrap();
         assert!(is_unavailable());
         std::fs::remove_file(&path).unwrap();

@@ -145,7 +145,8 @@ pub(super) fn read(
             let mut piece = BytesMut::zeroed(usize::try_from(range.end - range.start).ok()?);
             fill(&mut piece, layout.start() + range.start)?;
             let at = number as usize * DIGEST;
-            (blake3::hash(&piece).as_bytes() == digests.get(at..at + DIGEST)?).then(|| piece.freeze())
+            (blake3::hash(&piece).as_bytes() == digests.get(at..at + DIGEST)?)
+                .then(|| piece.freeze())
         })
         .collect()
 }

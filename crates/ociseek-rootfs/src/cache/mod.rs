@@ -111,7 +111,9 @@ impl SpanCache {
     /// Whether there is an entry that looks complete. It may still turn out to be damaged when it
     /// is read.
     pub fn has(&self, key: &SpanKey, size: u64) -> bool {
-        let (Some(path), Some(layout)) = (self.path(key), EntryLayout::new(size)) else { return false };
+        let (Some(path), Some(layout)) = (self.path(key), EntryLayout::new(size)) else {
+            return false;
+        };
         open_entry(&path, layout.file_size()).is_ok_and(|(_, length)| length == layout.file_size())
     }
 
@@ -119,10 +121,13 @@ impl SpanCache {
     /// last one of a span may be shorter. A damaged entry is dropped.
     pub fn read(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
         let path = self.path(key)?;
-        let layout = EntryLayout::new(size).filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
+        let layout = EntryLayout::new(size)
+            .filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
         match open_entry(&path, layout.file_size()) {
             Ok((file, length)) => {
-                let found = entry::read(length, key, &layout, pieces, |bytes, at| file.read_exact_at(bytes, at).ok());
+                let found = entry::read(length, key, &layout, pieces, |bytes, at| {
+                    file.read_exact_at(bytes, at).ok()
+                });
                 match &found {
                     Some(_) => touch(&file),
                     None => drop_entry(&path),
@@ -135,7 +140,11 @@ impl SpanCache {
                 None
             }
             // The entry is not at fault, for example if there are no more file descriptors.
-            Err(e) if !matches!(Errno::from_io_error(&e), None | Some(Errno::LOOP | Errno::NXIO)) => None,
+            Err(e)
+                if !matches!(Errno::from_io_error(&e), None | Some(Errno::LOOP | Errno::NXIO)) =>
+            {
+                None
+            }
             Err(_) => {
                 drop_entry(&path);
                 None
@@ -145,11 +154,19 @@ impl SpanCache {
 
     /// Like [`SpanCache::read`], but never waits for a disk: None unless the system has all of it
     /// in memory. A damaged entry stays.
-    pub fn read_nonblocking(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
+    pub fn read_nonblocking(
+        &self,
+        key: &SpanKey,
+        size: u64,
+        pieces: Range<u32>,
+    ) -> Option<Vec<Bytes>> {
         let path = self.path(key)?;
-        let layout = EntryLayout::new(size).filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
+        let layout = EntryLayout::new(size)
+            .filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
         let (file, length) = own_entry(entry::open_at_once(&path)?, layout.file_size()).ok()?;
-        let found = entry::read(length, key, &layout, pieces, |bytes, at| entry::fill_at_once(&file, bytes, at))?;
+        let found = entry::read(length, key, &layout, pieces, |bytes, at| {
+            entry::fill_at_once(&file, bytes, at)
+        })?;
         touch(&file);
         Some(found)
     }
@@ -175,7 +192,10 @@ impl SpanCache {
     /// the directory.
     pub(crate) fn claim(&self, key: &SpanKey, size: u64) -> ClaimOutcome {
         match &self.inner.dir {
-            Some(dir) if self.layout_to_store(size).is_some() && !self.inner.warned.load(Ordering::Relaxed) => {
+            Some(dir)
+                if self.layout_to_store(size).is_some()
+                    && !self.inner.warned.load(Ordering::Relaxed) =>
+            {
                 self.inner.claims.claim(dir, key)
             }
             _ => ClaimOutcome::Unavailable,
@@ -244,7 +264,8 @@ impl Inner {
         {
             let mut known = self.size.hold();
             let written = known.written.saturating_add(size);
-            let fits = known.listed.is_some_and(|listed| listed.saturating_add(written) <= self.max);
+            let fits =
+                known.listed.is_some_and(|listed| listed.saturating_add(written) <= self.max);
             if fits && written <= self.max / 16 {
                 known.written = written;
                 return Ok(());

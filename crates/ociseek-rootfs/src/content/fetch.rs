@@ -68,7 +68,8 @@ impl LayerHandle {
         for group in groups(&self.layer, spans) {
             let on = self.clone();
             tokio::spawn(async move {
-                let _counted = (cause == FetchCause::Read).then(|| CountGuard::new(&on.inner.waited_for));
+                let _counted =
+                    (cause == FetchCause::Read).then(|| CountGuard::new(&on.inner.waited_for));
                 on.fetch(group).await;
             });
         }
@@ -98,7 +99,9 @@ impl LayerHandle {
             let span = wanted.promise.span();
             let error = match &received {
                 Ok(Ok(())) => continue,
-                Ok(Err(Failed::Store(source))) => ReadError::Fetch { layer, span, source: Arc::clone(source) },
+                Ok(Err(Failed::Store(source))) => {
+                    ReadError::Fetch { layer, span, source: Arc::clone(source) }
+                }
                 Ok(Err(Failed::TooLarge(bytes))) => {
                     ReadError::TooLarge { layer, span, bytes: *bytes, limit: MAX_COMPRESSED }
                 }
@@ -109,12 +112,17 @@ impl LayerHandle {
     }
 
     /// Reads the bytes of the spans in `group`, and removes each complete span from it.
-    async fn receive(&self, group: &mut VecDeque<SpanRequest>, purpose: Purpose) -> Result<(), Failed> {
+    async fn receive(
+        &self,
+        group: &mut VecDeque<SpanRequest>,
+        purpose: Purpose,
+    ) -> Result<(), Failed> {
         let LayerHandle { inner, layer, .. } = self;
         let (Some(first), Some(last)) = (group.front(), group.back()) else { return Ok(()) };
         let position = layer.blob_range(first.promise.span()).start;
         let end = layer.blob_range(last.promise.span()).end;
-        let largest = group.iter().map(|w| layer.blob_range(w.promise.span())).map(|r| r.end - r.start).max();
+        let largest =
+            group.iter().map(|w| layer.blob_range(w.promise.span())).map(|r| r.end - r.start).max();
         if let Some(bytes) = largest.filter(|bytes| *bytes > MAX_COMPRESSED) {
             return Err(Failed::TooLarge(bytes));
         }
@@ -126,17 +134,25 @@ impl LayerHandle {
         while let Some(mut chunk) = race.next().await? {
             while let Some(wanted) = group.front() {
                 let range = layer.blob_range(wanted.promise.span());
-                let missing = usize::try_from(range.end - range.start).unwrap_or(usize::MAX) - bytes.len();
+                let missing =
+                    usize::try_from(range.end - range.start).unwrap_or(usize::MAX) - bytes.len();
                 if chunk.len() < missing {
                     bytes.extend_from_slice(&chunk);
                     break;
                 }
                 bytes.extend_from_slice(&chunk.split_to(missing));
-                let shared = group.get(1).is_some_and(|next| layer.blob_range(next.promise.span()).start < range.end);
+                let shared = group
+                    .get(1)
+                    .is_some_and(|next| layer.blob_range(next.promise.span()).start < range.end);
                 let seed = bytes.last().copied().filter(|_| shared);
                 let complete = std::mem::replace(&mut bytes, seed.into_iter().collect());
                 if let Some(wanted) = group.pop_front() {
-                    tokio::spawn(self.clone().finish(wanted, complete, purpose, Arc::clone(&permit)));
+                    tokio::spawn(self.clone().finish(
+                        wanted,
+                        complete,
+                        purpose,
+                        Arc::clone(&permit),
+                    ));
                 }
             }
         }
@@ -166,7 +182,9 @@ impl LayerHandle {
         }
         let result = match self.decode_off(span, &wanted.pieces, windows.clone(), blob).await {
             // A cache between us and the registry may have stored wrong bytes.
-            Some(Err(SpanError::Digest { .. } | SpanError::Length { .. } | SpanError::Proof { .. })) => {
+            Some(Err(
+                SpanError::Digest { .. } | SpanError::Length { .. } | SpanError::Proof { .. },
+            )) => {
                 self.inner.counts.retries.add(1);
                 let deadline = self.inner.options.deadline;
                 match timeout(deadline, self.fetch_past_caches(span, purpose)).await {
@@ -174,7 +192,9 @@ impl LayerHandle {
                         let decoded = self.decode_off(span, &wanted.pieces, windows, blob).await;
                         decoded.map(|decoded| decoded.map_err(broken))
                     }
-                    Ok(Err(source)) => Some(Err(ReadError::Fetch { layer, span, source: Arc::new(source) })),
+                    Ok(Err(source)) => {
+                        Some(Err(ReadError::Fetch { layer, span, source: Arc::new(source) }))
+                    }
                     Err(_) => Some(Err(ReadError::Deadline { layer, span, after: deadline })),
                 }
             }
@@ -193,9 +213,14 @@ impl LayerHandle {
     }
 
     /// The bytes of a span, from the registry itself.
-    async fn fetch_past_caches(&self, span: SpanId, purpose: Purpose) -> Result<Vec<u8>, StoreError> {
+    async fn fetch_past_caches(
+        &self,
+        span: SpanId,
+        purpose: Purpose,
+    ) -> Result<Vec<u8>, StoreError> {
         let LayerHandle { inner, layer, .. } = self;
-        let part = inner.source.blob_part(&layer.open.descriptor, layer.blob_range(span), true).await?;
+        let part =
+            inner.source.blob_part(&layer.open.descriptor, layer.blob_range(span), true).await?;
         let mut part = CountedPart::new(part, &inner.counts, purpose);
         let mut bytes = Vec::new();
         while let Some(chunk) = part.next().await? {
@@ -255,8 +280,11 @@ fn groups(layer: &Layer, spans: Vec<SpanRequest>) -> Vec<VecDeque<SpanRequest>> 
     for wanted in spans {
         let end = layer.blob_range(wanted.promise.span()).end;
         let fits = |group: &&mut VecDeque<SpanRequest>| {
-            let is_next = group.back().is_some_and(|last| last.promise.span().0 + 1 == wanted.promise.span().0);
-            let start = group.front().map_or(end, |first| layer.blob_range(first.promise.span()).start);
+            let is_next = group
+                .back()
+                .is_some_and(|last| last.promise.span().0 + 1 == wanted.promise.span().0);
+            let start =
+                group.front().map_or(end, |first| layer.blob_range(first.promise.span()).start);
             is_next && end - start <= REQUEST
         };
         match groups.last_mut().filter(fits) {
@@ -403,8 +431,9 @@ mod tests {
     fn spans_after_the_end_of_the_tar_do_not_follow() {
         // A few bytes of span 12 belong to the tar.
         let spans = spans(128 << 10, 12 * (128 << 10) + 5);
-        let numbers =
-            |missing: u32| -> Vec<u32> { following(&spans, SpanId(missing), MOST_AFTER).map(|span| span.0).collect() };
+        let numbers = |missing: u32| -> Vec<u32> {
+            following(&spans, SpanId(missing), MOST_AFTER).map(|span| span.0).collect()
+        };
         assert_eq!(numbers(10), [11, 12]);
         assert_eq!(numbers(12), [0; 0]);
         assert_eq!(numbers(20), [0; 0]);

@@ -127,7 +127,10 @@ impl Inner {
 
     /// Whether any fine document has a recorded start.
     pub(super) fn has_recorded_start(&self) -> bool {
-        self.layers.iter().filter_map(|layer| layer.open.map().fine()).any(|head| !head.start().is_empty())
+        self.layers
+            .iter()
+            .filter_map(|layer| layer.open.map().fine())
+            .any(|head| !head.start().is_empty())
     }
 
     /// A permit for `bytes` compressed bytes, limited to all permits that exist.
@@ -138,7 +141,12 @@ impl Inner {
 
     /// Stops reading by the index of a layer that is read in this way, because the layer
     /// contradicts it. What it says of the other layers is then worth as little.
-    pub(super) fn contradict(&self, how: LayerAccess, layer: &Digest, error: &dyn std::error::Error) {
+    pub(super) fn contradict(
+        &self,
+        how: LayerAccess,
+        layer: &Digest,
+        error: &dyn std::error::Error,
+    ) {
         if let Some(known) = self.verdict_on(how) {
             let _ = known.set(format!("layer {layer}: {}", causes(error)).into());
         }
@@ -174,7 +182,10 @@ impl Inner {
 
     /// Reports a warning once.
     pub(super) fn warn(&self, text: String) {
-        let is_new = self.warned.lock().is_ok_and(|mut warned| warned.len() < WARNINGS && warned.insert(text.clone()));
+        let is_new = self
+            .warned
+            .lock()
+            .is_ok_and(|mut warned| warned.len() < WARNINGS && warned.insert(text.clone()));
         if is_new {
             self.progress.report(ProgressEvent::Warning(text));
         }
@@ -327,6 +338,7 @@ impl LayerHandle {
     /// Whether all spans of a layer that is decoded from its start are stored on disk, including
     /// those that were not requested.
     pub(super) fn keeps_whole(&self) -> bool {
-        self.keeps_on_disk() && self.layer.end() <= self.inner.cache.room_for(self.layer.open.descriptor.size)
+        self.keeps_on_disk()
+            && self.layer.end() <= self.inner.cache.room_for(self.layer.open.descriptor.size)
     }
 }

@@ -31,8 +31,14 @@ struct LruEntry<V> {
 
 impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
     pub(super) fn new(max: u64) -> Lru<K, V> {
-        let entries =
-            LruEntries { max, bytes: 0, clock: 0, dropped_at: 0, values: HashMap::new(), order: BTreeMap::new() };
+        let entries = LruEntries {
+            max,
+            bytes: 0,
+            clock: 0,
+            dropped_at: 0,
+            values: HashMap::new(),
+            order: BTreeMap::new(),
+        };
         Lru { entries: Mutex::new(entries) }
     }
 
@@ -86,7 +92,8 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         entries.clock += 1;
         entries.bytes += size;
         entries.order.insert(entries.clock, key);
-        if let Some(old) = entries.values.insert(key, LruEntry { used: entries.clock, size, value }) {
+        if let Some(old) = entries.values.insert(key, LruEntry { used: entries.clock, size, value })
+        {
             entries.order.remove(&old.used);
             entries.bytes -= old.size;
         }

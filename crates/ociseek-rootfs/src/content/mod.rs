@@ -80,7 +80,12 @@ impl Content {
     /// without its fine document), or do not match the ztoc. Each error message is also reported as
     /// a warning once. A read fails at once if its span missed the
     /// deadline within the last second.
-    pub async fn read(&self, layer: LayerId, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
+    pub async fn read(
+        &self,
+        layer: LayerId,
+        at: Uncompressed,
+        size: usize,
+    ) -> Result<Bytes, ReadError> {
         let read = async {
             let on = self.on(layer)?;
             if let Some(other) = on.replacement() {
@@ -127,7 +132,9 @@ impl Content {
     /// As for [`Content::read`].
     pub async fn read_file(&self, file: &NodeKind, range: Range<u64>) -> Result<Bytes, ReadError> {
         let stored = match file.stored_in(range.clone()) {
-            Some(Extent { layer, offset, size }) if size > 0 => self.read(layer, offset, size as usize).await?,
+            Some(Extent { layer, offset, size }) if size > 0 => {
+                self.read(layer, offset, size as usize).await?
+            }
             _ => Bytes::new(),
         };
         Ok(file.expand(range, &stored).map_or(stored, Bytes::from))
@@ -184,14 +191,20 @@ impl Content {
     /// memory, and was not fetched in advance. Blocks.
     pub fn is_from_cache(&self, layer: LayerId, span: SpanId) -> bool {
         let is_from_cache = |on: LayerHandle| {
-            (on.is_in_memory(span) || on.is_on_disk(span)) && !self.inner.start.is_unread(on.span(span))
+            (on.is_in_memory(span) || on.is_on_disk(span))
+                && !self.inner.start.is_unread(on.span(span))
         };
         self.inner.on(layer).is_some_and(is_from_cache)
     }
 
     /// The same bytes as [`Content::read`], if they need not be fetched. It does not count as a
     /// program's read. The first poll never blocks, as in [`Content::read`].
-    pub async fn read_at_hand(&self, layer: LayerId, at: Uncompressed, size: usize) -> Option<Bytes> {
+    pub async fn read_at_hand(
+        &self,
+        layer: LayerId,
+        at: Uncompressed,
+        size: usize,
+    ) -> Option<Bytes> {
         self.inner.on(layer).filter(|on| on.replacement().is_none())?.read_at_hand(at, size).await
     }
 
@@ -211,7 +224,8 @@ impl Content {
 }
 
 /// Opens a layer without its fine document.
-pub type ReopenLayer = Arc<dyn Fn(Descriptor) -> BoxFuture<'static, Result<OpenLayer, OpenError>> + Send + Sync>;
+pub type ReopenLayer =
+    Arc<dyn Fn(Descriptor) -> BoxFuture<'static, Result<OpenLayer, OpenError>> + Send + Sync>;
 
 /// Options for reading layers.
 #[derive(Debug, Clone, PartialEq, Eq)]

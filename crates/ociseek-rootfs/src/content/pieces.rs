@@ -152,7 +152,8 @@ struct SpanKeeper {
 
 impl SpanKeeper {
     fn take(&mut self, number: u32, piece: Bytes) {
-        self.writer = self.writer.take().and_then(|mut writer| writer.write(&piece).then_some(writer));
+        self.writer =
+            self.writer.take().and_then(|mut writer| writer.write(&piece).then_some(writer));
         if self.over.contains(&number) {
             self.run.pieces.push(piece);
         }
@@ -162,13 +163,23 @@ impl SpanKeeper {
 
 impl<'a> PieceSink<'a> {
     /// At least the pieces of `wanted` are passed on.
-    pub(super) fn new(on: &'a LayerHandle, span: SpanId, wanted: Option<&Range<u32>>) -> PieceSink<'a> {
+    pub(super) fn new(
+        on: &'a LayerHandle,
+        span: SpanId,
+        wanted: Option<&Range<u32>>,
+    ) -> PieceSink<'a> {
         let size = on.layer.size(span);
         let over = handed_over(size, wanted);
-        let writer = on.keeps_on_disk().then(|| on.inner.cache.writer(&on.layer.key(span), size)).flatten();
+        let writer =
+            on.keeps_on_disk().then(|| on.inner.cache.writer(&on.layer.key(span), size)).flatten();
         let run = Run { first: over.start, pieces: Vec::new() };
         let is_over = writer.is_none() && over.is_empty();
-        PieceSink { on, span, cutter: PieceCutter::new(size), keeper: SpanKeeper { writer, over, run, is_over } }
+        PieceSink {
+            on,
+            span,
+            cutter: PieceCutter::new(size),
+            keeper: SpanKeeper { writer, over, run, is_over },
+        }
     }
 
     /// Takes the next bytes of the span. Returns whether more are needed.
@@ -192,7 +203,11 @@ impl<'a> PieceSink<'a> {
         }
         let is_kept = self.keeper.writer.is_some_and(SpanWriter::finish);
         for (number, piece) in (self.keeper.run.first..).zip(&self.keeper.run.pieces) {
-            self.on.inner.memory.put(self.on.piece(self.span, number), piece.clone(), piece.len() as u64);
+            self.on.inner.memory.put(
+                self.on.piece(self.span, number),
+                piece.clone(),
+                piece.len() as u64,
+            );
         }
         self.on.inner.counts.spans_decoded.add(1);
         (self.keeper.run, is_kept)
@@ -312,7 +327,8 @@ impl<'a> SpanEnds<'a> {
     /// For the bytes of the tar in `span`, which has the entries in `near`.
     pub(super) fn new(near: &'a NearbyFiles, span: &Range<Uncompressed>) -> SpanEnds<'a> {
         let ends = [(span.start, 1), (span.end, 0)].into_iter().filter_map(|(at, part)| {
-            let headers = headers_across(&near.files, at).filter(|headers| headers.end - headers.start <= LARGEST)?;
+            let headers = headers_across(&near.files, at)
+                .filter(|headers| headers.end - headers.start <= LARGEST)?;
             Some(SpanEnd { at, part, headers, bytes: Vec::new() })
         });
         SpanEnds { near, position: span.start, ends: ends.collect() }
@@ -369,7 +385,14 @@ mod tests {
         }
         cutter.finish(&mut take);
         let p = PIECE as u64;
-        for range in [p..p, p..p + 1, p + 5..2 * p, 2 * p - 1..3 * p + 100, p..3 * p + 100, 3 * p + 99..3 * p + 100] {
+        for range in [
+            p..p,
+            p..p + 1,
+            p + 5..2 * p,
+            2 * p - 1..3 * p + 100,
+            p..3 * p + 100,
+            3 * p + 99..3 * p + 100,
+        ] {
             let found = run.get(&range).unwrap().concat();
             assert!(found == span[range.start as usize..range.end as usize], "{range:?}");
         }

@@ -44,7 +44,9 @@ pub(super) async fn fetch_artifacts(inner: &Arc<Inner>, artifacts: Vec<(LayerId,
         };
         match ranges {
             Ok(ranges) => all.push((layer, ranges)),
-            Err(why) => inner.warn(format!("ignoring prefetch artifact {}: {why}", artifact.digest)),
+            Err(why) => {
+                inner.warn(format!("ignoring prefetch artifact {}: {why}", artifact.digest))
+            }
         }
     }
     fetch_ranges(inner, all).await;
@@ -71,7 +73,8 @@ async fn fetch_ranges(inner: &Arc<Inner>, listed: Vec<(LayerId, Vec<SpanRange>)>
             }
         }
     }
-    let fetches = stream::iter(steps).map(|(on, spans)| async move { on.fetch_missing(spans).await });
+    let fetches =
+        stream::iter(steps).map(|(on, spans)| async move { on.fetch_missing(spans).await });
     // A span that did not arrive is fetched again when it is read.
     fetches.buffer_unordered(AT_A_TIME).for_each(|_| ready(())).await;
 }

@@ -91,8 +91,11 @@ impl Pace {
     /// The time after which a request for `bytes` bytes is slow; at most `most`.
     fn patience(&self, bytes: u64, most: Duration) -> Duration {
         let sums = self.0.hold();
-        let (first, rate) =
-            if sums.requests > 0.0 { (sums.first / sums.requests, sums.bytes / sums.rest.max(1e-6)) } else { UNKNOWN };
+        let (first, rate) = if sums.requests > 0.0 {
+            (sums.first / sums.requests, sums.bytes / sums.rest.max(1e-6))
+        } else {
+            UNKNOWN
+        };
         let seconds = TIMES * (first + bytes as f64 / rate.max(1.0));
         Duration::from_secs_f64(seconds.min(most.as_secs_f64())).clamp(LEAST.min(most), most)
     }

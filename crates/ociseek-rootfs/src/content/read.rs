@@ -72,7 +72,8 @@ impl LayerHandle {
             match timeout(deadline, self.gather(&mut parts, ahead)).await {
                 Ok(gathered) => gathered?,
                 Err(_) => {
-                    let missing = || parts.iter().filter(|part| part.found.is_none()).map(|part| part.span);
+                    let missing =
+                        || parts.iter().filter(|part| part.found.is_none()).map(|part| part.span);
                     self.inner.misses.add(missing().map(|span| self.span(span)));
                     let span = missing().next().unwrap_or_default();
                     return Err(ReadError::Deadline { layer, span, after: deadline });
@@ -104,26 +105,42 @@ impl LayerHandle {
     }
 
     fn parts(&self, range: &Range<u64>) -> Vec<Part> {
-        self.layer.parts(range).into_iter().map(|(span, range)| Part { span, range, found: None }).collect()
+        self.layer
+            .parts(range)
+            .into_iter()
+            .map(|(span, range)| Part { span, range, found: None })
+            .collect()
     }
 
     /// Finds or fetches all parts.
-    async fn gather(&self, parts: &mut [Part], mut ahead: Option<Range<u64>>) -> Result<(), ReadError> {
+    async fn gather(
+        &self,
+        parts: &mut [Part],
+        mut ahead: Option<Range<u64>>,
+    ) -> Result<(), ReadError> {
         let inner = &self.inner;
         let layer = self.layer.digest();
         for look in 0..LOOKS {
             self.look_in_memory(parts);
             self.look_on_disk(parts).await;
-            let missed = parts.iter().find(|part| part.found.is_none() && inner.misses.has(self.span(part.span)));
+            let missed = parts
+                .iter()
+                .find(|part| part.found.is_none() && inner.misses.has(self.span(part.span)));
             if let Some(missed) = missed.filter(|_| look == 0) {
-                return Err(ReadError::Deadline { layer, span: missed.span, after: inner.options.deadline });
+                return Err(ReadError::Deadline {
+                    layer,
+                    span: missed.span,
+                    after: inner.options.deadline,
+                });
             }
             let disk = if look == 0 { Disk::Ask } else { Disk::Skip };
             let mut waiters = self.join(parts, ahead.take(), disk);
             if waiters.is_empty() {
                 return Ok(());
             }
-            for (part, waiter) in parts.iter_mut().filter(|part| part.found.is_none()).zip(waiters.drain(..)) {
+            for (part, waiter) in
+                parts.iter_mut().filter(|part| part.found.is_none()).zip(waiters.drain(..))
+            {
                 let is_joined_ahead = waiter.is_joined_ahead;
                 match waiter.result().await {
                     Some(Err(_)) if is_joined_ahead => {}
@@ -137,7 +154,11 @@ impl LayerHandle {
                 return Ok(());
             }
         }
-        let span = parts.iter().find(|part| part.found.is_none()).map(|part| part.span).unwrap_or_default();
+        let span = parts
+            .iter()
+            .find(|part| part.found.is_none())
+            .map(|part| part.span)
+            .unwrap_or_default();
         Err(ReadError::Lost { layer, span })
     }
 
@@ -153,8 +174,10 @@ impl LayerHandle {
 
     fn in_memory(&self, part: &Part) -> Option<Vec<Bytes>> {
         let numbers = covering(&part.range);
-        let pieces: Option<Vec<Bytes>> =
-            numbers.clone().map(|number| self.inner.memory.get(self.piece(part.span, number))).collect();
+        let pieces: Option<Vec<Bytes>> = numbers
+            .clone()
+            .map(|number| self.inner.memory.get(self.piece(part.span, number)))
+            .collect();
         Run { first: numbers.start, pieces: pieces? }.get(&part.range)
     }
 
@@ -167,8 +190,10 @@ impl LayerHandle {
         for part in parts.iter_mut().filter(|part| part.found.is_none()) {
             let ends = self.ends_in_memory(part.span, &part.range);
             let missing = ends.missing.clone();
-            let pieces = inner.cache.read_nonblocking(&layer.key(part.span), layer.size(part.span), missing);
-            part.found = pieces.and_then(|pieces| self.found_on_disk(part.span, &part.range, ends, pieces));
+            let pieces =
+                inner.cache.read_nonblocking(&layer.key(part.span), layer.size(part.span), missing);
+            part.found =
+                pieces.and_then(|pieces| self.found_on_disk(part.span, &part.range, ends, pieces));
         }
     }
 
@@ -214,8 +239,11 @@ impl LayerHandle {
         if !self.keeps_on_disk() {
             return;
         }
-        let missing: Vec<(SpanId, Range<u64>)> =
-            parts.iter().filter(|part| part.found.is_none()).map(|part| (part.span, part.range.clone())).collect();
+        let missing: Vec<(SpanId, Range<u64>)> = parts
+            .iter()
+            .filter(|part| part.found.is_none())
+            .map(|part| (part.span, part.range.clone()))
+            .collect();
         if missing.is_empty() {
             return;
         }
@@ -224,7 +252,9 @@ impl LayerHandle {
             let read = |(span, range): (SpanId, Range<u64>)| {
                 let LayerHandle { inner, layer, .. } = &on;
                 let ends = on.ends_in_memory(span, &range);
-                let Some(pieces) = inner.cache.read(&layer.key(span), layer.size(span), ends.missing.clone()) else {
+                let Some(pieces) =
+                    inner.cache.read(&layer.key(span), layer.size(span), ends.missing.clone())
+                else {
                     let of = layer.digest();
                     trace!(name: "lookup", target: TARGET, what = "span", %of, span = span.0, hit = false);
                     return None;
@@ -264,7 +294,10 @@ impl LayerHandle {
             let size = self.layer.size(span);
             // If memory would keep only a part of a span, the task that wants that part must fetch
             // it.
-            if (size > HANDED_OVER && !is_on_disk) || inner.in_flight.has(self.span(span)) || self.is_in_memory(span) {
+            if (size > HANDED_OVER && !is_on_disk)
+                || inner.in_flight.has(self.span(span))
+                || self.is_in_memory(span)
+            {
                 continue;
             }
             if let FetchRole::Fetch(promise, _) = inner.in_flight.join(self.span(span), FetchCause::Readahead)

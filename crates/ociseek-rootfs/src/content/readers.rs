@@ -66,7 +66,8 @@ impl Readers {
         let mut ahead = None;
         // More bytes are requested when half of those fetched in advance were read, so that
         // requests stay large.
-        if is_on && stream.in_order >= IN_ORDER && stream.fetched - stream.next <= stream.window / 2 {
+        if is_on && stream.in_order >= IN_ORDER && stream.fetched - stream.next <= stream.window / 2
+        {
             stream.window = (stream.window * 2).clamp(FIRST.min(self.most), self.most);
             if !stream.file.contains(&read.start) {
                 stream.file = file_at(read.start).unwrap_or(read.clone());
@@ -111,7 +112,9 @@ mod tests {
             let end = (100 * M).min(at + 128 * K);
             if let Some(range) = readers.note(at..end) {
                 assert!(
-                    range.start <= fetched.max(end) && range.end <= 100 * M && range.end - end <= 16 * M,
+                    range.start <= fetched.max(end)
+                        && range.end <= 100 * M
+                        && range.end - end <= 16 * M,
                     "{range:?}"
                 );
                 fetched = range.end;

@@ -125,15 +125,22 @@ pub(super) async fn fetch(inner: &Arc<Inner>) {
     let steps = steps(inner);
     {
         let mut planned = inner.start.planned.hold();
-        planned.extend(steps.iter().flat_map(|(on, spans)| SpanId::each(spans.clone()).map(|span| on.span(span))));
+        planned.extend(
+            steps
+                .iter()
+                .flat_map(|(on, spans)| SpanId::each(spans.clone()).map(|span| on.span(span))),
+        );
     }
-    let is_unfetched =
-        |(on, spans): &(LayerHandle, Range<SpanId>)| SpanId::each(spans.clone()).any(|span| on.is_missing(span));
-    let unfetched = spawn_blocking(move || steps.into_iter().filter(is_unfetched).collect::<Vec<_>>());
+    let is_unfetched = |(on, spans): &(LayerHandle, Range<SpanId>)| {
+        SpanId::each(spans.clone()).any(|span| on.is_missing(span))
+    };
+    let unfetched =
+        spawn_blocking(move || steps.into_iter().filter(is_unfetched).collect::<Vec<_>>());
     let room = &Semaphore::new(ROOM);
     // On a second start nothing is missing, and a thread for each step would only delay it.
     let fetches = stream::iter(unfetched.await.unwrap_or_default()).map(|(on, spans)| async move {
-        let units = usize::try_from(blob_bytes(&on, &spans).div_ceil(UNIT)).unwrap_or(ROOM).min(ROOM);
+        let units =
+            usize::try_from(blob_bytes(&on, &spans).div_ceil(UNIT)).unwrap_or(ROOM).min(ROOM);
         let _room = room.acquire_many(units as u32).await;
         on.fetch_missing_start(spans).await;
     });
@@ -149,7 +156,8 @@ pub(super) fn load(inner: &Arc<Inner>) {
             if !inner.start.has_room(inner, size) {
                 return;
             }
-            let pieces = inner.cache.read(&on.layer.key(span), size, 0..pieces(size)).unwrap_or_default();
+            let pieces =
+                inner.cache.read(&on.layer.key(span), size, 0..pieces(size)).unwrap_or_default();
             for (number, piece) in (0..).zip(&pieces) {
                 inner.memory.put(on.piece(span, number), piece.clone(), piece.len() as u64);
             }
@@ -193,7 +201,8 @@ fn steps(inner: &Arc<Inner>) -> Vec<(LayerHandle, Range<SpanId>)> {
     let layers = places.into_iter().filter_map(|place| inner.on(LayerId(place)));
     let mut queues: Vec<(LayerHandle, VecDeque<Range<SpanId>>)> =
         layers.map(|on| (on.clone(), requests(&on))).collect();
-    let mut turns: BinaryHeap<Reverse<(u64, usize)>> = (0..queues.len()).map(|queue| Reverse((0, queue))).collect();
+    let mut turns: BinaryHeap<Reverse<(u64, usize)>> =
+        (0..queues.len()).map(|queue| Reverse((0, queue))).collect();
     let mut steps = Vec::new();
     while let Some(Reverse((bytes, turn))) = turns.pop() {
         let Some((on, queue)) = queues.get_mut(turn) else { continue };
@@ -255,7 +264,9 @@ impl LayerHandle {
     /// Fetches the spans that are in no cache yet, while no read needs the connection.
     async fn fetch_missing_start(&self, spans: Range<SpanId>) {
         let start = &self.inner.start;
-        while self.inner.waited_for.load(Ordering::Relaxed) > 0 && start.under_way.load(Ordering::Relaxed) > 0 {
+        while self.inner.waited_for.load(Ordering::Relaxed) > 0
+            && start.under_way.load(Ordering::Relaxed) > 0
+        {
             sleep(PAUSE).await;
         }
         if start.stopped.load(Ordering::Relaxed) {
@@ -269,8 +280,9 @@ impl LayerHandle {
         }
         let _under_way = CountGuard::new(&start.under_way);
         let on = self.clone();
-        let missing =
-            spawn_blocking(move || SpanId::each(spans).filter(|span| on.is_missing(*span)).collect::<Vec<SpanId>>());
+        let missing = spawn_blocking(move || {
+            SpanId::each(spans).filter(|span| on.is_missing(*span)).collect::<Vec<SpanId>>()
+        });
         let mut wanted = Vec::new();
         let mut waiters = Vec::new();
         for span in missing.await.unwrap_or_default() {
@@ -279,9 +291,12 @@ impl LayerHandle {
             if pieces.is_none() && !self.keeps_on_disk() {
                 continue;
             }
-            if let FetchRole::Fetch(promise, waiter) = self.inner.in_flight.join(self.span(span), FetchCause::Readahead)
+            if let FetchRole::Fetch(promise, waiter) =
+                self.inner.in_flight.join(self.span(span), FetchCause::Readahead)
             {
-                start.in_memory.fetch_add(if pieces.is_some() { size } else { 0 }, Ordering::Relaxed);
+                start
+                    .in_memory
+                    .fetch_add(if pieces.is_some() { size } else { 0 }, Ordering::Relaxed);
                 let blob = self.layer.blob_range(span);
                 start.requested(self.span(span), blob.end - blob.start);
                 wanted.push(SpanRequest { promise, pieces });

@@ -64,7 +64,11 @@ impl LayerHandle {
         let left = std::mem::take(&mut *queue.hold());
         for wanted in left {
             let span = wanted.promise.span();
-            wanted.promise.complete(Err(ReadError::Unpack { layer: digest, span, source: Arc::clone(&source) }));
+            wanted.promise.complete(Err(ReadError::Unpack {
+                layer: digest,
+                span,
+                source: Arc::clone(&source),
+            }));
         }
     }
 
@@ -150,7 +154,8 @@ impl<'a> Spans<'a> {
                 Some(current) => current,
                 None => self.begin()?,
             };
-            let taken = usize::try_from(current.left).map_or(bytes.len(), |left| left.min(bytes.len()));
+            let taken =
+                usize::try_from(current.left).map_or(bytes.len(), |left| left.min(bytes.len()));
             let (now, rest) = bytes.split_at(taken);
             if let Some((sink, hasher)) = &mut current.sink {
                 hasher.update(now);
@@ -180,7 +185,10 @@ impl<'a> Spans<'a> {
             if queue.is_empty() && !self.fills {
                 return Err(Stop::Enough);
             }
-            queue.front().filter(|first| first.promise.span() == span).map(|first| first.pieces.clone())
+            queue
+                .front()
+                .filter(|first| first.promise.span() == span)
+                .map(|first| first.pieces.clone())
         };
         let lacks = || self.fills && !on.is_on_disk(span);
         let sink = (pieces.is_some() || lacks()).then(|| {
@@ -223,7 +231,10 @@ impl ReadError {
             ReadError::Page { .. } => true,
             ReadError::Window { source, .. } => !source.is_transient(),
             ReadError::Span { source, .. } => {
-                matches!(source, SpanError::Gzip { .. } | SpanError::Short { .. } | SpanError::NoWindow { .. })
+                matches!(
+                    source,
+                    SpanError::Gzip { .. } | SpanError::Short { .. } | SpanError::NoWindow { .. }
+                )
             }
             _ => false,
         }

@@ -66,7 +66,11 @@ impl LayerHandle {
     }
 
     /// Fetches the windows of spans in the background, while the spans are being fetched.
-    pub(super) fn fetch_windows(&self, spans: impl Iterator<Item = SpanId> + Clone, purpose: Purpose) {
+    pub(super) fn fetch_windows(
+        &self,
+        spans: impl Iterator<Item = SpanId> + Clone,
+        purpose: Purpose,
+    ) {
         if self.missing(spans.clone()).is_empty() {
             return;
         }
@@ -77,9 +81,15 @@ impl LayerHandle {
     }
 
     /// The page with the window of a span, if it has one.
-    pub(super) async fn windows(&self, span: SpanId, purpose: Purpose) -> Result<Option<Arc<Windows>>, ReadError> {
+    pub(super) async fn windows(
+        &self,
+        span: SpanId,
+        purpose: Purpose,
+    ) -> Result<Option<Arc<Windows>>, ReadError> {
         let layer = self.layer.digest();
-        let Some(page) = self.document().and_then(|(head, _)| head.page_of(span)) else { return Ok(None) };
+        let Some(page) = self.document().and_then(|(head, _)| head.page_of(span)) else {
+            return Ok(None);
+        };
         if let Some(windows) = self.inner.windows.0.get((layer, page)) {
             return Ok(Some(windows));
         }
@@ -112,7 +122,8 @@ impl LayerHandle {
             let (Some(first), Some(end)) = (run.first(), run.last()) else { continue };
             let range = head.page_range(*first).start..head.page_range(*end).end;
             let fetched = |source| ReadError::Window { layer, source: Arc::new(source) };
-            let mut bytes = self.part(document, range.clone(), false, purpose).await.map_err(fetched)?;
+            let mut bytes =
+                self.part(document, range.clone(), false, purpose).await.map_err(fetched)?;
             let mut decoded = decode(head, &run, &bytes);
             if let Err(FineError::PageDigest { .. }) = decoded {
                 // A cache between us and the registry may have stored wrong bytes.
@@ -167,11 +178,17 @@ fn runs(head: &FineHead, pages: BTreeSet<PageId>) -> Vec<Vec<PageId>> {
 }
 
 /// Decodes adjacent pages.
-fn decode(head: &FineHead, run: &[PageId], bytes: &[u8]) -> Result<Vec<(PageId, Arc<Windows>)>, FineError> {
+fn decode(
+    head: &FineHead,
+    run: &[PageId],
+    bytes: &[u8],
+) -> Result<Vec<(PageId, Arc<Windows>)>, FineError> {
     let start = run.first().map_or(0, |first| head.page_range(*first).start);
     let page = |page: &PageId| {
         let range = head.page_range(*page);
-        let bytes = bytes.get((range.start - start) as usize..(range.end - start) as usize).unwrap_or_default();
+        let bytes = bytes
+            .get((range.start - start) as usize..(range.end - start) as usize)
+            .unwrap_or_default();
         Ok((*page, Arc::new(decode_page(head, *page, bytes)?)))
     };
     run.iter().map(page).collect()
@@ -226,9 +243,15 @@ impl LayerHandle {
     ///
     /// # Errors
     /// If it is not what the span before it has shown.
-    pub(super) fn check_used_window(&self, span: SpanId, window: &SpanWindow) -> Result<(), SpanError> {
+    pub(super) fn check_used_window(
+        &self,
+        span: SpanId,
+        window: &SpanWindow,
+    ) -> Result<(), SpanError> {
         match self.layer.window_checks.used(span) {
-            Some(tail) if !tail.agrees(window) || !self.has_parts(span, window) => Err(SpanError::Window { span }),
+            Some(tail) if !tail.agrees(window) || !self.has_parts(span, window) => {
+                Err(SpanError::Window { span })
+            }
             Some(_) => {
                 self.layer.window_checks.compared(span);
                 Ok(())
@@ -255,7 +278,9 @@ impl LayerHandle {
         self.layer.window_checks.shown(span, tail);
         // Another task may have used it in the meantime, before this was known.
         let page = self.loaded_windows(span);
-        page.as_ref().and_then(|page| page.get(span)).map_or(Ok(()), |window| self.check_used_window(span, window))
+        page.as_ref()
+            .and_then(|page| page.get(span))
+            .map_or(Ok(()), |window| self.check_used_window(span, window))
     }
 
     /// Whether a window has the bytes of the tar that are in memory or on disk.
@@ -292,7 +317,8 @@ impl LayerHandle {
         let LayerHandle { inner, layer, .. } = self;
         inner.memory.get(self.piece(span, number)).or_else(|| {
             let is_kept = self.keeps_on_disk();
-            let read = || inner.cache.read(&layer.key(span), layer.size(span), number..number + 1)?.pop();
+            let read =
+                || inner.cache.read(&layer.key(span), layer.size(span), number..number + 1)?.pop();
             is_kept.then(read).flatten()
         })
     }

@@ -38,7 +38,9 @@ pub(super) fn attributes(id: NodeId, node: &Node) -> FileAttr {
     let (size, rdev) = match &node.kind {
         NodeKind::File(_) | NodeKind::Sparse(_) => (node.kind.size(), 0),
         NodeKind::Symlink(target) => (target.len() as u64, 0),
-        NodeKind::CharDevice { major, minor } | NodeKind::BlockDevice { major, minor } => (0, device(*major, *minor)),
+        NodeKind::CharDevice { major, minor } | NodeKind::BlockDevice { major, minor } => {
+            (0, device(*major, *minor))
+        }
         NodeKind::Directory(..) => (u64::from(BLOCK), 0),
         NodeKind::Fifo => (0, 0),
     };
@@ -127,7 +129,10 @@ mod tests {
     #[test]
     fn times_before_1970() {
         let before = system_time(Time { seconds: -2, nanos: 500_000_000 });
-        assert_eq!(SystemTime::UNIX_EPOCH.duration_since(before).unwrap(), Duration::from_millis(1500));
+        assert_eq!(
+            SystemTime::UNIX_EPOCH.duration_since(before).unwrap(),
+            Duration::from_millis(1500)
+        );
         let after = system_time(Time { seconds: 7, nanos: 1 });
         assert_eq!(after.duration_since(SystemTime::UNIX_EPOCH).unwrap(), Duration::new(7, 1));
         for seconds in [i64::MIN, i64::MAX] {

@@ -17,10 +17,10 @@ use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem,
+    FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -100,15 +100,22 @@ impl ImageFs {
 
     /// The entries of a directory from number `from` on, each with the number of the next. `.` and
     /// `..` come first.
-    fn entries(&self, inode: INodeNo, from: u64) -> Result<impl Iterator<Item = (u64, &OsStr, NodeId)>, Errno> {
+    fn entries(
+        &self,
+        inode: INodeNo,
+        from: u64,
+    ) -> Result<impl Iterator<Item = (u64, &OsStr, NodeId)>, Errno> {
         let (id, node) = self.node(inode)?;
         if !matches!(node.kind, NodeKind::Directory(..)) {
             return Err(Errno::ENOTDIR);
         }
         let dots = [(&b"."[..], id), (&b".."[..], self.tree.parent(id))];
         let from = usize::try_from(from).unwrap_or(usize::MAX);
-        let entries = dots.into_iter().skip(from).chain(self.tree.children(id).skip(from.saturating_sub(2)));
-        Ok(entries.zip(from as u64 + 1..).map(|((name, id), next)| (next, OsStr::from_bytes(name), id)))
+        let entries =
+            dots.into_iter().skip(from).chain(self.tree.children(id).skip(from.saturating_sub(2)));
+        Ok(entries
+            .zip(from as u64 + 1..)
+            .map(|((name, id), next)| (next, OsStr::from_bytes(name), id)))
     }
 
     fn is_hidden(&self, xattr: &[u8]) -> bool {
@@ -176,7 +183,8 @@ impl Filesystem for ImageFs {
             // User namespaces of containers. The kernel allows it only where it checks permissions.
             wanted |= InitFlags::FUSE_ALLOW_IDMAP;
         }
-        self.no_xattrs = !self.answers_xattrs && self.tree.all_xattrs().all(|(name, _)| self.is_hidden(name));
+        self.no_xattrs =
+            !self.answers_xattrs && self.tree.all_xattrs().all(|(name, _)| self.is_hidden(name));
         self.no_open = offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.no_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         // An older kernel has fewer capabilities, which is fine.
@@ -237,8 +245,12 @@ impl Filesystem for ImageFs {
         reply: ReplyData,
     ) {
         let (id, kind) = match self.node(ino) {
-            Ok((id, Node { kind: kind @ (NodeKind::File(_) | NodeKind::Sparse(_)), .. })) => (id, kind.clone()),
-            Ok((_, Node { kind: NodeKind::Directory(..), .. })) => return reply.error(Errno::EISDIR),
+            Ok((id, Node { kind: kind @ (NodeKind::File(_) | NodeKind::Sparse(_)), .. })) => {
+                (id, kind.clone())
+            }
+            Ok((_, Node { kind: NodeKind::Directory(..), .. })) => {
+                return reply.error(Errno::EISDIR);
+            }
             Ok(_) => return reply.error(Errno::EINVAL),
             Err(error) => return reply.error(error),
         };
@@ -250,7 +262,8 @@ impl Filesystem for ImageFs {
         // The filler reads no sparse files.
         if self.filler.as_ref().is_some_and(|filler| filler.sent(request)) {
             return answer(&self.runtime, async move {
-                match content.read_at_hand(stored.layer, stored.offset, stored.size as usize).await {
+                match content.read_at_hand(stored.layer, stored.offset, stored.size as usize).await
+                {
                     Some(bytes) => reply.data(&bytes),
                     // A program that wants these bytes makes the kernel request them again.
                     None => reply.error(Errno::EIO),
@@ -293,7 +306,14 @@ impl Filesystem for ImageFs {
         }
     }
 
-    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
         let entries = match self.entries(ino, offset) {
             Ok(entries) => entries,
             Err(error) => return reply.error(error),
@@ -306,7 +326,14 @@ impl Filesystem for ImageFs {
         reply.ok();
     }
 
-    fn readdirplus(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+    fn readdirplus(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
         let entries = match self.entries(ino, offset) {
             Ok(entries) => entries,
             Err(error) => return reply.error(error),
@@ -321,7 +348,16 @@ impl Filesystem for ImageFs {
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let blocks = self.bytes.div_ceil(u64::from(attr::BLOCK));
-        reply.statfs(blocks, 0, 0, self.tree.len() as u64, 0, attr::BLOCK, NAME_MAX as u32, attr::BLOCK);
+        reply.statfs(
+            blocks,
+            0,
+            0,
+            self.tree.len() as u64,
+            0,
+            attr::BLOCK,
+            NAME_MAX as u32,
+            attr::BLOCK,
+        );
     }
 
     /// An overlay asks for its own attributes at each lookup, which can be more than a third of all
@@ -332,15 +368,18 @@ impl Filesystem for ImageFs {
             return reply.error(Errno::ENOSYS);
         }
         let value = self.xattrs(ino).and_then(|mut xattrs| {
-            xattrs.find(|(known, _)| *known == name.as_bytes()).map(|(_, value)| value).ok_or(Errno::NO_XATTR)
+            xattrs
+                .find(|(known, _)| *known == name.as_bytes())
+                .map(|(_, value)| value)
+                .ok_or(Errno::NO_XATTR)
         });
         give(value, size, reply);
     }
 
     fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let names = self
-            .xattrs(ino)
-            .map(|xattrs| xattrs.flat_map(|(name, _)| name.iter().copied().chain([0])).collect::<Vec<u8>>());
+        let names = self.xattrs(ino).map(|xattrs| {
+            xattrs.flat_map(|(name, _)| name.iter().copied().chain([0])).collect::<Vec<u8>>()
+        });
         give(names.as_deref().map_err(|error| *error), size, reply);
     }
 
@@ -348,10 +387,13 @@ impl Filesystem for ImageFs {
     /// has access, may read everything, and may execute what anybody may (as root elsewhere, see
     /// generic_permission() in Linux's fs/namei.c).
     fn access(&self, _: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        let is_executable = |node: &Node| matches!(node.kind, NodeKind::Directory(_)) || node.mode & 0o111 != 0;
+        let is_executable =
+            |node: &Node| matches!(node.kind, NodeKind::Directory(_)) || node.mode & 0o111 != 0;
         match self.node(ino) {
             Ok(_) if mask.contains(AccessFlags::W_OK) => reply.error(Errno::EROFS),
-            Ok((_, node)) if mask.contains(AccessFlags::X_OK) && !is_executable(node) => reply.error(Errno::EACCES),
+            Ok((_, node)) if mask.contains(AccessFlags::X_OK) && !is_executable(node) => {
+                reply.error(Errno::EACCES)
+            }
             Ok(_) => reply.ok(),
             Err(error) => reply.error(error),
         }

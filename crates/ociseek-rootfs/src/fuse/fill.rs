@@ -96,14 +96,17 @@ impl CacheFiller {
         let own = Arc::clone(&shared);
         let fill = move || {
             if let Ok(plan) = planned.recv() {
-                own.thread.0.store(gettid().as_raw_nonzero().get().unsigned_abs(), Ordering::Relaxed);
+                own.thread
+                    .0
+                    .store(gettid().as_raw_nonzero().get().unsigned_abs(), Ordering::Relaxed);
                 // Errors do not matter here: the program reads what is missing itself.
                 let _ = own.read_ahead(&plan);
                 own.thread.0.store(0, Ordering::Relaxed);
             }
         };
         // A thread has the table of the one that starts it.
-        let start = || own_files().and_then(|()| Builder::new().name("fill".to_owned()).spawn(fill)).ok();
+        let start =
+            || own_files().and_then(|()| Builder::new().name("fill".to_owned()).spawn(fill)).ok();
         let thread = Builder::new().spawn(start).ok()?.join().ok()??;
         Some(CacheFiller { shared, plans: Some(plans), threads: vec![thread] })
     }
@@ -137,11 +140,16 @@ impl Drop for CacheFiller {
 
 impl Shared {
     fn read_ahead(&self, plan: &FillPlan) -> io::Result<()> {
-        let root = open_tree(CWD, &plan.point, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+        let root = open_tree(
+            CWD,
+            &plan.point,
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
+        )?;
         let mut left = MOST;
         let mut requested = None;
         let mut list = Vec::with_capacity(LIST);
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let flags =
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         for step in &plan.steps {
             let (path, ranges) = match step {
                 FillStep::Read(path, ranges) => (path, ranges),
@@ -199,10 +207,12 @@ fn own_files() -> io::Result<()> {
     dup2_stdout(&null)?;
     dup2_stderr(&null)?;
     drop(null);
-    let list = openat(CWD, "/proc/thread-self/fd", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let list =
+        openat(CWD, "/proc/thread-self/fd", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let not_copied = [0, 1, 2, list.as_raw_fd()];
-    let number =
-        |entry: rustix::io::Result<DirEntry>| Ok(entry?.file_name().to_str().ok().and_then(|n| n.parse().ok()));
+    let number = |entry: rustix::io::Result<DirEntry>| {
+        Ok(entry?.file_name().to_str().ok().and_then(|n| n.parse().ok()))
+    };
     let open = Dir::new(list)?.map(number).collect::<io::Result<Vec<Option<RawFd>>>>()?;
     for number in open.into_iter().flatten().filter(|number| !not_copied.contains(number)) {
         // SAFETY: The table belongs to this thread alone, and no value of this thread owns one of
@@ -218,14 +228,16 @@ fn steps(tree: &Tree, content: &Content, is_over: &AtomicBool) -> Vec<FillStep> 
     let start = RecordedStart::new(content.recorded_start());
     // Files share spans with their neighbours.
     let mut known = HashMap::new();
-    let mut is_from_cache =
-        |layer, span| *known.entry((layer, span)).or_insert_with(|| content.is_from_cache(layer, span));
+    let mut is_from_cache = |layer, span| {
+        *known.entry((layer, span)).or_insert_with(|| content.is_from_cache(layer, span))
+    };
     let mut files = Vec::new();
     for node in start.files(tree).take_while(|_| !is_over.load(Ordering::Relaxed)) {
         let NodeKind::File(extent) = tree.node(node).kind else { continue };
         let mut ranges = start.blocks(&extent);
         ranges.retain(|range| {
-            let spans = content.spans(extent.layer, extent.offset + range.start..extent.offset + range.end);
+            let spans =
+                content.spans(extent.layer, extent.offset + range.start..extent.offset + range.end);
             SpanId::each(spans).all(|span| is_from_cache(extent.layer, span))
         });
         if !ranges.is_empty() {
@@ -243,7 +255,10 @@ fn in_order(tree: &Tree, files: Vec<(NodeId, Vec<Range<u64>>)>) -> Vec<FillStep>
     let mut steps = Vec::with_capacity(files.len() + wanted.len());
     for (node, ranges) in files {
         let directory = tree.parent(node);
-        if wanted.remove(&directory).is_some_and(|wanted| wanted * LISTED >= tree.children(directory).len()) {
+        if wanted
+            .remove(&directory)
+            .is_some_and(|wanted| wanted * LISTED >= tree.children(directory).len())
+        {
             steps.push(FillStep::List(tree.path(directory)));
         }
         steps.push(FillStep::Read(tree.path(node), ranges));
@@ -261,8 +276,9 @@ struct RecordedStart {
 
 impl RecordedStart {
     fn new(ranges: Vec<(LayerId, Range<Uncompressed>)>) -> RecordedStart {
-        let place =
-            |((layer, range), index): (&(LayerId, Range<Uncompressed>), u64)| (layer.0.into(), range.start.0, index);
+        let place = |((layer, range), index): (&(LayerId, Range<Uncompressed>), u64)| {
+            (layer.0.into(), range.start.0, index)
+        };
         let mut places: Vec<(u64, u64, u64)> = ranges.iter().zip(0..).map(place).collect();
         places.sort_unstable();
         RecordedStart { ranges, places }
@@ -275,7 +291,11 @@ impl RecordedStart {
         let to = from.saturating_add(extent.size);
         let end = |index: u64| self.ranges.get(index as usize).map_or(0, |(_, range)| range.end.0);
         let first = self.places.partition_point(|place| (place.0, end(place.2)) <= (layer, from));
-        let places = self.places.iter().skip(first).take_while(move |place| place.0 == layer && place.1 < to);
+        let places = self
+            .places
+            .iter()
+            .skip(first)
+            .take_while(move |place| place.0 == layer && place.1 < to);
         places.map(move |place| (place.2, place.1.max(from) - from..end(place.2).min(to) - from))
     }
 
@@ -306,7 +326,8 @@ impl RecordedStart {
         let block = u64::from(BLOCK);
         for range in &mut ranges {
             range.start = range.start.div_ceil(block) * block;
-            range.end = if range.end == extent.size { range.end } else { range.end / block * block };
+            range.end =
+                if range.end == extent.size { range.end } else { range.end / block * block };
         }
         ranges.retain(|range| !range.is_empty());
         ranges
@@ -340,10 +361,13 @@ mod tests {
 
     #[test]
     fn files_are_in_the_order_of_the_start_and_their_ranges_are_blocks() {
-        let lower = [file("a", 512, 10_000), file("hidden", 12_000, 9_000), file("b", 30_000, 50_000)];
+        let lower =
+            [file("a", 512, 10_000), file("hidden", 12_000, 9_000), file("b", 30_000, 50_000)];
         let upper = [file("c", 512, 100), file("hidden", 1_000, 0), file("d", 2_000, 8_192)];
         let tree = Tree::flatten([&lower[..], &upper[..]]).unwrap();
-        let range = |layer, range: Range<u64>| (LayerId(layer), Uncompressed(range.start)..Uncompressed(range.end));
+        let range = |layer, range: Range<u64>| {
+            (LayerId(layer), Uncompressed(range.start)..Uncompressed(range.end))
+        };
         let found = |start| -> Vec<(String, Vec<Range<u64>>)> {
             let start = RecordedStart::new(start);
             let found = start.files(&tree).map(|node| {
@@ -362,9 +386,13 @@ mod tests {
             range(1, 9_000..9_001),
         ];
         let whole = |size| std::iter::once(0..size).collect::<Vec<Range<u64>>>();
-        assert_eq!(found(start), [(c, whole(100)), (b.clone(), whole(50_000)), (a.clone(), whole(10_000))]);
+        assert_eq!(
+            found(start),
+            [(c, whole(100)), (b.clone(), whole(50_000)), (a.clone(), whole(10_000))]
+        );
         // Of d, no block is whole.
-        let start = vec![range(0, 5_000..34_097), range(0, 75_000..75_001), range(0, 76_000..90_000)];
+        let start =
+            vec![range(0, 5_000..34_097), range(0, 75_000..75_001), range(0, 76_000..90_000)];
         let ends = vec![0..4_096, 49_152..50_000];
         assert_eq!(found(start), [(a, std::iter::once(8_192..10_000).collect()), (b, ends)]);
         assert_eq!(found(vec![range(1, 2_000..6_096)]), [(d, whole(4_096))]);
@@ -373,8 +401,11 @@ mod tests {
 
     #[test]
     fn directories_are_listed_before_their_files_unless_few_of_these_are_read() {
-        let names = (0..9).map(|number| format!("many/{number}")).chain(["a/b/c", "a/b/d", "top"].map(str::to_owned));
-        let files: Vec<FileMetadata> = (0..).zip(names).map(|(number, name)| file(&name, number * 1024, 512)).collect();
+        let names = (0..9)
+            .map(|number| format!("many/{number}"))
+            .chain(["a/b/c", "a/b/d", "top"].map(str::to_owned));
+        let files: Vec<FileMetadata> =
+            (0..).zip(names).map(|(number, name)| file(&name, number * 1024, 512)).collect();
         let tree = Tree::flatten([&files[..]]).unwrap();
         let planned = |names: &[&str]| {
             let node = |name: &&str| (tree.resolve(name.as_bytes(), false).unwrap(), Vec::new());

@@ -122,7 +122,8 @@ pub(super) fn identity(tree: &Tree) -> Digest {
     let mut hasher = Hasher::new(Algorithm::Sha256);
     for id in 0..u32::try_from(tree.len()).unwrap_or(u32::MAX) {
         let node = tree.node(NodeId(id));
-        let fields = [node.mode, node.uid, node.gid, node.nlink, u32::from(node.kind.is_directory())];
+        let fields =
+            [node.mode, node.uid, node.gid, node.nlink, u32::from(node.kind.is_directory())];
         fields.iter().for_each(|field| hasher.update(&field.to_be_bytes()));
         hasher.update(&node.kind.size().to_be_bytes());
         for (name, child) in tree.children(NodeId(id)) {

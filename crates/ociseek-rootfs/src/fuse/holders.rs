@@ -18,7 +18,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{fstat, major, minor};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, geteuid, pidfd_getfd, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, geteuid, pidfd_getfd, pidfd_open, pidfd_send_signal,
+};
 
 use super::mounts::{FS_TYPE, MountInfo};
 
@@ -100,7 +102,10 @@ impl DeviceHolder {
         let mut ended = [PollFd::new(&process, PollFlags::IN)];
         let most = Timespec::try_from(KILLED).map_err(io::Error::other)?;
         match retry_on_intr(|| poll(&mut ended, Some(&most)))? {
-            0 => Err(io::Error::new(io::ErrorKind::TimedOut, format!("process {} does not end", self.pid))),
+            0 => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("process {} does not end", self.pid),
+            )),
             _ => Ok(()),
         }
     }
@@ -110,7 +115,8 @@ impl DeviceHolder {
     /// # Errors
     /// If the process cannot be accessed.
     pub fn take(&self, mount: &MountInfo) -> io::Result<Option<TakenDevice>> {
-        let is_another = self.file_system.as_ref().is_some_and(|number| *number != file_system(mount));
+        let is_another =
+            self.file_system.as_ref().is_some_and(|number| *number != file_system(mount));
         if is_another || self.point != mount.point || mount.fs_type != FS_TYPE {
             return Ok(None);
         }
@@ -177,7 +183,9 @@ fn holder(pid: Pid) -> Option<DeviceHolder> {
     // The list ends with a zero.
     let arguments: Vec<&[u8]> = arguments.strip_suffix(&[0])?.split(|byte| *byte == 0).collect();
     let (serves, file_system) = match &arguments[..] {
-        [_, first, number, _] if *first == KEEPER.as_bytes() => (false, Some(String::from_utf8_lossy(number).into())),
+        [_, first, number, _] if *first == KEEPER.as_bytes() => {
+            (false, Some(String::from_utf8_lossy(number).into()))
+        }
         all if all.contains(&SERVER) => (true, None),
         _ => return None,
     };

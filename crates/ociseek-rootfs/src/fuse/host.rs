@@ -41,7 +41,13 @@ pub(super) fn has_helper() -> bool {
 fn name() -> Option<&'static str> {
     let runs = |name: &&str| {
         let mut version = Command::new(name);
-        version.arg("-V").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+        version
+            .arg("-V")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok()
     };
     NAMES.into_iter().find(runs)
 }
@@ -59,7 +65,10 @@ pub(super) fn lets_others_in() -> bool {
 /// util/fusermount.c, `read_conf`).
 fn has_user_allow_other(settings: &[u8]) -> bool {
     let mut lines = settings.split(|byte| *byte == b'\n');
-    lines.any(|line| line.split(|byte| *byte == b'#').next().unwrap_or_default().trim_ascii() == b"user_allow_other")
+    lines.any(|line| {
+        line.split(|byte| *byte == b'#').next().unwrap_or_default().trim_ascii()
+            == b"user_allow_other"
+    })
 }
 
 /// Unmounts `point`. With `lazy`, also while it is in use.
@@ -71,7 +80,11 @@ pub(super) fn unmount_by_helper(point: &Path, lazy: bool) -> Result<(), String> 
     let mut command = Command::new(name);
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(point).stdin(Stdio::null());
     let output = command.output().map_err(|error| format!("{name} cannot be started: {error}"))?;
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
 }
 
 #[cfg(test)]
@@ -89,7 +102,11 @@ mod tests {
         ] {
             assert_eq!(Release::parse(text), release, "{text}");
         }
-        assert!(Release(6, 18) > Release(6, 9) && Release(7, 0) > Release(6, 18) && Release(5, 15) < Release(6, 9));
+        assert!(
+            Release(6, 18) > Release(6, 9)
+                && Release(7, 0) > Release(6, 18)
+                && Release(5, 15) < Release(6, 9)
+        );
     }
 
     #[test]

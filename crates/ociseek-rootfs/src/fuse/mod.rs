@@ -7,10 +7,14 @@ use std::io;
 use std::path::PathBuf;
 
 pub use handover::{KeptDevice, can_take_over};
-pub use holders::{DeviceHolder, TakenDevice, device_holders, is_keeper, keep_device, keeper_arguments};
+pub use holders::{
+    DeviceHolder, TakenDevice, device_holders, is_keeper, keep_device, keeper_arguments,
+};
 pub use host::Release;
 pub use memory::{process_memory, release_freed_memory};
-pub use mounts::{ExistingMount, FS_TYPE, MountInfo, mounted_at, mounts, prepare, take_down, without_following};
+pub use mounts::{
+    ExistingMount, FS_TYPE, MountInfo, mounted_at, mounts, prepare, take_down, without_following,
+};
 pub use session::{FuseMount, FuseOptions, open_device};
 
 mod attr;

@@ -56,7 +56,12 @@ fn parse_line(line: &[u8]) -> Option<MountInfo> {
     // Any number of optional fields precede the dash.
     words.find(|word| word == b"-")?;
     let mut text = || Some(String::from_utf8_lossy(&words.next()?).into_owned());
-    Some(MountInfo { device: (major.parse().ok()?, minor.parse().ok()?), point, fs_type: text()?, source: text()? })
+    Some(MountInfo {
+        device: (major.parse().ok()?, minor.parse().ok()?),
+        point,
+        fs_type: text()?,
+        source: text()?,
+    })
 }
 
 /// Decodes `\040` and similar escapes for spaces, tabs, line ends and backslashes.
@@ -65,7 +70,9 @@ fn unescape(word: &[u8]) -> Vec<u8> {
     let mut rest = word;
     while let Some((&byte, after)) = rest.split_first() {
         let octal = (byte == b'\\').then(|| after.get(..3)).flatten().and_then(|digits| {
-            digits.iter().try_fold(0u16, |n, d| matches!(d, b'0'..=b'7').then(|| n * 8 + u16::from(d - b'0')))
+            digits.iter().try_fold(0u16, |n, d| {
+                matches!(d, b'0'..=b'7').then(|| n * 8 + u16::from(d - b'0'))
+            })
         });
         match octal.and_then(|n| u8::try_from(n).ok()) {
             Some(byte) => {
@@ -96,10 +103,14 @@ pub enum ExistingMount {
 /// The kind of [`MountError`] for the fault of the mount point.
 pub fn prepare(dir: &Path, existing: ExistingMount) -> Result<PathBuf, MountError> {
     let point = match dir.metadata() {
-        Ok(metadata) if metadata.is_dir() => dir.canonicalize().map_err(|source| inspect(dir, source))?,
+        Ok(metadata) if metadata.is_dir() => {
+            dir.canonicalize().map_err(|source| inspect(dir, source))?
+        }
         Ok(_) => return Err(MountError::NotADirectory(dir.to_owned())),
         Err(error) if is_dead(&error) => stale(dir, existing)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(MountError::Missing(dir.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(MountError::Missing(dir.to_owned()));
+        }
         Err(error) => return Err(inspect(dir, error)),
     };
     if let Some(mount) = mounted_at(&point).map_err(|source| inspect(dir, source))?
@@ -162,7 +173,8 @@ pub fn take_down(point: &Path, flags: UnmountFlags) -> Result<(), MountError> {
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let lazy = flags.contains(UnmountFlags::DETACH);
-            super::host::unmount_by_helper(point, lazy).map_err(|text| failed(io::Error::other(text)))
+            super::host::unmount_by_helper(point, lazy)
+                .map_err(|text| failed(io::Error::other(text)))
         }
         Err(error) => Err(failed(error)),
     }
@@ -185,15 +197,25 @@ mod tests {
         let at: Vec<(&Path, &str, (u32, u32))> =
             mounts.iter().map(|m| (m.point.as_path(), m.fs_type.as_str(), m.device)).collect();
         let point = Path::new("/tmp/a b\\c");
-        assert_eq!(at, [(Path::new("/"), "ext4", (254, 0)), (point, FS_TYPE, (0, 52)), (point, "tmpfs", (0, 53))]);
+        assert_eq!(
+            at,
+            [
+                (Path::new("/"), "ext4", (254, 0)),
+                (point, FS_TYPE, (0, 52)),
+                (point, "tmpfs", (0, 53))
+            ]
+        );
         assert_eq!(mounts[1].source, "oci:x");
     }
 
     #[test]
     fn invalid_escapes_are_kept() {
-        for (escaped, plain) in
-            [(&b"a\\12"[..], &b"a\\12"[..]), (b"\\777", b"\\777"), (b"\\", b"\\"), (b"\\011x", b"\tx")]
-        {
+        for (escaped, plain) in [
+            (&b"a\\12"[..], &b"a\\12"[..]),
+            (b"\\777", b"\\777"),
+            (b"\\", b"\\"),
+            (b"\\011x", b"\tx"),
+        ] {
             assert_eq!(unescape(escaped), plain);
         }
     }

@@ -104,7 +104,9 @@ impl FuseMount {
             kept.check(&tree).map_err(refused)?;
         }
         let (alive, gone) = oneshot::channel();
-        let bytes = (0..tree.len() as u32).map(|id| tree.node(NodeId(id)).kind.size()).fold(0, u64::saturating_add);
+        let bytes = (0..tree.len() as u32)
+            .map(|id| tree.node(NodeId(id)).kind.size())
+            .fold(0, u64::saturating_add);
         let fill = options.fill && content.has_recorded_start() && mounted.is_none();
         // What the program itself reads first could no longer be recorded.
         let fills = fill && root && options.recorder.is_none();
@@ -186,8 +188,10 @@ impl FuseMount {
         source.save_names(known.clone());
         let store = StoreFs::new(source, Some(known), runtime.clone(), alive);
         runtime.block_on(store.reopen());
-        let session = take_over(store, device, acl(options), config(options)).and_then(Session::spawn);
-        let session = session.map_err(|source| MountError::Session { point: point.to_owned(), source })?;
+        let session =
+            take_over(store, device, acl(options), config(options)).and_then(Session::spawn);
+        let session =
+            session.map_err(|source| MountError::Session { point: point.to_owned(), source })?;
         Ok(FuseMount::of(point, session, None, gone))
     }
 
@@ -197,11 +201,15 @@ impl FuseMount {
         filler: Option<CacheFiller>,
         alive: oneshot::Receiver<()>,
     ) -> FuseMount {
-        let device =
-            mounted_at(point).ok().flatten().filter(|mount| mount.fs_type == FS_TYPE).map(|mount| mount.device);
+        let device = mounted_at(point)
+            .ok()
+            .flatten()
+            .filter(|mount| mount.fs_type == FS_TYPE)
+            .map(|mount| mount.device);
         if let Some((major, minor)) = device {
             // Only root may set it. Others do with less.
-            let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD);
+            let _ =
+                std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD);
         }
         FuseMount { point: point.to_owned(), device, filler, session: Some(session), alive }
     }
@@ -243,7 +251,8 @@ impl FuseMount {
     /// Whether the session ends, now that it is unmounted. The kernel ends it with the last use.
     fn has_ended_soon(&mut self) -> bool {
         let end = Instant::now() + LAST_USE;
-        while self.session.is_some() && !matches!(self.alive.try_recv(), Err(TryRecvError::Closed)) {
+        while self.session.is_some() && !matches!(self.alive.try_recv(), Err(TryRecvError::Closed))
+        {
             if Instant::now() >= end {
                 return false;
             }
@@ -293,8 +302,11 @@ fn new_session(
     point: &Path,
     options: &FuseOptions,
 ) -> Result<BackgroundSession, MountError> {
-    let Some(device) = kernel_mount(point, options)? else { return helper_mount(filesystem, point, options) };
-    let started = Session::from_fd(filesystem, device, acl(options), config(options)).and_then(Session::spawn);
+    let Some(device) = kernel_mount(point, options)? else {
+        return helper_mount(filesystem, point, options);
+    };
+    let started = Session::from_fd(filesystem, device, acl(options), config(options))
+        .and_then(Session::spawn);
     started.map_err(|source| {
         // Report the first error.
         let _ = take_down(point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
@@ -354,7 +366,8 @@ fn kernel_mount(point: &Path, options: &FuseOptions) -> Result<Option<OwnedFd>, 
     let user = getuid().as_raw();
     let group = getgid().as_raw();
     let others = if options.allow_other { ",allow_other,default_permissions" } else { "" };
-    let data = format!("fd={},rootmode=40000,user_id={user},group_id={group}{others}", device.as_raw_fd());
+    let data =
+        format!("fd={},rootmode=40000,user_id={user},group_id={group}{others}", device.as_raw_fd());
     let data = CString::new(data).map_err(|error| refused(error.into()))?;
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, !options.passes_changes);
@@ -362,7 +375,9 @@ fn kernel_mount(point: &Path, options: &FuseOptions) -> Result<Option<OwnedFd>, 
     flags.set(MountFlags::NODEV, !options.dev);
     let held = hold(point).map_err(refused)?;
     let target = format!("/proc/self/fd/{}", held.as_raw_fd());
-    match mount(source_name(&options.source), target, FS_TYPE, flags, data.as_c_str()).map_err(io::Error::from) {
+    match mount(source_name(&options.source), target, FS_TYPE, flags, data.as_c_str())
+        .map_err(io::Error::from)
+    {
         Ok(()) => Ok(Some(device)),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             if host::has_helper() {

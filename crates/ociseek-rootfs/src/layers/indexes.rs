@@ -10,7 +10,9 @@ use bytes::Bytes;
 use super::MAX_COMPRESSED;
 use ociseek_format::budget::{Charge, OverBudget};
 use ociseek_format::digest::Digest;
-use ociseek_format::fine::{Codec, FineError, PageId, Windows, decode_head, decode_page, decode_spans};
+use ociseek_format::fine::{
+    Codec, FineError, PageId, Windows, decode_head, decode_page, decode_spans,
+};
 use ociseek_format::image::fine::FineRef;
 use ociseek_format::image::{Descriptor, LayerKind};
 use ociseek_format::layer::span::{SpanError, SpanTable};
@@ -39,7 +41,9 @@ pub enum OpenError {
     Broken { layer: Digest, reads: u32, source: LayerError },
     #[error("layer {layer} is broken zstd{}", read_times(*.reads))]
     Zstd { layer: Digest, reads: u32, source: io::Error },
-    #[error("layer {layer} cannot be read: its entries or checkpoints exceed the limit for a layer of its size")]
+    #[error(
+        "layer {layer} cannot be read: its entries or checkpoints exceed the limit for a layer of its size"
+    )]
     TooLarge { layer: Digest },
     #[error("layer {layer} cannot be read by its ztoc")]
     Spans { layer: Digest, source: SpanError },
@@ -83,8 +87,12 @@ impl OpenError {
     pub(super) fn of(error: LayerError, layer: Digest, reads: u32) -> OpenError {
         match error {
             LayerError::Memory(source) => OpenError::Memory { layer, source },
-            LayerError::Zstd(text) => OpenError::Zstd { layer, reads, source: io::Error::other(text) },
-            LayerError::Compression(name) => OpenError::Compression { layer, name: name.to_owned() },
+            LayerError::Zstd(text) => {
+                OpenError::Zstd { layer, reads, source: io::Error::other(text) }
+            }
+            LayerError::Compression(name) => {
+                OpenError::Compression { layer, name: name.to_owned() }
+            }
             LayerError::TooLarge => OpenError::TooLarge { layer },
             source => OpenError::Broken { layer, reads, source },
         }
@@ -178,7 +186,9 @@ pub(super) fn open_for(
         }
     };
     let checks = u64::from(head.spans().count()) * WINDOW_CHECK;
-    memory.grow(checks, || format!("what is noted of the spans of {}", layer.digest)).map_err(FineError::Memory)?;
+    memory
+        .grow(checks, || format!("what is noted of the spans of {}", layer.digest))
+        .map_err(FineError::Memory)?;
     if head.layer() != layer.digest {
         return Err(UnfitDocument::Layer(head.layer()));
     }
@@ -194,7 +204,10 @@ pub(super) fn open_for(
         return Err(UnfitDocument::Compression(layer.media_type.clone()));
     }
     if head.start_size() != reference.start_size {
-        return Err(UnfitDocument::Start { expected: reference.start_size, actual: head.start_size() });
+        return Err(UnfitDocument::Start {
+            expected: reference.start_size,
+            actual: head.start_size(),
+        });
     }
     let mut pages = Vec::new();
     for page in head.pages() {
@@ -249,14 +262,18 @@ pub(super) fn ztoc_spans(
 ) -> Result<SpanTable<LayerMap>, UnfitZtoc> {
     let ztoc = ztoc::decode_within(bytes, memory)?;
     if *ztoc.version != *ztoc::VERSION {
-        return Err(UnfitZtoc::Version(String::from_utf8_lossy(&ztoc.version).chars().take(20).collect()));
+        return Err(UnfitZtoc::Version(
+            String::from_utf8_lossy(&ztoc.version).chars().take(20).collect(),
+        ));
     }
     if ztoc.compressed_size != Compressed(layer.size) {
         return Err(UnfitZtoc::Size(ztoc.compressed_size, layer.size));
     }
     let is_gzip = matches!(ztoc.checkpoints, Checkpoints::Gzip { .. });
     match LayerKind::of(&layer.media_type) {
-        LayerKind::Gzip if !is_gzip => return Err(UnfitZtoc::Compression(layer.media_type.clone())),
+        LayerKind::Gzip if !is_gzip => {
+            return Err(UnfitZtoc::Compression(layer.media_type.clone()));
+        }
         LayerKind::Zstd => return Err(UnfitZtoc::Compression(layer.media_type.clone())),
         _ => {}
     }
@@ -310,7 +327,8 @@ mod tests {
             span_size: SPAN_SIZE,
             starts: (0..SPANS).map(start).collect(),
         };
-        let layer = FineLayer::new(Vec::new(), FineSpans::new(parts).unwrap(), std::iter::empty()).unwrap();
+        let layer =
+            FineLayer::new(Vec::new(), FineSpans::new(parts).unwrap(), std::iter::empty()).unwrap();
         let encoded = layer.encode(&[]).unwrap();
         let reference = FineRef {
             document: encoded.digest,

@@ -17,7 +17,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::task::spawn_blocking;
 
 pub(crate) use indexes::WINDOW_CHECK;
-pub use indexes::{FetchedDocument, FileListUse, OpenDocument, OpenError, UnfitDocument, open as fit_document};
+pub use indexes::{
+    FetchedDocument, FileListUse, OpenDocument, OpenError, UnfitDocument, open as fit_document,
+};
 
 use crate::cache::{SpanCache, SpanKey};
 use indexes::UnfitZtoc;
@@ -143,14 +145,18 @@ where
     let document = &document;
     let by_document = |layer: Descriptor| async move {
         let opened = match document(layer.digest).await {
-            Some(fetched) => open_document(source, &layer, fetched, FileListUse::Needed, progress).await?,
+            Some(fetched) => {
+                open_document(source, &layer, fetched, FileListUse::Needed, progress).await?
+            }
             None => None,
         };
         Ok::<_, OpenError>((layer, opened))
     };
-    let tried: Vec<_> = stream::iter(once).map(by_document).buffered(DOCUMENTS).try_collect().await?;
+    let tried: Vec<_> =
+        stream::iter(once).map(by_document).buffered(DOCUMENTS).try_collect().await?;
     let ztoc = &ztoc;
-    let side_by_side = tried.iter().filter(|(_, opened)| opened.is_none()).count().clamp(1, SIDE_BY_SIDE);
+    let side_by_side =
+        tried.iter().filter(|(_, opened)| opened.is_none()).count().clamp(1, SIDE_BY_SIDE);
     let open = |(layer, opened): (Descriptor, Option<OpenLayer>)| async move {
         if let Some(opened) = opened {
             return Ok(opened);
@@ -158,7 +164,8 @@ where
         let ztoc = ztoc(layer.digest).await?;
         open_one_of(side_by_side, source, &layer, ztoc, caches, progress).await
     };
-    let opened: Vec<OpenLayer> = stream::iter(tried).map(open).buffered(side_by_side).try_collect().await?;
+    let opened: Vec<OpenLayer> =
+        stream::iter(tried).map(open).buffered(side_by_side).try_collect().await?;
     Ok(places.into_iter().filter_map(|place| opened.get(place).cloned()).collect())
 }
 
@@ -200,9 +207,13 @@ pub async fn open_document(
 
 /// The layers, without duplicates, about which nothing is cached. Without a ztoc, opening them
 /// reads them completely.
-pub fn unknown<'a>(layers: impl Iterator<Item = &'a Descriptor>, caches: &Caches) -> Vec<&'a Descriptor> {
+pub fn unknown<'a>(
+    layers: impl Iterator<Item = &'a Descriptor>,
+    caches: &Caches,
+) -> Vec<&'a Descriptor> {
     let mut seen = HashSet::new();
-    let unknown = |layer: &&Descriptor| !caches.ztocs.has_map(map_key(layer, span_size(layer.size)));
+    let unknown =
+        |layer: &&Descriptor| !caches.ztocs.has_map(map_key(layer, span_size(layer.size)));
     layers.filter(|layer| seen.insert(layer.digest)).filter(unknown).collect()
 }
 
@@ -236,15 +247,17 @@ async fn open_one_of(
     if let Some(bytes) = ztoc {
         let wanted = layer.clone();
         let mut memory = source.budget().open();
-        let decoded =
-            spawn_blocking(move || indexes::ztoc_spans(&wanted, &bytes, &mut memory).map(|spans| (spans, memory)));
+        let decoded = spawn_blocking(move || {
+            indexes::ztoc_spans(&wanted, &bytes, &mut memory).map(|spans| (spans, memory))
+        });
         match decoded.await {
             Ok(Ok((spans, memory))) => return opened(layer, spans, LayerAccess::Index, 0, memory),
             Ok(Err(UnfitZtoc::Ztoc(ZtocError::Memory(source)))) => {
                 return Err(OpenError::Memory { layer: digest, source });
             }
             Ok(Err(unfit)) => {
-                let what = format!("ignoring the index's ztoc for layer {digest}: {}", causes(&unfit));
+                let what =
+                    format!("ignoring the index's ztoc for layer {digest}: {}", causes(&unfit));
                 progress.report(ProgressEvent::Warning(what));
             }
             Err(_) => return Err(OpenError::Ending { layer: digest }),
@@ -262,7 +275,9 @@ async fn open_one_of(
     let ztocs = caches.ztocs.clone();
     let wanted = layer.clone();
     let memory = source.budget().open();
-    let kept = spawn_blocking(move || from_cache(&ztocs, &wanted, span_size, memory)).await.unwrap_or(Ok(None));
+    let kept = spawn_blocking(move || from_cache(&ztocs, &wanted, span_size, memory))
+        .await
+        .unwrap_or(Ok(None));
     let kept = kept.map_err(|source| OpenError::Memory { layer: digest, source })?;
     let (Spans { spans, notes, memory }, read) = match kept {
         Some(spans) => (spans, 0),
@@ -313,7 +328,14 @@ fn opened(
     let keys = u64::from(spans.count()) * SPAN_KEY;
     let charged = memory.grow(keys, || format!("the keys of its {} spans", spans.count()));
     charged.map_err(|source| OpenError::Memory { layer: layer.digest, source })?;
-    Ok(OpenLayer { descriptor: layer.clone(), how, bytes_read, spans, document: None, _memory: Arc::new(memory) })
+    Ok(OpenLayer {
+        descriptor: layer.clone(),
+        how,
+        bytes_read,
+        spans,
+        document: None,
+        _memory: Arc::new(memory),
+    })
 }
 
 fn span_size(layer: u64) -> SpanSize {
@@ -328,7 +350,10 @@ fn report_notes(layer: &Descriptor, notes: &Notes, progress: &Arc<dyn Progress>)
     }
     if notes.more_warnings > 0 {
         let more = notes.more_warnings;
-        progress.report(ProgressEvent::Warning(format!("layer {}: {more} more warnings of this kind", layer.digest)));
+        progress.report(ProgressEvent::Warning(format!(
+            "layer {}: {more} more warnings of this kind",
+            layer.digest
+        )));
     }
 }
 
@@ -343,7 +368,8 @@ async fn read(
     progress: &Arc<dyn Progress>,
 ) -> Result<Spans, OpenError> {
     progress.report(ProgressEvent::LayerStarted { layer: layer.digest, bytes: layer.size });
-    let mut result = read_through(side_by_side, source, layer, span_size, caches, progress, 1).await;
+    let mut result =
+        read_through(side_by_side, source, layer, span_size, caches, progress, 1).await;
     if let Err(error) = &result
         && error.is_damage()
         && source.is_remote()
@@ -369,7 +395,11 @@ async fn read_through(
 ) -> Result<Spans, OpenError> {
     let digest = layer.digest;
     let mut read = 0;
-    let blob = source.blob(layer, reads > 1).await.map_err(|source| OpenError::Read { layer: digest, read, source })?;
+    let blob = source.blob(layer, reads > 1).await.map_err(|source| OpenError::Read {
+        layer: digest,
+        read,
+        source,
+    })?;
     let spans = caches.spans.clone();
     let memory = source.budget().open();
     // Plain tars in local stores are read in place.
@@ -377,7 +407,8 @@ async fn read_through(
     let ztocs = caches.ztocs.clone();
     let wanted = layer.clone();
     let work = move |mut batches: Batches| {
-        let keeper = spans.is_enabled().then(|| Box::new(CacheKeeper::new(&spans, wanted.size)) as _);
+        let keeper =
+            spans.is_enabled().then(|| Box::new(CacheKeeper::new(&spans, wanted.size)) as _);
         let options = ReadOptions { span_size, keeper, keeps_plain, ..ReadOptions::default() };
         let threads = Threads::for_one_of(side_by_side, None);
         let expected = (wanted.digest, wanted.size);

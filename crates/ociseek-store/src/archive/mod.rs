@@ -15,7 +15,10 @@ use bytes::Bytes;
 
 use super::blob::{Document, Referrers, Target};
 use super::layout::read::{self, LayoutFiles, MAX_INDEX_JSON};
-use super::layout::{BlobReader, FileRange, LayoutError, MAX_MARKER, check_marker, open_without_waiting, read_bounded};
+use super::layout::{
+    BlobReader, FileRange, LayoutError, MAX_MARKER, check_marker, open_without_waiting,
+    read_bounded,
+};
 use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{Descriptor, ImageSelector, SavedImageSelector};
@@ -85,7 +88,10 @@ impl Archive {
     /// # Errors
     /// If it cannot be read, or is not such an archive.
     pub fn open(path: &Path) -> Result<Archive, LayoutError> {
-        let not = |reason: &str| LayoutError::NotALayout { path: path.to_owned(), reason: reason.to_owned() };
+        let not = |reason: &str| LayoutError::NotALayout {
+            path: path.to_owned(),
+            reason: reason.to_owned(),
+        };
         let archive_file = ArchiveFile::new(path, &not)?;
         let members = Members::of(&archive_file, &not)?;
         if !members.has(MARKER) {
@@ -104,7 +110,8 @@ impl Archive {
         let index = members.find(path, INDEX_JSON)?;
         let marker = archive_file.whole(marker, MAX_MARKER)?;
         let index_json = Arc::new(archive_file.whole(index, MAX_INDEX_JSON)?);
-        let archive = archive_file.archive(Documents::Layout { index_json, members: Arc::new(members) });
+        let archive =
+            archive_file.archive(Documents::Layout { index_json, members: Arc::new(members) });
         check_marker(&archive, &marker)?;
         Ok(archive)
     }
@@ -121,10 +128,17 @@ impl Archive {
         select: &SavedImageSelector,
         progress: &dyn Progress,
     ) -> Result<Archive, LayoutError> {
-        let not = |reason: &str| LayoutError::NotSaved { path: path.to_owned(), reason: reason.to_owned() };
+        let not = |reason: &str| LayoutError::NotSaved {
+            path: path.to_owned(),
+            reason: reason.to_owned(),
+        };
         let archive_file = ArchiveFile::new(path, &not)?;
         let saved::Saved { manifest, bytes, blobs } = saved::open(&archive_file, select, progress)?;
-        Ok(archive_file.archive(Documents::Saved { manifest: Box::new(manifest), bytes, blobs: Arc::new(blobs) }))
+        Ok(archive_file.archive(Documents::Saved {
+            manifest: Box::new(manifest),
+            bytes,
+            blobs: Arc::new(blobs),
+        }))
     }
 
     /// Whether `docker save` or a similar tool wrote it. Then the only manifest of the image is the
@@ -159,7 +173,11 @@ impl Archive {
     }
 
     /// The referrers of `subject`, in the order of index.json.
-    pub fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Result<Referrers, LayoutError> {
+    pub fn referrers(
+        &self,
+        subject: &Digest,
+        artifact_type: Option<&str>,
+    ) -> Result<Referrers, LayoutError> {
         read::referrers(self, subject, artifact_type)
     }
 }
@@ -173,23 +191,28 @@ impl LayoutFiles for Archive {
         Ok(match &self.kind {
             Documents::Layout { index_json, .. } => index_json.to_vec(),
             Documents::Saved { manifest, .. } => {
-                serde_json::json!({"schemaVersion": 2, "manifests": [manifest]}).to_string().into_bytes()
+                serde_json::json!({"schemaVersion": 2, "manifests": [manifest]})
+                    .to_string()
+                    .into_bytes()
             }
         })
     }
 
     fn manifest(&self, digest: &Digest) -> Option<Bytes> {
         match &self.kind {
-            Documents::Saved { manifest, bytes, .. } if manifest.digest == *digest => Some(bytes.clone()),
+            Documents::Saved { manifest, bytes, .. } if manifest.digest == *digest => {
+                Some(bytes.clone())
+            }
             _ => None,
         }
     }
 
     fn blob(&self, digest: &Digest) -> Result<Option<FileRange>, LayoutError> {
         let place = match &self.kind {
-            Documents::Layout { members, .. } => {
-                members.look_up(&self.path, &format!("blobs/{}/{}", digest.algorithm().name(), digest.hex()))?
-            }
+            Documents::Layout { members, .. } => members.look_up(
+                &self.path,
+                &format!("blobs/{}/{}", digest.algorithm().name(), digest.hex()),
+            )?,
             Documents::Saved { blobs, .. } => blobs.get(digest).cloned(),
         };
         Ok(place.map(|place| place.of(&self.file)))
@@ -198,7 +221,9 @@ impl LayoutFiles for Archive {
 
 /// Why an archive cannot be used whose files are all in a folder.
 fn in_folder(file: &str, folder: &str) -> String {
-    format!("it has {file} only in the folder {folder}: pack what is in the folder (tar -C {folder} -cf FILE .)")
+    format!(
+        "it has {file} only in the folder {folder}: pack what is in the folder (tar -C {folder} -cf FILE .)"
+    )
 }
 
 /// A file that may be an archive.
@@ -210,7 +235,10 @@ struct ArchiveFile<'a> {
 }
 
 impl ArchiveFile<'_> {
-    fn new<'a>(path: &'a Path, not: &dyn Fn(&str) -> LayoutError) -> Result<ArchiveFile<'a>, LayoutError> {
+    fn new<'a>(
+        path: &'a Path,
+        not: &dyn Fn(&str) -> LayoutError,
+    ) -> Result<ArchiveFile<'a>, LayoutError> {
         let io = |source| LayoutError::Io { action: "open", path: path.to_owned(), source };
         let file = open_without_waiting(path).map_err(io)?;
         let metadata = file.metadata().map_err(io)?;
@@ -218,7 +246,9 @@ impl ArchiveFile<'_> {
             return Err(not("it is a directory; for an image layout, use oci:DIR"));
         }
         if !metadata.is_file() {
-            return Err(not("it is not a regular file, which random access needs: save it to a file first"));
+            return Err(not(
+                "it is not a regular file, which random access needs: save it to a file first",
+            ));
         }
         let archive_file = ArchiveFile { path, file: Arc::new(file), length: metadata.len() };
         if archive_file.length == 0 {
@@ -239,7 +269,11 @@ impl ArchiveFile<'_> {
     /// A whole member, like [`read_bounded`].
     fn whole(&self, place: MemberPlace, limit: usize) -> Result<Vec<u8>, LayoutError> {
         let bytes = read_bounded(self.reader(place), limit);
-        bytes.map_err(|source| LayoutError::Io { action: "read", path: self.path.to_owned(), source })
+        bytes.map_err(|source| LayoutError::Io {
+            action: "read",
+            path: self.path.to_owned(),
+            source,
+        })
     }
 
     fn refuse_compressed(&self) -> Result<(), LayoutError> {
@@ -249,9 +283,12 @@ impl ArchiveFile<'_> {
             (b"\xfd7zXZ\0", "xz", "unxz"),
             (b"BZh", "bzip2", "bunzip2"),
         ];
-        let head = self.whole(MemberPlace { offset: 0, size: self.length.min(8), sparse: None }, 8)?;
+        let head =
+            self.whole(MemberPlace { offset: 0, size: self.length.min(8), sparse: None }, 8)?;
         match MAGIC.iter().find(|(magic, ..)| head.starts_with(magic)) {
-            Some(&(_, with, command)) => Err(LayoutError::Compressed { path: self.path.to_owned(), with, command }),
+            Some(&(_, with, command)) => {
+                Err(LayoutError::Compressed { path: self.path.to_owned(), with, command })
+            }
             None => Ok(()),
         }
     }
@@ -290,7 +327,9 @@ impl Members {
         let mut bytes = 0;
         members(file.path, &file.file, file.length, |name, entry| {
             // Nobody can ask for a name that leads out of the archive.
-            let Some(name) = resolved(name).filter(|_| entry.kind != Kind::Directory) else { return Ok(()) };
+            let Some(name) = resolved(name).filter(|_| entry.kind != Kind::Directory) else {
+                return Ok(());
+            };
             bytes += entry.sparse.as_ref().map_or(0, SparseMap::footprint);
             let member = match member(&name, entry, file.length) {
                 // A hard link is another name of what its target is now.
@@ -305,7 +344,9 @@ impl Members {
             }
             all.insert(name, member);
             if all.len() > MAX_MEMBERS || bytes > MAX_NAMES {
-                return Err(not(&format!("it has more than {MAX_MEMBERS} files, or too long names or sparse maps")));
+                return Err(not(&format!(
+                    "it has more than {MAX_MEMBERS} files, or too long names or sparse maps"
+                )));
             }
             Ok(())
         })?;
@@ -327,20 +368,28 @@ impl Members {
 
     /// The location of a file that a document of the archive names. None if it does not exist.
     fn look_up(&self, path: &Path, name: &str) -> Result<Option<MemberPlace>, LayoutError> {
-        let wrong = |reason| LayoutError::Member { path: path.to_owned(), name: shown(name), reason };
+        let wrong =
+            |reason| LayoutError::Member { path: path.to_owned(), name: shown(name), reason };
         let leads_out = "is a link that leads out of the archive";
-        let mut next = resolved(name.as_bytes()).ok_or_else(|| wrong("leads out of the archive"))?;
+        let mut next =
+            resolved(name.as_bytes()).ok_or_else(|| wrong("leads out of the archive"))?;
         for _ in 0..=MAX_LINKS {
             next = match self.0.get(&next) {
                 Some(Member::File(place)) => return Ok(Some(place.clone())),
                 Some(Member::Link(target)) => target.clone().ok_or_else(|| wrong(leads_out))?,
                 Some(Member::TooSparse) => {
-                    return Err(wrong("is a sparse file of more than 1024 times the bytes of the archive"));
+                    return Err(wrong(
+                        "is a sparse file of more than 1024 times the bytes of the archive",
+                    ));
                 }
                 Some(Member::Other) => return Err(wrong("is not a regular file")),
                 // A folder on the way may be a link.
                 None => {
-                    let slashes = next.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+                    let slashes = next
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, byte)| **byte == b'/')
+                        .map(|(at, _)| at);
                     let folder = slashes.into_iter().find_map(|at| match self.0.get(&next[..at]) {
                         Some(Member::Link(target)) => Some((target.clone(), at)),
                         _ => None,
@@ -374,7 +423,8 @@ fn member(name: &[u8], entry: &Entry, archive: u64) -> Member {
         Kind::HardLink => Member::Link(resolved(&entry.linkname)),
         Kind::Symlink if entry.linkname.first() == Some(&b'/') => Member::Link(None),
         Kind::Symlink => {
-            let directory = name.iter().rposition(|&b| b == b'/').map_or(&[][..], |slash| &name[..slash]);
+            let directory =
+                name.iter().rposition(|&b| b == b'/').map_or(&[][..], |slash| &name[..slash]);
             Member::Link(resolved(&[directory, b"/", &entry.linkname].concat()))
         }
         _ => Member::Other,
@@ -420,7 +470,9 @@ fn members(
         read.map_err(|source| LayoutError::Io { action: "read", path: path.to_owned(), source })?;
         at += room as u64;
         let mut member = None;
-        walker.push(block, &mut |entry| member = Some(entry)).map_err(|error| unsound(path, error))?;
+        walker
+            .push(block, &mut |entry| member = Some(entry))
+            .map_err(|error| unsound(path, error))?;
         if let Some(entry) = member.filter(|entry| entry.kind != Kind::GlobalHeader) {
             found(entry.name.strip_prefix(b"./").unwrap_or(&entry.name), &entry)?;
         }
@@ -428,5 +480,9 @@ fn members(
 }
 
 fn unsound(path: &Path, error: TarError) -> LayoutError {
-    LayoutError::Tar { path: path.to_owned(), reason: error.fault.to_string(), offset: error.offset.0 }
+    LayoutError::Tar {
+        path: path.to_owned(),
+        reason: error.fault.to_string(),
+        offset: error.offset.0,
+    }
 }

@@ -23,7 +23,9 @@ use ociseek_format::image::config::{self, MAX_CONFIG};
 use ociseek_format::image::go::GoManifest;
 use ociseek_format::image::json::{self, Level};
 use ociseek_format::image::manifest::{MAX_DESCRIPTORS, MAX_DOCUMENT, OCI_CONFIG, OCI_MANIFEST};
-use ociseek_format::image::{Descriptor, OCI_LAYER, Reference, SavedImageSelector, is_tag, null_is_default};
+use ociseek_format::image::{
+    Descriptor, OCI_LAYER, Reference, SavedImageSelector, is_tag, null_is_default,
+};
 use ociseek_format::layer::format;
 use ociseek_format::progress::{Progress, ProgressEvent, ReadAllReason};
 use ociseek_format::tar::BLOCK;
@@ -69,10 +71,16 @@ pub(super) fn open(
     if diff_ids.len() != image.layers.len() {
         let layers = image.layers.len();
         let diff_ids = diff_ids.len();
-        return Err(not_saved(path, format!("{MANIFEST_JSON} lists {layers} layers, but the config lists {diff_ids}")));
+        return Err(not_saved(
+            path,
+            format!("{MANIFEST_JSON} lists {layers} layers, but the config lists {diff_ids}"),
+        ));
     }
     if diff_ids.len() > MAX_DESCRIPTORS {
-        return Err(not_saved(path, format!("it has {} layers; the limit is {MAX_DESCRIPTORS}", diff_ids.len())));
+        return Err(not_saved(
+            path,
+            format!("it has {} layers; the limit is {MAX_DESCRIPTORS}", diff_ids.len()),
+        ));
     }
 
     let config = Descriptor::of(OCI_CONFIG, &config);
@@ -87,7 +95,11 @@ pub(super) fn open(
     let compressed = || found.iter().filter(|layer: &&Layer| layer.compression.is_some());
     if compressed().count() > 0 {
         let bytes = compressed().map(|layer| layer.place.size).sum();
-        progress.report(ProgressEvent::Reading { layers: compressed().count(), bytes, why: ReadAllReason::Undigested });
+        progress.report(ProgressEvent::Reading {
+            layers: compressed().count(),
+            bytes,
+            why: ReadAllReason::Undigested,
+        });
     }
     let mut known: HashMap<Digest, Descriptor> = HashMap::new();
     for layer in found {
@@ -137,20 +149,31 @@ fn images(file: &ArchiveFile, members: &Members) -> Result<Vec<Image>, LayoutErr
 }
 
 /// The selected image.
-fn choose<'a>(path: &Path, images: &'a [Image], select: &SavedImageSelector) -> Result<&'a Image, LayoutError> {
+fn choose<'a>(
+    path: &Path,
+    images: &'a [Image],
+    select: &SavedImageSelector,
+) -> Result<&'a Image, LayoutError> {
     let reference = |name: &str| name.parse::<Reference>().ok();
     let labels = || images.iter().enumerate().map(|(number, image)| label(number, image)).collect();
-    let missing = |wanted: String| LayoutError::NoSuchImage { path: path.to_owned(), wanted, there: labels() };
+    let missing = |wanted: String| LayoutError::NoSuchImage {
+        path: path.to_owned(),
+        wanted,
+        there: labels(),
+    };
     let numbered = |matches: &dyn Fn(&str) -> bool| -> Vec<usize> {
         let named = |image: &Image| image.repo_tags.iter().any(|tag| matches(tag));
         (0..images.len()).filter(|&number| named(&images[number])).collect()
     };
     let found = match select {
         SavedImageSelector::Any => (0..images.len()).collect(),
-        SavedImageSelector::Number(number) => Vec::from_iter(Some(*number).filter(|number| *number < images.len())),
+        SavedImageSelector::Number(number) => {
+            Vec::from_iter(Some(*number).filter(|number| *number < images.len()))
+        }
         SavedImageSelector::Name(name) => {
             let wanted = reference(name);
-            let found = numbered(&|tag| tag == name || wanted.is_some() && reference(tag) == wanted);
+            let found =
+                numbered(&|tag| tag == name || wanted.is_some() && reference(tag) == wanted);
             if found.is_empty() && is_tag(name) {
                 numbered(&|tag| tag.rsplit_once(':').is_some_and(|(_, tag)| tag == name))
             } else {
@@ -160,10 +183,16 @@ fn choose<'a>(path: &Path, images: &'a [Image], select: &SavedImageSelector) -> 
     };
     match (&found[..], select) {
         ([one], _) => images.get(*one).ok_or_else(|| missing(format!("number {one}"))),
-        ([], SavedImageSelector::Any) => Err(not_saved(path, format!("{MANIFEST_JSON} lists no image"))),
-        ([], SavedImageSelector::Number(number)) => Err(missing(format!("number {number}, counted from 0"))),
+        ([], SavedImageSelector::Any) => {
+            Err(not_saved(path, format!("{MANIFEST_JSON} lists no image")))
+        }
+        ([], SavedImageSelector::Number(number)) => {
+            Err(missing(format!("number {number}, counted from 0")))
+        }
         ([], SavedImageSelector::Name(name)) => Err(missing(format!("{:?}", shown(name)))),
-        (_, SavedImageSelector::Any) => Err(LayoutError::SeveralImages { path: path.to_owned(), there: labels() }),
+        (_, SavedImageSelector::Any) => {
+            Err(LayoutError::SeveralImages { path: path.to_owned(), there: labels() })
+        }
         (several, _) => {
             let there = several.iter().map(|number| format!(":@{number}")).collect();
             Err(LayoutError::SeveralImages { path: path.to_owned(), there })
@@ -179,7 +208,11 @@ fn label(number: usize, image: &Image) -> String {
     }
 }
 
-fn config(file: &ArchiveFile, members: &Members, name: &str) -> Result<(Vec<u8>, MemberPlace), LayoutError> {
+fn config(
+    file: &ArchiveFile,
+    members: &Members,
+    name: &str,
+) -> Result<(Vec<u8>, MemberPlace), LayoutError> {
     let place = members.find(file.path, name)?;
     Ok((file.whole(place.clone(), MAX_CONFIG)?, place))
 }
@@ -205,13 +238,18 @@ impl Layer<'_> {
         place: MemberPlace,
         diff_id: Digest,
     ) -> Result<Layer<'a>, LayoutError> {
-        let head = file.whole(MemberPlace { size: place.size.min(BLOCK as u64), ..place.clone() }, BLOCK)?;
+        let head =
+            file.whole(MemberPlace { size: place.size.min(BLOCK as u64), ..place.clone() }, BLOCK)?;
         let compression = match format(&head) {
             Format::Gzip => Some(Compression::Gzip),
             Format::Zstd => Some(Compression::Zstd),
             Format::Foreign(_) => {
                 let reason = "has an unsupported compression (supported: gzip, zstd)";
-                return Err(LayoutError::Member { path: file.path.to_owned(), name: shown(name), reason });
+                return Err(LayoutError::Member {
+                    path: file.path.to_owned(),
+                    name: shown(name),
+                    reason,
+                });
             }
             Format::Plain => None,
         };
@@ -219,7 +257,11 @@ impl Layer<'_> {
     }
 
     /// Compares the content of a compressed layer with the config.
-    fn descriptor(&self, file: &ArchiveFile, progress: &dyn Progress) -> Result<Descriptor, LayoutError> {
+    fn descriptor(
+        &self,
+        file: &ArchiveFile,
+        progress: &dyn Progress,
+    ) -> Result<Descriptor, LayoutError> {
         let Layer { place, diff_id, .. } = self;
         let diff_id = *diff_id;
         let Some(compression) = &self.compression else {
@@ -232,8 +274,11 @@ impl Layer<'_> {
             Err(_) => ProgressEvent::LayerFailed { layer: diff_id },
         });
         let path = || file.path.to_owned();
-        let (digest, actual) =
-            measured.map_err(|source| LayoutError::Decompress { path: path(), name: shown(self.name), source })?;
+        let (digest, actual) = measured.map_err(|source| LayoutError::Decompress {
+            path: path(),
+            name: shown(self.name),
+            source,
+        })?;
         if actual != diff_id {
             return Err(LayoutError::Damaged { path: path(), expected: diff_id, actual });
         }

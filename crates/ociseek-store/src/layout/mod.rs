@@ -51,7 +51,10 @@ impl Layout {
 
     /// Opens an existing layout.
     pub fn open(dir: &Path) -> Result<Layout, LayoutError> {
-        let not = |reason: &str| LayoutError::NotALayout { path: dir.to_owned(), reason: reason.to_owned() };
+        let not = |reason: &str| LayoutError::NotALayout {
+            path: dir.to_owned(),
+            reason: reason.to_owned(),
+        };
         let metadata = std::fs::metadata(dir).map_err(|source| LayoutError::Io {
             action: "open",
             path: dir.to_owned(),
@@ -68,7 +71,9 @@ impl Layout {
                     "it has a manifest.json and no oci-layout, so skopeo's dir: or an old docker save wrote it",
                 ));
             }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(not("it has no file oci-layout")),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Err(not("it has no file oci-layout"));
+            }
             Err(source) => return Err(LayoutError::Io { action: "read", path: marker, source }),
         };
         let layout = Layout { dir: dir.to_owned(), budget: Budget::default(), is_new: false };
@@ -125,11 +130,16 @@ impl Layout {
 
     /// Whether the blob is in the layout, with this `size` if that is given. It is not read.
     pub fn blob_exists(&self, digest: &Digest, size: Option<u64>) -> Result<bool, LayoutError> {
-        Ok(LayoutFiles::blob(self, digest)?.is_some_and(|found| size.is_none_or(|size| size == found.size)))
+        Ok(LayoutFiles::blob(self, digest)?
+            .is_some_and(|found| size.is_none_or(|size| size == found.size)))
     }
 
     /// The referrers of `subject`, in the order of index.json.
-    pub fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Result<Referrers, LayoutError> {
+    pub fn referrers(
+        &self,
+        subject: &Digest,
+        artifact_type: Option<&str>,
+    ) -> Result<Referrers, LayoutError> {
         read::referrers(self, subject, artifact_type)
     }
 
@@ -151,7 +161,12 @@ impl Layout {
     /// Lists an existing image in index.json under the name `tag`, or without a name. Another image
     /// with that name loses it: its entry stays without a name if it is `keep`, and is removed
     /// otherwise.
-    pub fn name(&self, image: &Descriptor, tag: Option<&str>, keep: Option<&Digest>) -> Result<(), LayoutError> {
+    pub fn name(
+        &self,
+        image: &Descriptor,
+        tag: Option<&str>,
+        keep: Option<&Digest>,
+    ) -> Result<(), LayoutError> {
         write::name(self, image, tag, keep)
     }
 
@@ -171,7 +186,8 @@ impl Layout {
 
     /// Whether both are the same directory.
     pub fn is_same(&self, other: &Layout) -> bool {
-        let real = |layout: &Layout| layout.dir.canonicalize().unwrap_or_else(|_| layout.dir.clone());
+        let real =
+            |layout: &Layout| layout.dir.canonicalize().unwrap_or_else(|_| layout.dir.clone());
         real(self) == real(other)
     }
 
@@ -203,7 +219,9 @@ impl LayoutFiles for Layout {
         let path = self.blob_path(digest);
         let opened = open_regular(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
         match opened {
-            Ok((size, file)) => Ok(Some(FileRange { file: Arc::new(file), offset: 0, size, sparse: None })),
+            Ok((size, file)) => {
+                Ok(Some(FileRange { file: Arc::new(file), offset: 0, size, sparse: None }))
+            }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(LayoutError::Io { action: "open", path, source }),
         }
@@ -217,8 +235,8 @@ pub(super) fn check_marker(files: &impl LayoutFiles, bytes: &[u8]) -> Result<(),
     struct Marker {
         image_layout_version: String,
     }
-    let marker: Marker =
-        json::parse(bytes, MAX_MARKER, &[]).map_err(|source| read::document_error(files, "oci-layout", source))?;
+    let marker: Marker = json::parse(bytes, MAX_MARKER, &[])
+        .map_err(|source| read::document_error(files, "oci-layout", source))?;
     if marker.image_layout_version == "1" || marker.image_layout_version.starts_with("1.") {
         return Ok(());
     }
@@ -231,7 +249,11 @@ pub(super) fn check_marker(files: &impl LayoutFiles, bytes: &[u8]) -> Result<(),
 /// because shared blob stores consist of them and all content is checked by digest.
 fn open_regular(path: &Path) -> io::Result<File> {
     let file = open_without_waiting(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("it is not a regular file"))
+    }
 }
 
 /// Opens a file for reading. Does not block on a FIFO without a writer.
@@ -260,7 +282,8 @@ pub(crate) struct FileRange {
 impl FileRange {
     /// Reads some of the bytes from `at` on.
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
-        let room = usize::try_from(self.size.saturating_sub(at)).unwrap_or(usize::MAX).min(buffer.len());
+        let room =
+            usize::try_from(self.size.saturating_sub(at)).unwrap_or(usize::MAX).min(buffer.len());
         let buffer = &mut buffer[..room];
         let Some(map) = &self.sparse else { return self.file.read_at(buffer, self.offset + at) };
         match map.within(at..at + room as u64).next() {
@@ -299,7 +322,10 @@ impl Read for BlobReader {
         let got = self.extent.read_at(buffer, self.at)?;
         if got == 0 {
             // The file was longer when it was opened.
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("the file ends {left} bytes early")));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("the file ends {left} bytes early"),
+            ));
         }
         self.at += got as u64;
         Ok(got)

@@ -13,7 +13,9 @@ use crate::blob::{Document, Referrers, Target};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::manifest::{self, MAX_DOCUMENT, Manifest, OCI_INDEX, OCI_MANIFEST};
 use ociseek_format::image::select::Child;
-use ociseek_format::image::{Descriptor, ImageSelector, JsonError, go, is_referrers_tag, is_tag, json, referrers_tag};
+use ociseek_format::image::{
+    Descriptor, ImageSelector, JsonError, go, is_referrers_tag, is_tag, json, referrers_tag,
+};
 
 /// The size limit of index.json in bytes. The limit for other image indexes, 4 MiB, would hold only
 /// some 10,000 entries.
@@ -37,11 +39,16 @@ pub(crate) trait LayoutFiles {
 
 /// The entries of index.json as Go parses them, since other tools for layouts are written in Go.
 fn entries(files: &impl LayoutFiles, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
-    go::decode_index(index_json).map(|index| index.manifests).or_else(|_| strict_entries(files, index_json))
+    go::decode_index(index_json)
+        .map(|index| index.manifests)
+        .or_else(|_| strict_entries(files, index_json))
 }
 
 /// The entries of index.json, parsed strictly: no duplicate keys, and none in another case.
-fn strict_entries(files: &impl LayoutFiles, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
+fn strict_entries(
+    files: &impl LayoutFiles,
+    index_json: &[u8],
+) -> Result<Vec<Descriptor>, LayoutError> {
     #[derive(Deserialize)]
     struct IndexJson {
         manifests: Option<Vec<Descriptor>>,
@@ -53,28 +60,42 @@ fn strict_entries(files: &impl LayoutFiles, index_json: &[u8]) -> Result<Vec<Des
 
 /// The entries of index.json as Go parses them, if it is unambiguous: no duplicate keys, and none
 /// in another case.
-pub(super) fn unambiguous_entries(files: &impl LayoutFiles, index_json: &[u8]) -> Result<Vec<Descriptor>, LayoutError> {
+pub(super) fn unambiguous_entries(
+    files: &impl LayoutFiles,
+    index_json: &[u8],
+) -> Result<Vec<Descriptor>, LayoutError> {
     json::parse::<IgnoredAny>(index_json, MAX_INDEX_JSON, &["manifests"])
         .map_err(|source| document_error(files, "index.json", source))?;
     entries(files, index_json)
 }
 
-pub(super) fn document_error(files: &impl LayoutFiles, name: impl Into<String>, source: JsonError) -> LayoutError {
+pub(super) fn document_error(
+    files: &impl LayoutFiles,
+    name: impl Into<String>,
+    source: JsonError,
+) -> LayoutError {
     LayoutError::Document { path: files.path().to_owned(), name: name.into(), source }
 }
 
 /// The only entry that `select` names.
-pub(crate) fn find(files: &impl LayoutFiles, select: &ImageSelector) -> Result<Descriptor, LayoutError> {
+pub(crate) fn find(
+    files: &impl LayoutFiles,
+    select: &ImageSelector,
+) -> Result<Descriptor, LayoutError> {
     let index_json = files.index_json()?;
     let entries = entries(files, &index_json)?;
     let candidates: Vec<&Descriptor> = match select {
         ImageSelector::Digest(digest) => return by_digest(files, &entries, digest),
         ImageSelector::Tag(tag) => entries.iter().filter(|entry| is_named(entry, tag)).collect(),
         ImageSelector::Any => {
-            let images: Vec<_> = entries.iter().filter(|entry| is_listed_image(files, entry)).collect();
+            let images: Vec<_> =
+                entries.iter().filter(|entry| is_listed_image(files, entry)).collect();
             match images.is_empty() {
                 // Their manifests may be missing or damaged, which reading them will say.
-                true => entries.iter().filter(|entry| is_unclear(entry) && !has_other_config(files, entry)).collect(),
+                true => entries
+                    .iter()
+                    .filter(|entry| is_unclear(entry) && !has_other_config(files, entry))
+                    .collect(),
                 false => images,
             }
         }
@@ -92,9 +113,11 @@ pub(crate) fn find(files: &impl LayoutFiles, select: &ImageSelector) -> Result<D
     let path = || files.path().to_owned();
     match (&distinct[..], select) {
         ([one], _) => Ok((*one).clone()),
-        ([], ImageSelector::Tag(tag)) => {
-            Err(LayoutError::NoSuchImage { path: path(), wanted: format!("{tag:?}"), there: labels(&entries) })
-        }
+        ([], ImageSelector::Tag(tag)) => Err(LayoutError::NoSuchImage {
+            path: path(),
+            wanted: format!("{tag:?}"),
+            there: labels(&entries),
+        }),
         ([], _) => Err(LayoutError::NoImage { path: path() }),
         // One image whose platforms are listed in index.json itself, which is an image index too.
         (several, ImageSelector::Any)
@@ -134,14 +157,21 @@ fn is_listed_image(files: &impl LayoutFiles, entry: &Descriptor) -> bool {
 pub(super) fn images(files: &impl LayoutFiles) -> Result<Vec<(String, Digest)>, LayoutError> {
     let mut entries = entries(files, &files.index_json()?)?;
     let is_list = |entry: &Descriptor| name_of(entry).is_some_and(is_referrers_tag);
-    entries.retain(|entry| is_listed_image(files, entry) && !is_list(entry) && !is_artifact(files, entry));
-    let name =
-        |entry: Descriptor| (name_of(&entry).map_or_else(|| entry.digest.to_string(), str::to_owned), entry.digest);
+    entries.retain(|entry| {
+        is_listed_image(files, entry) && !is_list(entry) && !is_artifact(files, entry)
+    });
+    let name = |entry: Descriptor| {
+        (name_of(&entry).map_or_else(|| entry.digest.to_string(), str::to_owned), entry.digest)
+    };
     Ok(entries.into_iter().map(name).collect())
 }
 
 /// An entry of index.json, or any manifest that the layout holds.
-fn by_digest(files: &impl LayoutFiles, entries: &[Descriptor], digest: &Digest) -> Result<Descriptor, LayoutError> {
+fn by_digest(
+    files: &impl LayoutFiles,
+    entries: &[Descriptor],
+    digest: &Digest,
+) -> Result<Descriptor, LayoutError> {
     if let Some(entry) = entries.iter().find(|entry| entry.digest == *digest) {
         return Ok(entry.clone());
     }
@@ -160,7 +190,11 @@ pub(crate) fn manifest(files: &impl LayoutFiles, target: &Target) -> Result<Docu
             let index_json = files.index_json()?;
             if Digest::of(digest.algorithm(), &index_json) == *digest {
                 // `find` returns this digest if index.json is the image's index.
-                return Ok(Document { media_type: OCI_INDEX.to_owned(), digest: *digest, bytes: index_json.into() });
+                return Ok(Document {
+                    media_type: OCI_INDEX.to_owned(),
+                    digest: *digest,
+                    bytes: index_json.into(),
+                });
             }
             let entries = entries(files, &index_json)?;
             document(files, digest, entries.iter().find(|entry| entry.digest == *digest))
@@ -168,7 +202,11 @@ pub(crate) fn manifest(files: &impl LayoutFiles, target: &Target) -> Result<Docu
     }
 }
 
-fn document(files: &impl LayoutFiles, digest: &Digest, entry: Option<&Descriptor>) -> Result<Document, LayoutError> {
+fn document(
+    files: &impl LayoutFiles,
+    digest: &Digest,
+    entry: Option<&Descriptor>,
+) -> Result<Document, LayoutError> {
     let bytes = match files.manifest(digest) {
         Some(bytes) => bytes,
         None => {
@@ -208,16 +246,27 @@ pub(crate) fn blob(files: &impl LayoutFiles, blob: &Descriptor) -> Result<BlobRe
 }
 
 /// The bytes of a range of such a blob.
-pub(crate) fn blob_range(files: &impl LayoutFiles, blob: &Descriptor, range: Range<u64>) -> Result<Bytes, LayoutError> {
+pub(crate) fn blob_range(
+    files: &impl LayoutFiles,
+    blob: &Descriptor,
+    range: Range<u64>,
+) -> Result<Bytes, LayoutError> {
     let extent = extent(files, &blob.digest)?;
     check_size(files, blob, extent.size)?;
     let read = read_range(&extent, range);
-    let read =
-        read.map_err(|source| LayoutError::Io { action: "read a blob of", path: files.path().to_owned(), source });
+    let read = read.map_err(|source| LayoutError::Io {
+        action: "read a blob of",
+        path: files.path().to_owned(),
+        source,
+    });
     Ok(read?.into())
 }
 
-pub(crate) fn blob_bytes(files: &impl LayoutFiles, blob: &Descriptor, limit: u64) -> Result<Bytes, LayoutError> {
+pub(crate) fn blob_bytes(
+    files: &impl LayoutFiles,
+    blob: &Descriptor,
+    limit: u64,
+) -> Result<Bytes, LayoutError> {
     let extent = extent(files, &blob.digest)?;
     check_size(files, blob, extent.size)?;
     whole(files, &blob.digest, extent, limit)
@@ -235,7 +284,8 @@ pub(crate) fn referrers(
     let mut candidates = entries.clone();
     for entry in entries.iter().filter(|entry| is_named(entry, &fallback)) {
         if let Some(document) = sound(document(files, &entry.digest, Some(entry)))?
-            && let Ok(Manifest::Index(index)) = manifest::parse(Some(&document.media_type), &document.bytes)
+            && let Ok(Manifest::Index(index)) =
+                manifest::parse(Some(&document.media_type), &document.bytes)
         {
             candidates.extend(index.manifests);
         }
@@ -243,7 +293,8 @@ pub(crate) fn referrers(
     let mut descriptors: Vec<Descriptor> = Vec::new();
     for candidate in candidates {
         let stated = candidate.artifact_type.as_deref().filter(|stated| !stated.is_empty());
-        let other = stated.is_some_and(|stated| artifact_type.is_some_and(|wanted| wanted != stated));
+        let other =
+            stated.is_some_and(|stated| artifact_type.is_some_and(|wanted| wanted != stated));
         if other || descriptors.iter().any(|d| d.digest == candidate.digest) {
             continue;
         }
@@ -275,16 +326,22 @@ fn as_referrer(
     subject: &Digest,
 ) -> Result<Option<Descriptor>, LayoutError> {
     let manifest = referring(files, candidate)?;
-    let refers = |manifest: &Referring| manifest.subject.as_ref().is_some_and(|other| other.digest == *subject);
+    let refers = |manifest: &Referring| {
+        manifest.subject.as_ref().is_some_and(|other| other.digest == *subject)
+    };
     let Some(manifest) = manifest.filter(refers) else { return Ok(None) };
     let stated = manifest.artifact_type.filter(|stated| !stated.is_empty());
-    let mut referrer = Descriptor::new(candidate.media_type.clone(), candidate.digest, candidate.size);
+    let mut referrer =
+        Descriptor::new(candidate.media_type.clone(), candidate.digest, candidate.size);
     referrer.artifact_type = stated.or_else(|| manifest.config.map(|config| config.media_type));
     referrer.annotations = manifest.annotations;
     Ok(Some(referrer))
 }
 
-fn referring(files: &impl LayoutFiles, candidate: &Descriptor) -> Result<Option<Referring>, LayoutError> {
+fn referring(
+    files: &impl LayoutFiles,
+    candidate: &Descriptor,
+) -> Result<Option<Referring>, LayoutError> {
     let document = sound(document(files, &candidate.digest, Some(candidate)))?;
     Ok(document.and_then(|document| json::parse(&document.bytes, MAX_DOCUMENT, &[]).ok()))
 }
@@ -317,17 +374,29 @@ fn has_other_config(files: &impl LayoutFiles, entry: &Descriptor) -> bool {
 }
 
 fn extent(files: &impl LayoutFiles, digest: &Digest) -> Result<FileRange, LayoutError> {
-    files.blob(digest)?.ok_or_else(|| LayoutError::Missing { path: files.path().to_owned(), digest: *digest })
+    files
+        .blob(digest)?
+        .ok_or_else(|| LayoutError::Missing { path: files.path().to_owned(), digest: *digest })
 }
 
 fn check_size(files: &impl LayoutFiles, blob: &Descriptor, actual: u64) -> Result<(), LayoutError> {
     if blob.size == actual {
         return Ok(());
     }
-    Err(LayoutError::Size { path: files.path().to_owned(), digest: blob.digest, expected: blob.size, actual })
+    Err(LayoutError::Size {
+        path: files.path().to_owned(),
+        digest: blob.digest,
+        expected: blob.size,
+        actual,
+    })
 }
 
-fn whole(files: &impl LayoutFiles, digest: &Digest, extent: FileRange, limit: u64) -> Result<Bytes, LayoutError> {
+fn whole(
+    files: &impl LayoutFiles,
+    digest: &Digest,
+    extent: FileRange,
+    limit: u64,
+) -> Result<Bytes, LayoutError> {
     let path = || files.path().to_owned();
     let size = extent.size;
     if size > limit {

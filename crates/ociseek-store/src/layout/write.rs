@@ -10,7 +10,9 @@ use rustix::fs::Access;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
-use super::read::{IMAGE_NAME, LayoutFiles, MAX_INDEX_JSON, REF_NAME, document_error, is_named, name_of};
+use super::read::{
+    IMAGE_NAME, LayoutFiles, MAX_INDEX_JSON, REF_NAME, document_error, is_named, name_of,
+};
 use super::{Layout, LayoutError};
 use crate::blob::Target;
 use crate::durable::{create_directories, persist};
@@ -31,7 +33,8 @@ pub(super) fn check_place(dir: &Path) -> Result<(), LayoutError> {
     refuse_other_files(dir)?;
     refuse_links(dir, Algorithm::Sha256)?;
     let existing = dir.ancestors().find(|place| place.exists()).unwrap_or(Path::new("."));
-    rustix::fs::access(existing, Access::WRITE_OK).map_err(|source| io_error("create", dir, source.into()))
+    rustix::fs::access(existing, Access::WRITE_OK)
+        .map_err(|source| io_error("create", dir, source.into()))
 }
 
 /// Refuses a directory with content that no layout has.
@@ -45,7 +48,9 @@ fn refuse_other_files(dir: &Path) -> Result<(), LayoutError> {
     let foreign = listing.any(|entry| {
         entry.is_ok_and(|e| {
             let name = e.file_name();
-            name != "blobs" && name != "index.json" && !name.to_string_lossy().starts_with(TEMPORARY)
+            name != "blobs"
+                && name != "index.json"
+                && !name.to_string_lossy().starts_with(TEMPORARY)
         })
     });
     if foreign {
@@ -127,7 +132,8 @@ pub(super) fn chunks(
     let mut hasher = Hasher::new(blob.digest.algorithm());
     let mut size = 0;
     for batch in batches {
-        let interrupted = || failed(io::Error::new(io::ErrorKind::Interrupted, "its content is incomplete"));
+        let interrupted =
+            || failed(io::Error::new(io::ErrorKind::Interrupted, "its content is incomplete"));
         for chunk in batch.ok_or_else(interrupted)? {
             size += chunk.len() as u64;
             hasher.update(&chunk);
@@ -137,7 +143,12 @@ pub(super) fn chunks(
     let actual = hasher.finish();
     if size != blob.size {
         let path = layout.path().to_owned();
-        return Err(LayoutError::Size { path, digest: blob.digest, expected: blob.size, actual: size });
+        return Err(LayoutError::Size {
+            path,
+            digest: blob.digest,
+            expected: blob.size,
+            actual: size,
+        });
     }
     if actual != blob.digest {
         return Err(LayoutError::Content { expected: blob.digest, actual });
@@ -165,7 +176,10 @@ pub(super) fn name(
             };
             let same_name = match tag {
                 Some(tag) => is_named(&described, tag),
-                None => name_of(&described).is_none() && matches!(Child::of(&described), Child::Image | Child::Index),
+                None => {
+                    name_of(&described).is_none()
+                        && matches!(Child::of(&described), Child::Image | Child::Index)
+                }
             };
             let nameless = described.digest == image.digest && name_of(&described).is_none();
             if !same_name && !nameless {
@@ -174,7 +188,8 @@ pub(super) fn name(
             }
             place.get_or_insert(kept.len());
             if keep == Some(&described.digest) && described.digest != image.digest {
-                if let Some(annotations) = old.get_mut("annotations").and_then(Value::as_object_mut) {
+                if let Some(annotations) = old.get_mut("annotations").and_then(Value::as_object_mut)
+                {
                     annotations.retain(|key, _| key != REF_NAME && key != IMAGE_NAME);
                 }
                 kept.push(old);
@@ -198,7 +213,11 @@ fn same(file: File, content: &[u8]) -> io::Result<bool> {
 
 /// Adds `entry` to index.json, replacing the first of `replaces` and removing the others. Fields
 /// and entries of other tools are left unchanged.
-pub(super) fn entry(layout: &Layout, entry: &Descriptor, replaces: &[Digest]) -> Result<(), LayoutError> {
+pub(super) fn entry(
+    layout: &Layout,
+    entry: &Descriptor,
+    replaces: &[Digest],
+) -> Result<(), LayoutError> {
     amend(layout, |manifests| {
         let new = value(layout, entry)?;
         let goes: Vec<Digest> = replaces.iter().chain([&entry.digest]).copied().collect();
@@ -213,7 +232,11 @@ pub(super) fn entry(layout: &Layout, entry: &Descriptor, replaces: &[Digest]) ->
 }
 
 /// Removes `goes` from index.json, and from the list of `subject`'s referrers that regctl keeps.
-pub(super) fn unlist(layout: &Layout, subject: &Digest, goes: &[Digest]) -> Result<(), LayoutError> {
+pub(super) fn unlist(
+    layout: &Layout,
+    subject: &Digest,
+    goes: &[Digest],
+) -> Result<(), LayoutError> {
     let fallback = referrers_tag(subject);
     amend(layout, |manifests| {
         manifests.retain(|m| !is_one_of(m, goes));
@@ -223,8 +246,8 @@ pub(super) fn unlist(layout: &Layout, subject: &Digest, goes: &[Digest]) -> Resu
                 continue;
             }
             let document = layout.manifest(&Target::Digest(entry.digest))?;
-            let mut list: Value =
-                serde_json::from_slice(&document.bytes).map_err(|e| unsound(layout, entry.digest.to_string(), e))?;
+            let mut list: Value = serde_json::from_slice(&document.bytes)
+                .map_err(|e| unsound(layout, entry.digest.to_string(), e))?;
             let referrers = list.get_mut("manifests").and_then(Value::as_array_mut);
             if let Some(referrers) = referrers.filter(|r| r.iter().any(|m| is_one_of(m, goes)))
                 && let Some(fields) = listed.as_object_mut()
@@ -242,7 +265,10 @@ pub(super) fn unlist(layout: &Layout, subject: &Digest, goes: &[Digest]) -> Resu
 }
 
 fn is_one_of(entry: &Value, digests: &[Digest]) -> bool {
-    entry["digest"].as_str().and_then(|digest| digest.parse().ok()).is_some_and(|d: Digest| digests.contains(&d))
+    entry["digest"]
+        .as_str()
+        .and_then(|digest| digest.parse().ok())
+        .is_some_and(|d: Digest| digests.contains(&d))
 }
 
 /// A descriptor as an entry of index.json.
@@ -255,7 +281,10 @@ fn unsound(layout: &Layout, name: impl Into<String>, error: serde_json::Error) -
 }
 
 /// Changes the list in index.json while other processes are locked out.
-fn amend(layout: &Layout, change: impl FnOnce(&mut Vec<Value>) -> Result<(), LayoutError>) -> Result<(), LayoutError> {
+fn amend(
+    layout: &Layout,
+    change: impl FnOnce(&mut Vec<Value>) -> Result<(), LayoutError>,
+) -> Result<(), LayoutError> {
     let dir = layout.path();
     create(layout)?;
     let _lock = lock(dir)?;
@@ -264,7 +293,8 @@ fn amend(layout: &Layout, change: impl FnOnce(&mut Vec<Value>) -> Result<(), Lay
     let unsound = |e| unsound(layout, "index.json", e);
     // Rejects what the lenient parsing below would accept, such as duplicate keys.
     super::read::unambiguous_entries(layout, &bytes)?;
-    let mut index: serde_json::Map<String, Value> = serde_json::from_slice(&bytes).map_err(unsound)?;
+    let mut index: serde_json::Map<String, Value> =
+        serde_json::from_slice(&bytes).map_err(unsound)?;
     // In its place, so that the keys keep their order.
     let manifests = index.entry("manifests").or_insert_with(|| json!([]));
     if !manifests.is_array() {
@@ -286,7 +316,9 @@ fn amend(layout: &Layout, change: impl FnOnce(&mut Vec<Value>) -> Result<(), Lay
 
 /// `new`, with additional annotations from `kept`.
 fn merged(mut new: Value, kept: Option<Value>) -> Value {
-    if let Some(Value::Object(old)) = kept.and_then(|mut kept| kept.get_mut("annotations").map(Value::take)) {
+    if let Some(Value::Object(old)) =
+        kept.and_then(|mut kept| kept.get_mut("annotations").map(Value::take))
+    {
         let Some(new) = new.as_object_mut() else { return new };
         let annotations = new.entry("annotations").or_insert_with(|| json!({}));
         if let Some(annotations) = annotations.as_object_mut() {
@@ -313,7 +345,8 @@ fn replace(dir: &Path, path: &Path, content: &[u8]) -> Result<(), LayoutError> {
 fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     // The mode that other tools use: readable by all, as far as the umask allows.
-    let file = builder.prefix(TEMPORARY).permissions(Permissions::from_mode(0o644)).tempfile_in(dir)?;
+    let file =
+        builder.prefix(TEMPORARY).permissions(Permissions::from_mode(0o644)).tempfile_in(dir)?;
     let _no_lock_on_this_file_system = file.as_file().try_lock();
     Ok(file)
 }
@@ -328,7 +361,8 @@ fn remove_abandoned(dir: &Path) {
         }
         let path = entry.path();
         let Ok(file) = super::open_regular(&path) else { continue };
-        let age = file.metadata().and_then(|found| found.modified()).map(|written| written.elapsed());
+        let age =
+            file.metadata().and_then(|found| found.modified()).map(|written| written.elapsed());
         if matches!(age, Ok(Ok(age)) if age > STALE) && file.try_lock().is_ok() {
             let _still_there = fs::remove_file(&path);
         }

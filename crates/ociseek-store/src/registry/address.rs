@@ -14,7 +14,9 @@ pub(super) fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
         Some(Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(Host::Ipv6(ip)) => ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback()),
+        Some(Host::Ipv6(ip)) => {
+            ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback())
+        }
         None => false,
     }
 }
@@ -24,12 +26,16 @@ pub(super) fn is_loopback(url: &Url) -> bool {
 pub(super) fn is_link_local(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.segments() == [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254],
+        IpAddr::V6(ip) => {
+            ip.is_unicast_link_local() || ip.segments() == [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254]
+        }
     }
 }
 
 pub(super) fn same_origin(a: &Url, b: &Url) -> bool {
-    a.scheme() == b.scheme() && a.host() == b.host() && a.port_or_known_default() == b.port_or_known_default()
+    a.scheme() == b.scheme()
+        && a.host() == b.host()
+        && a.port_or_known_default() == b.port_or_known_default()
 }
 
 /// A URL that a registry sent, by HTTPS if it names the same host by HTTP. Behind a proxy that
@@ -108,7 +114,10 @@ pub(super) fn base_url(scheme: &str, registry: &str) -> Result<Url, NotAHost> {
         Some(port) => port.parse().ok() == url.port_or_known_default(),
         None => url.port().is_none(),
     };
-    let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
+    let bare = url.path() == "/"
+        && url.query().is_none()
+        && url.fragment().is_none()
+        && url.username().is_empty();
     if same_host && same_port && bare && url.password().is_none() { Ok(url) } else { Err(wrong()) }
 }
 
@@ -206,7 +215,11 @@ mod tests {
             ("http://r.example:5000/", "http://r.example:5001/token", true),
             ("http://r.example:5000/", "http://evil.example/token", false),
         ] {
-            assert_eq!(refuse_realm(&url(registry), &url(realm)).is_none(), allowed, "{registry} {realm}");
+            assert_eq!(
+                refuse_realm(&url(registry), &url(realm)).is_none(),
+                allowed,
+                "{registry} {realm}"
+            );
         }
     }
 }

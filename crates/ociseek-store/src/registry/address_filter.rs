@@ -63,7 +63,9 @@ impl AllowedAddresses {
     /// Whether a URL's host may have any address.
     pub(super) fn is_inside(&self, url: &Url) -> bool {
         let AllowedAddresses::Public { inside } = self else { return true };
-        let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else { return false };
+        let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
+            return false;
+        };
         inside.iter().any(|named| named.rsplit_once(':') == Some((host, port.to_string().as_str())))
     }
 }
@@ -113,7 +115,10 @@ pub(super) struct KnownAddresses {
 impl KnownAddresses {
     /// A client connects to this host without a proxy.
     pub(super) fn expect(&self, url: &Url) {
-        let (Some(Host::Domain(name)), Some(port)) = (url.host(), url.port_or_known_default()) else { return };
+        let (Some(Host::Domain(name)), Some(port)) = (url.host(), url.port_or_known_default())
+        else {
+            return;
+        };
         let mut ports = self.ports.hold();
         if ports.get(name) != Some(&port) {
             if ports.len() == NAMES {
@@ -126,13 +131,18 @@ impl KnownAddresses {
     /// Moves the address that answers first to the front.
     async fn sort(&self, name: &str, addresses: &mut [SocketAddr]) {
         let port = self.ports.hold().get(name).copied();
-        let Some(port) = port.filter(|_| addresses.len() > 1 && addresses.iter().all(SocketAddr::is_ipv6)) else {
+        let Some(port) =
+            port.filter(|_| addresses.len() > 1 && addresses.iter().all(SocketAddr::is_ipv6))
+        else {
             return;
         };
         // Others who ask meanwhile wait for the answer instead of searching too.
         let mut first = self.first.lock().await;
         let place = |ip: IpAddr| addresses.iter().position(|address| address.ip() == ip);
-        let known = first.get(name).filter(|(_, since)| since.elapsed() < KNOWN).and_then(|(ip, _)| place(*ip));
+        let known = first
+            .get(name)
+            .filter(|(_, since)| since.elapsed() < KNOWN)
+            .and_then(|(ip, _)| place(*ip));
         let place = match known {
             Some(place) => place,
             None => {
@@ -168,7 +178,8 @@ impl Resolve for Resolver {
             let unresolved = |source| UnresolvedName { name: name.as_str().to_owned(), source };
             let found: Vec<SocketAddr> = found.map_err(unresolved)?.collect();
             let refused = |ip: IpAddr| is_link_local(ip) || public_only && !is_public(ip);
-            let (bad, mut good): (Vec<_>, Vec<_>) = found.into_iter().partition(|address| refused(address.ip()));
+            let (bad, mut good): (Vec<_>, Vec<_>) =
+                found.into_iter().partition(|address| refused(address.ip()));
             if good.is_empty() && !bad.is_empty() {
                 let link_local = bad.iter().any(|address| is_link_local(address.ip()));
                 let kind = if link_local { "a link-local" } else { "a private" };
@@ -199,7 +210,9 @@ fn side_by_side(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 /// equally among the addresses, so with more of them it gives up a silent one sooner: after 1.25 of
 /// 10 seconds.
 fn repeated(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
-    let is_first = |address: &SocketAddr| addresses.first().map(SocketAddr::is_ipv6) == Some(address.is_ipv6());
+    let is_first = |address: &SocketAddr| {
+        addresses.first().map(SocketAddr::is_ipv6) == Some(address.is_ipv6())
+    };
     let (first, second): (Vec<_>, Vec<_>) = addresses.iter().copied().partition(is_first);
     let again = |family: Vec<SocketAddr>| {
         let count = if family.len() > 1 { family.len().max(ATTEMPTS) } else { family.len() };
@@ -292,7 +305,9 @@ mod tests {
 
     #[test]
     fn addresses_of_one_family_become_two() {
-        let parse = |list: &[&str]| list.iter().map(|address| address.parse().unwrap()).collect::<Vec<SocketAddr>>();
+        let parse = |list: &[&str]| {
+            list.iter().map(|address| address.parse().unwrap()).collect::<Vec<SocketAddr>>()
+        };
         for (found, tried) in [
             (&["9.9.9.1:0"][..], &["9.9.9.1:0"][..]),
             (&["9.9.9.1:0", "9.9.9.2:0"], &["9.9.9.1:0", "9.9.9.2:0", "[::ffff:9.9.9.2]:0"]),
@@ -305,7 +320,9 @@ mod tests {
 
     #[test]
     fn several_addresses_of_a_family_are_repeated() {
-        let parse = |list: &str| list.split(' ').map(|address| address.parse().unwrap()).collect::<Vec<SocketAddr>>();
+        let parse = |list: &str| {
+            list.split(' ').map(|address| address.parse().unwrap()).collect::<Vec<SocketAddr>>()
+        };
         let [a, b, c, x, y] = ["9.9.9.1:0", "9.9.9.2:0", "9.9.9.3:0", "[2600::1]:0", "[2600::2]:0"];
         for (found, tried) in [
             (a.to_owned(), a.to_owned()),
@@ -342,7 +359,9 @@ mod tests {
         let silent = silent.listen(1).unwrap();
         let address = silent.local_addr().unwrap();
         let mut full = Vec::new();
-        while let Ok(connected) = timeout(Duration::from_millis(300), TcpStream::connect(address)).await {
+        while let Ok(connected) =
+            timeout(Duration::from_millis(300), TcpStream::connect(address)).await
+        {
             full.push(connected.unwrap());
         }
         let parse = |list: [&str; 2]| list.map(|address| address.parse::<SocketAddr>().unwrap());
@@ -362,14 +381,19 @@ mod tests {
             }
             let mut addresses = parse(found);
             known_addresses.sort(name, &mut addresses).await;
-            assert_eq!((addresses, connections(&server).await), (parse(sorted), connected), "{name}");
+            assert_eq!(
+                (addresses, connections(&server).await),
+                (parse(sorted), connected),
+                "{name}"
+            );
         }
     }
 
     #[test]
     fn named_hosts_may_have_private_addresses() {
-        let allowed =
-            AllowedAddresses::public_and(["127.0.0.1:5000", "Registry.corp", "[::1]:5000", "[fd00::1]"].into_iter());
+        let allowed = AllowedAddresses::public_and(
+            ["127.0.0.1:5000", "Registry.corp", "[::1]:5000", "[fd00::1]"].into_iter(),
+        );
         for (url, inside) in [
             ("http://127.0.0.1:5000/v2/", true),
             ("http://127.0.0.1:6379/", false),
@@ -386,10 +410,25 @@ mod tests {
             assert_eq!(allowed.is_inside(&url), inside, "{url}");
         }
         let refused = |url: &str| refuse_address(&allowed, &Url::parse(url).unwrap()).is_some();
-        assert!(refused("http://127.0.0.1:6379/") && refused("http://169.254.169.254/") && refused("http://[::1]/"));
+        assert!(
+            refused("http://127.0.0.1:6379/")
+                && refused("http://169.254.169.254/")
+                && refused("http://[::1]/")
+        );
         // URL parsers accept other spellings of an address.
-        assert!(refused("http://2130706433/") && refused("http://0x7f.1/") && refused("http://0177.0.0.1/"));
-        assert!(!refused("http://127.0.0.1:5000/") && !refused("https://8.8.8.8/") && !refused("https://name/"));
-        assert!(refuse_address(&AllowedAddresses::Any, &Url::parse("http://127.0.0.1/").unwrap()).is_none());
+        assert!(
+            refused("http://2130706433/")
+                && refused("http://0x7f.1/")
+                && refused("http://0177.0.0.1/")
+        );
+        assert!(
+            !refused("http://127.0.0.1:5000/")
+                && !refused("https://8.8.8.8/")
+                && !refused("https://name/")
+        );
+        assert!(
+            refuse_address(&AllowedAddresses::Any, &Url::parse("http://127.0.0.1/").unwrap())
+                .is_none()
+        );
     }
 }

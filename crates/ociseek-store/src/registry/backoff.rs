@@ -27,12 +27,16 @@ impl RetryBudget {
 
     /// Takes a retry, if one is left.
     pub(super) fn spend(&self) -> bool {
-        self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+        self.left
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+            .is_ok()
     }
 
     pub(super) fn succeeded(&self) {
         // The update fails only if the budget is full, which is fine.
-        let _ = self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| (left < self.full).then(|| left + 1));
+        let _ = self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            (left < self.full).then(|| left + 1)
+        });
     }
 }
 
@@ -50,7 +54,8 @@ pub(super) fn parse_retry_after(value: &str, date: Option<&str>) -> Option<Durat
         return Some(Duration::from_secs(seconds));
     }
     let then = httpdate::parse_http_date(value).ok()?;
-    let now = date.and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or_else(SystemTime::now);
+    let now =
+        date.and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or_else(SystemTime::now);
     Some(then.duration_since(now).unwrap_or_default())
 }
 
@@ -121,7 +126,9 @@ impl Outages {
     /// Whether the outage should be reported. True only once.
     pub(super) fn is_news(&self, registry: &str) -> bool {
         self.with(registry, |host| {
-            host.outage.as_mut().is_some_and(|outage| !std::mem::replace(&mut outage.is_reported, true))
+            host.outage
+                .as_mut()
+                .is_some_and(|outage| !std::mem::replace(&mut outage.is_reported, true))
         })
     }
 
@@ -208,7 +215,10 @@ mod tests {
         let then = later + Duration::from_secs(50);
         outages.connected("r", then);
         assert!(outages.failed("r", then).lasts.is_zero() && !outages.is_news("r"));
-        assert_eq!(outages.failed("r", then + Duration::from_secs(3)).lasts, Duration::from_secs(3));
+        assert_eq!(
+            outages.failed("r", then + Duration::from_secs(3)).lasts,
+            Duration::from_secs(3)
+        );
         let later = then + Duration::from_secs(3);
         // After a long time without requests, a failure is a new outage.
         let much_later = later + FORGOTTEN;

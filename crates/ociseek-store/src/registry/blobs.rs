@@ -66,7 +66,11 @@ impl Repository {
     /// Those of [`Repository::blob`], or if the content does not match the descriptor.
     pub async fn blob_bytes(&self, blob: &Descriptor, limit: u64) -> Result<Bytes, RegistryError> {
         if blob.size > limit {
-            return Err(RegistryError::BlobTooLarge { digest: blob.digest, size: blob.size, limit });
+            return Err(RegistryError::BlobTooLarge {
+                digest: blob.digest,
+                size: blob.size,
+                limit,
+            });
         }
         match self.read_whole(blob, 1).await {
             // It may have been damaged on the way, or by a cache.
@@ -99,7 +103,11 @@ impl Repository {
     }
 
     /// Whether the registry claims to have a blob. With a `size`, it must not state another one.
-    pub async fn blob_exists(&self, digest: &Digest, size: Option<u64>) -> Result<bool, RegistryError> {
+    pub async fn blob_exists(
+        &self,
+        digest: &Digest,
+        size: Option<u64>,
+    ) -> Result<bool, RegistryError> {
         let path = format!("blobs/{digest}");
         let request = self.request(Method::HEAD, &path).await?;
         let mut response = self.registry.send(&request, &self.scope(Access::Pull)).await?;
@@ -115,9 +123,9 @@ impl Repository {
         }
         let response = response.expect(&[200, 206]).await?;
         let stated = match response.status() {
-            StatusCode::PARTIAL_CONTENT => {
-                response.text(CONTENT_RANGE).and_then(|range| range.rsplit('/').next()?.parse().ok())
-            }
+            StatusCode::PARTIAL_CONTENT => response
+                .text(CONTENT_RANGE)
+                .and_then(|range| range.rsplit('/').next()?.parse().ok()),
             _ => response.content_length(),
         };
         Ok(size.is_none_or(|size| stated.is_none_or(|stated| stated == size)))
@@ -263,7 +271,11 @@ impl BlobStream {
         match next {
             Some(chunk) if chunk.len() as u64 > left => {
                 let found = self.position + chunk.len() as u64;
-                Err(RegistryError::Size { line: self.request_line().await?, expected: self.body_end, found })
+                Err(RegistryError::Size {
+                    line: self.request_line().await?,
+                    expected: self.body_end,
+                    found,
+                })
             }
             Some(mut chunk) => {
                 let wanted = usize::try_from(self.end - self.position).unwrap_or(usize::MAX);
@@ -330,10 +342,13 @@ impl BlobStream {
                     self.check_reread(&request)?;
                     return self.read_up(response).await;
                 }
-                let etag = response.headers().get(ETAG).filter(|etag| etag.as_bytes().starts_with(b"\""));
+                let etag =
+                    response.headers().get(ETAG).filter(|etag| etag.as_bytes().starts_with(b"\""));
                 self.etag = etag.cloned();
             }
-            (Sent::Other(error), _) if ranged => return self.open_without_range(&request, error).await,
+            (Sent::Other(error), _) if ranged => {
+                return self.open_without_range(&request, error).await;
+            }
             (Sent::Other(error), _) => return Err(error),
             (Sent::Nothing, 400 | 416 | 501) if ranged => {
                 return self.open_without_range(&request, response.refusal().await).await;
@@ -356,27 +371,39 @@ impl BlobStream {
         let length = response.content_length();
         // Some servers label blobs by their first bytes (moby/moby#17595). What has the blob's size
         // is the blob.
-        let is_sized = length == Some(self.size) || range.trim_end().ends_with(&format!("/{}", self.size));
-        let encoding = response.text(CONTENT_ENCODING).filter(|encoding| !encoding.eq_ignore_ascii_case("identity"));
+        let is_sized =
+            length == Some(self.size) || range.trim_end().ends_with(&format!("/{}", self.size));
+        let encoding = response
+            .text(CONTENT_ENCODING)
+            .filter(|encoding| !encoding.eq_ignore_ascii_case("identity"));
         if let Some(encoding) = encoding.filter(|encoding| !encoding.is_empty() && !is_sized) {
-            let what = format!("the blob comes with Content-Encoding {encoding:?}, which was not asked for");
+            let what = format!(
+                "the blob comes with Content-Encoding {encoding:?}, which was not asked for"
+            );
             return Err(protocol(what));
         }
         Ok(match continues(range, self.position, self.end, self.size) {
             Some(end) if ranged || self.position == 0 => Sent::Part(end),
-            _ if status == 206 && !ranged && continues(range, 0, self.size, self.size) == Some(self.size) => {
+            _ if status == 206
+                && !ranged
+                && continues(range, 0, self.size, self.size) == Some(self.size) =>
+            {
                 Sent::Whole
             }
             _ if status == 206 => {
                 let from = self.position;
                 let end = self.end;
                 let size = self.size;
-                Sent::Other(protocol(format!("requested bytes {from} to {end} of {size}, but it sent {range:?}")))
+                Sent::Other(protocol(format!(
+                    "requested bytes {from} to {end} of {size}, but it sent {range:?}"
+                )))
             }
             _ => match length.filter(|length| *length != self.size) {
-                Some(found) => {
-                    Sent::Other(RegistryError::Size { line: response.line.clone(), expected: self.size, found })
-                }
+                Some(found) => Sent::Other(RegistryError::Size {
+                    line: response.line.clone(),
+                    expected: self.size,
+                    found,
+                }),
                 None => Sent::Whole,
             },
         })
@@ -384,7 +411,11 @@ impl BlobStream {
 
     /// Requests the blob from its start. Some servers refuse a part, or send another one, of what
     /// they send whole (containerd/containerd#11998, kubernetes/registry.k8s.io#333).
-    async fn open_without_range(&mut self, request: &Request, error: RegistryError) -> Result<(), RegistryError> {
+    async fn open_without_range(
+        &mut self,
+        request: &Request,
+        error: RegistryError,
+    ) -> Result<(), RegistryError> {
         if self.check_reread(request).is_err() {
             return Err(error);
         }
@@ -397,8 +428,10 @@ impl BlobStream {
         if self.position <= self.repository.registry.http.limits.reread {
             return Ok(());
         }
-        let what =
-            format!("the registry does not support range requests, and {} bytes precede the range", self.position);
+        let what = format!(
+            "the registry does not support range requests, and {} bytes precede the range",
+            self.position
+        );
         Err(RegistryError::Protocol { line: self.repository.request_line(request), what })
     }
 
@@ -437,7 +470,8 @@ fn continues(range: &str, from: u64, end: u64, size: u64) -> Option<u64> {
     let first = first.parse::<u64>().ok()?;
     let last = last.parse::<u64>().ok()?;
     let total = total.trim();
-    let right = first == from && last >= first && last < end && (total == "*" || total.parse() == Ok(size));
+    let right =
+        first == from && last >= first && last < end && (total == "*" || total.parse() == Ok(size));
     right.then(|| last + 1)
 }
 

@@ -53,7 +53,8 @@ impl Client {
     /// If a certificate or key file cannot be read, or a certificate has no key.
     pub fn new(config: ClientConfig) -> Result<Client, RegistryError> {
         let common = Arc::new(Common::new(&config)?);
-        let shared = Shared { config, common, registries: Mutex::default(), tags: TagLocks::default() };
+        let shared =
+            Shared { config, common, registries: Mutex::default(), tags: TagLocks::default() };
         Ok(Client { shared: Arc::new(shared) })
     }
 
@@ -181,7 +182,11 @@ impl Repository {
 
     /// A request for `/v2/<name>/<path>`. The path must only consist of digests, tags and our own
     /// words.
-    pub(super) async fn request(&self, method: Method, path: &str) -> Result<Request, RegistryError> {
+    pub(super) async fn request(
+        &self,
+        method: Method,
+        path: &str,
+    ) -> Result<Request, RegistryError> {
         let mut url: Url = self.registry.base().await?.clone();
         url.set_path(&format!("/v2/{}/{path}", self.name));
         Ok(Request::new(method, url))
@@ -192,7 +197,11 @@ impl Repository {
     }
 
     /// Converts a value from the caller to the value of a header.
-    pub(super) fn header_value(&self, request: &Request, value: &str) -> Result<HeaderValue, RegistryError> {
+    pub(super) fn header_value(
+        &self,
+        request: &Request,
+        value: &str,
+    ) -> Result<HeaderValue, RegistryError> {
         HeaderValue::try_from(value).map_err(|_| RegistryError::Protocol {
             line: self.request_line(request),
             what: format!("{value:?} does not fit in a header"),
@@ -212,7 +221,8 @@ mod tests {
         assert!(matches!(client.repository("gh cr", "a"), Err(RegistryError::Host(_))));
         let alone = ClientConfig { client_cert: Some("c.pem".into()), ..ClientConfig::default() };
         assert!(matches!(Client::new(alone), Err(RegistryError::ClientCertificate)));
-        let missing = ClientConfig { ca_files: vec!["/none/ca.pem".into()], ..ClientConfig::default() };
+        let missing =
+            ClientConfig { ca_files: vec!["/none/ca.pem".into()], ..ClientConfig::default() };
         let error = Client::new(missing).err().unwrap();
         assert!(error.to_string().starts_with("/none/ca.pem"), "{error}");
     }

@@ -30,7 +30,11 @@ pub struct RequestLine {
 
 impl RequestLine {
     pub(super) fn new(registry: &Arc<str>, method: &Method, url: &Url) -> RequestLine {
-        RequestLine { registry: Arc::clone(registry), text: format!("{method} {}", shown(url)), attempt: 1 }
+        RequestLine {
+            registry: Arc::clone(registry),
+            text: format!("{method} {}", shown(url)),
+            attempt: 1,
+        }
     }
 
     pub(super) fn at_try(self, attempt: u32) -> RequestLine {
@@ -183,7 +187,9 @@ impl RegistryError {
     /// The registry as the user named it.
     pub fn host(&self) -> Option<&str> {
         match self {
-            RegistryError::Credentials { registry, .. } | RegistryError::Token { registry, .. } => Some(registry),
+            RegistryError::Credentials { registry, .. } | RegistryError::Token { registry, .. } => {
+                Some(registry)
+            }
             RegistryError::Detour { line, .. }
             | RegistryError::Proxy { line, .. }
             | RegistryError::SpeaksTls { line }
@@ -197,7 +203,9 @@ impl RegistryError {
             | RegistryError::UnknownDigest { line, .. }
             | RegistryError::Size { line, .. } => Some(&line.registry),
             RegistryError::Answer(answer) => Some(&answer.line.registry),
-            RegistryError::GaveUp { source, .. } | RegistryError::UploadLost { source, .. } => source.host(),
+            RegistryError::GaveUp { source, .. } | RegistryError::UploadLost { source, .. } => {
+                source.host()
+            }
             _ => None,
         }
     }
@@ -244,7 +252,9 @@ impl RegistryError {
     /// The host of the token service, if another host than the registry's responded.
     pub fn token_service(&self) -> Option<&str> {
         match self {
-            RegistryError::GaveUp { source, .. } | RegistryError::UploadLost { source, .. } => source.token_service(),
+            RegistryError::GaveUp { source, .. } | RegistryError::UploadLost { source, .. } => {
+                source.token_service()
+            }
             RegistryError::Token { realm, .. } => realm.as_deref(),
             _ => None,
         }
@@ -267,7 +277,9 @@ impl RegistryError {
                     && answer.codes.is_empty()
                     && answer.message.contains("SSL certificate")
             }
-            _ => self.transport().is_some_and(|transport| transport.kind == TransportKind::ClientCertificate),
+            _ => self
+                .transport()
+                .is_some_and(|transport| transport.kind == TransportKind::ClientCertificate),
         }
     }
 
@@ -284,8 +296,10 @@ impl RegistryError {
             // A server that wants TLS does not know the error codes of registries.
             RegistryError::Answer(answer) => {
                 let message = answer.message.to_ascii_lowercase();
-                let gives_no_reason = matches!(message.as_str(), "" | "bad request" | "400 bad request");
-                let is_about_tls = ["https", "ssl", "tls"].iter().any(|word| message.contains(word));
+                let gives_no_reason =
+                    matches!(message.as_str(), "" | "bad request" | "400 bad request");
+                let is_about_tls =
+                    ["https", "ssl", "tls"].iter().any(|word| message.contains(word));
                 answer.status == StatusCode::BAD_REQUEST
                     && answer.line.text.contains(" http://")
                     && answer.codes.is_empty()
@@ -345,7 +359,9 @@ impl RegistryError {
     /// The credential helper that failed, by its name in docker's configuration.
     pub fn helper(&self) -> Option<(&str, &HelperError)> {
         match self.root() {
-            RegistryError::Credentials { source: CredentialError::Helper { name, source }, .. } => Some((name, source)),
+            RegistryError::Credentials {
+                source: CredentialError::Helper { name, source }, ..
+            } => Some((name, source)),
             _ => None,
         }
     }
@@ -364,7 +380,9 @@ impl RegistryError {
     pub(super) fn calls_for_retry(&self) -> bool {
         match self {
             RegistryError::Timeout { .. } | RegistryError::Slow { .. } => true,
-            RegistryError::Transport { source, .. } => source.kind.is_lost() || source.kind == TransportKind::Broken,
+            RegistryError::Transport { source, .. } => {
+                source.kind.is_lost() || source.kind == TransportKind::Broken
+            }
             RegistryError::Answer(answer) => is_transient_status(answer.status),
             _ => false,
         }
@@ -494,7 +512,8 @@ mod tests {
 
     #[test]
     fn urls_are_shown_without_secrets() {
-        let url = Url::parse("https://u:pw@h.example:8443/v2/a/blobs/x?X-Amz-Signature=s3cret#f").unwrap();
+        let url = Url::parse("https://u:pw@h.example:8443/v2/a/blobs/x?X-Amz-Signature=s3cret#f")
+            .unwrap();
         assert_eq!(shown(&url), "https://h.example:8443/v2/a/blobs/x");
     }
 }

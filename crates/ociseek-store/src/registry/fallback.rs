@@ -83,11 +83,15 @@ struct ReferrersIndex {
 
 impl Repository {
     /// The referrers that the fallback tag lists. Empty if the tag has no index of referrers.
-    pub(super) async fn tagged_referrers(&self, subject: &Digest) -> Result<Vec<Descriptor>, RegistryError> {
+    pub(super) async fn tagged_referrers(
+        &self,
+        subject: &Digest,
+    ) -> Result<Vec<Descriptor>, RegistryError> {
         match self.tag_content(subject, Access::Pull).await? {
             TagContent::Referrers(index) => {
-                let target =
-                    self.request(reqwest::Method::GET, &format!("manifests/{}", referrers_tag(subject))).await?;
+                let target = self
+                    .request(reqwest::Method::GET, &format!("manifests/{}", referrers_tag(subject)))
+                    .await?;
                 let line = self.request_line(&target);
                 let (descriptors, others) = descriptors(&index.bytes, &line, 1)?;
                 self.warn_of_others(&line, others);
@@ -100,10 +104,15 @@ impl Repository {
     /// The content of the tag. A registry may refuse to say whether a tag exists: Artifactory
     /// answers 403 if it does not. A registry that refuses a single request is asked again, so that
     /// a list that exists does not pass for missing.
-    async fn tag_content(&self, subject: &Digest, access: Access) -> Result<TagContent, RegistryError> {
+    async fn tag_content(
+        &self,
+        subject: &Digest,
+        access: Access,
+    ) -> Result<TagContent, RegistryError> {
         let tag = Target::Tag(referrers_tag(subject));
         let mut read = self.document(&tag, access).await;
-        let is_refused = read.as_ref().is_err_and(RegistryError::is_refusal) && self.is_readable(subject).await;
+        let is_refused =
+            read.as_ref().is_err_and(RegistryError::is_refusal) && self.is_readable(subject).await;
         if is_refused {
             read = self.document(&tag, access).await;
         }
@@ -114,9 +123,11 @@ impl Repository {
             Ok((document, _)) if document.media_type != OCI_INDEX => {
                 Ok(TagContent::Other { media_type: document.media_type })
             }
-            Ok((document, etag)) => {
-                Ok(TagContent::Referrers(ReferrersIndex { digest: document.digest, etag, bytes: document.bytes }))
-            }
+            Ok((document, etag)) => Ok(TagContent::Referrers(ReferrersIndex {
+                digest: document.digest,
+                etag,
+                bytes: document.bytes,
+            })),
             Err(error) if error.is_not_found() => Ok(TagContent::Nothing),
             Err(error) if is_refused && error.is_refusal() => Ok(TagContent::Nothing),
             Err(error) => Err(error),
@@ -132,13 +143,18 @@ impl Repository {
         subject: &Descriptor,
         replaces: &[Digest],
     ) -> Result<String, RegistryError> {
-        self.change_list(&subject.digest, &Change { entry: Some((entry, content)), goes: replaces }).await
+        self.change_list(&subject.digest, &Change { entry: Some((entry, content)), goes: replaces })
+            .await
     }
 
     /// Removes `goes` from the list under the fallback tag, if there is one. The list stays even if
     /// it is empty, because deleting it could delete an entry that another client adds at that
     /// moment.
-    pub(super) async fn unlist_under_tag(&self, subject: &Digest, goes: &[Digest]) -> Result<(), RegistryError> {
+    pub(super) async fn unlist_under_tag(
+        &self,
+        subject: &Digest,
+        goes: &[Digest],
+    ) -> Result<(), RegistryError> {
         self.change_list(subject, &Change { entry: None, goes }).await.map(|_| ())
     }
 
@@ -148,7 +164,11 @@ impl Repository {
     /// Registries have no conditional writes (except those that honour If-Match, which is used
     /// then). So the index is read back several times, over a period longer than other clients need
     /// from reading to writing. If our change was undone, it is applied again to the current index.
-    async fn change_list(&self, subject: &Digest, change: &Change<'_>) -> Result<String, RegistryError> {
+    async fn change_list(
+        &self,
+        subject: &Digest,
+        change: &Change<'_>,
+    ) -> Result<String, RegistryError> {
         let tag = referrers_tag(subject);
         let failed = |reason: String| RegistryError::FallbackTag {
             repository: format!("{}/{}", self.registry.name, self.name),
@@ -160,7 +180,9 @@ impl Repository {
             if locks.len() >= TAGS {
                 locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             }
-            Arc::clone(locks.entry(format!("{}/{}:{tag}", self.registry.name, self.name)).or_default())
+            Arc::clone(
+                locks.entry(format!("{}/{}:{tag}", self.registry.name, self.name)).or_default(),
+            )
         };
         let _one_at_a_time = lock.lock().await;
 
@@ -175,28 +197,42 @@ impl Repository {
             let begun = Instant::now();
             let there = match self.tag_content(subject, Access::Push).await? {
                 // Without a list there is nothing to remove.
-                TagContent::Nothing | TagContent::Subject | TagContent::Other { .. } if change.entry.is_none() => {
+                TagContent::Nothing | TagContent::Subject | TagContent::Other { .. }
+                    if change.entry.is_none() =>
+                {
                     return Ok(tag);
                 }
                 TagContent::Nothing => None,
                 // GitLab's registry reads such a name as the digest, and answers with the image
                 // although there is no tag. Then there is nothing that a push could replace.
-                TagContent::Subject if writes == 0 && self.has_tag(&tag).await == Some(false) => None,
+                TagContent::Subject if writes == 0 && self.has_tag(&tag).await == Some(false) => {
+                    None
+                }
                 TagContent::Subject if writes == 0 => {
-                    return Err(failed("it points to the image itself, not to an index of referrers".into()));
+                    return Err(failed(
+                        "it points to the image itself, not to an index of referrers".into(),
+                    ));
                 }
                 TagContent::Subject => {
-                    return Err(failed("the registry answers with the image instead of the pushed index".into()));
+                    return Err(failed(
+                        "the registry answers with the image instead of the pushed index".into(),
+                    ));
                 }
                 TagContent::Referrers(index) => Some(index),
                 TagContent::Other { media_type } => {
-                    let reason = format!("it points to {media_type:?}, not to an index of referrers");
+                    let reason =
+                        format!("it points to {media_type:?}, not to an index of referrers");
                     return Err(failed(reason));
                 }
             };
             let wrong = |e: serde_json::Error| failed(format!("its index cannot be read: {e}"));
-            let before = there.as_ref().map(|index| serde_json::from_slice(&index.bytes)).transpose().map_err(wrong)?;
-            let after = amended(before.as_ref(), change).ok_or_else(|| failed("its index has no list".into()))?;
+            let before = there
+                .as_ref()
+                .map(|index| serde_json::from_slice(&index.bytes))
+                .transpose()
+                .map_err(wrong)?;
+            let after = amended(before.as_ref(), change)
+                .ok_or_else(|| failed("its index has no list".into()))?;
             if before.as_ref() == Some(&after) {
                 if writes == 0 || self.lasts(change, subject, begun.elapsed()).await? {
                     return Ok(tag);
@@ -272,7 +308,9 @@ impl Repository {
     /// Whether the registry says that it has no such manifest. Caches answer HEAD with 404 for what
     /// they have (goharbor/harbor#22609).
     async fn lacks(&self, digest: &Digest) -> bool {
-        self.document(&Target::Digest(*digest), Access::Push).await.is_err_and(|error| error.is_not_found())
+        self.document(&Target::Digest(*digest), Access::Push)
+            .await
+            .is_err_and(|error| error.is_not_found())
     }
 
     /// The manifests in a list of referrers that the registry lacks. A client that knows nothing of
@@ -295,8 +333,14 @@ impl Repository {
 
     /// Whether the list keeps the change in several readings. `window` is the time that our own
     /// reading and writing took.
-    async fn lasts(&self, change: &Change<'_>, subject: &Digest, window: Duration) -> Result<bool, RegistryError> {
-        let pause = self.registry.http.limits.settle.max(window * PATIENCE / READINGS).min(LONGEST_PAUSE);
+    async fn lasts(
+        &self,
+        change: &Change<'_>,
+        subject: &Digest,
+        window: Duration,
+    ) -> Result<bool, RegistryError> {
+        let pause =
+            self.registry.http.limits.settle.max(window * PATIENCE / READINGS).min(LONGEST_PAUSE);
         for _ in 0..READINGS {
             sleep(jitter(pause)).await;
             if !change.is_made(&self.tagged_referrers(subject).await?) {
@@ -330,7 +374,10 @@ fn amended(index: Option<&Value>, change: &Change<'_>) -> Option<Value> {
     }
     let list = list.as_array_mut()?;
     let goes = |listed: &Value| {
-        let digest = listed.get("digest").and_then(Value::as_str).and_then(|digest| digest.parse::<Digest>().ok());
+        let digest = listed
+            .get("digest")
+            .and_then(Value::as_str)
+            .and_then(|digest| digest.parse::<Digest>().ok());
         digest.is_some_and(|digest| {
             change.entry.is_some_and(|(e, _)| e.digest == digest) || change.goes.contains(&digest)
         })
@@ -348,7 +395,8 @@ mod tests {
     use super::*;
 
     fn entry(name: &str) -> Descriptor {
-        let mut entry = Descriptor::of("application/vnd.oci.image.manifest.v1+json", name.as_bytes());
+        let mut entry =
+            Descriptor::of("application/vnd.oci.image.manifest.v1+json", name.as_bytes());
         entry.artifact_type = Some("x/y".into());
         entry
     }
@@ -363,8 +411,12 @@ mod tests {
         let mut foreign = serde_json::to_value(&a).unwrap();
         foreign["x-unknown"] = json!({"k": [1]});
         let index = json!({"schemaVersion": 2, "x": 1, "manifests": [b, foreign, c]});
-        let without = |goes: &[Digest]| amended(Some(&index), &Change { entry: None, goes }).unwrap();
-        assert_eq!(without(&[b.digest, c.digest]), json!({"schemaVersion": 2, "x": 1, "manifests": [foreign]}));
+        let without =
+            |goes: &[Digest]| amended(Some(&index), &Change { entry: None, goes }).unwrap();
+        assert_eq!(
+            without(&[b.digest, c.digest]),
+            json!({"schemaVersion": 2, "x": 1, "manifests": [foreign]})
+        );
         assert_eq!(without(&[Digest::sha256(b"d")]), index);
         assert_eq!(without(&[a.digest, b.digest, c.digest])["manifests"], json!([]));
         let goes = [a.digest];
@@ -372,7 +424,11 @@ mod tests {
         assert!(gone.is_made(std::slice::from_ref(&b)) && !gone.is_made(&[b.clone(), a.clone()]));
         let content = Bytes::new();
         let moved = Change { entry: Some((&b, &content)), goes: &goes };
-        assert!(moved.is_made(std::slice::from_ref(&b)) && !moved.is_made(&[c]) && !moved.is_made(&[a, b.clone()]));
+        assert!(
+            moved.is_made(std::slice::from_ref(&b))
+                && !moved.is_made(&[c])
+                && !moved.is_made(&[a, b.clone()])
+        );
     }
 
     #[test]
@@ -399,7 +455,10 @@ mod tests {
         let a = entry("a");
         let fresh = listing(None, &a, &[]).unwrap();
         assert_eq!(fresh, json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [a]}));
-        assert_eq!(listing(Some(&json!({"manifests": null})), &a, &[]).unwrap(), json!({"manifests": [a]}));
+        assert_eq!(
+            listing(Some(&json!({"manifests": null})), &a, &[]).unwrap(),
+            json!({"manifests": [a]})
+        );
         for strange in [json!([]), json!("x"), json!({"manifests": {}})] {
             assert_eq!(listing(Some(&strange), &a, &[]), None);
         }

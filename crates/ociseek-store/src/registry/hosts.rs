@@ -126,8 +126,10 @@ pub(super) fn find(dir: &Path, registry: &str, own: &Url) -> Result<RegistryHost
     let with_port = registry.rsplit_once(':').map(|(host, port)| format!("{host}_{port}_"));
     let names = [with_port.as_deref(), Some(registry), Some("_default")];
     // `..` is accepted as a host name elsewhere.
-    let names: Vec<&str> = names.into_iter().flatten().filter(|name| !name.starts_with('.')).collect();
-    let dirs: Vec<PathBuf> = std::env::split_paths(dir).filter(|dir| !dir.as_os_str().is_empty()).collect();
+    let names: Vec<&str> =
+        names.into_iter().flatten().filter(|name| !name.starts_with('.')).collect();
+    let dirs: Vec<PathBuf> =
+        std::env::split_paths(dir).filter(|dir| !dir.as_os_str().is_empty()).collect();
     for (dir, name) in dirs.iter().flat_map(|dir| names.iter().map(move |name| (dir, *name))) {
         let folder = dir.join(name);
         if !folder.is_dir() {
@@ -135,12 +137,19 @@ pub(super) fn find(dir: &Path, registry: &str, own: &Url) -> Result<RegistryHost
         }
         let path = folder.join("hosts.toml");
         let mut text = String::new();
-        match File::open(&path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)) {
-            Ok(read) if read as u64 > MAX_BYTES => return Err(wrong(&path, "is larger than 1 MiB")),
+        match File::open(&path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text))
+        {
+            Ok(read) if read as u64 > MAX_BYTES => {
+                return Err(wrong(&path, "is larger than 1 MiB"));
+            }
             Ok(_) => return parsed(&path, &folder, &text, own),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let found = find_certificates(std::slice::from_ref(dir), name)?;
-                let tls = HostTls { authorities: found.authorities, client: found.client, skip_verify: false };
+                let tls = HostTls {
+                    authorities: found.authorities,
+                    client: found.client,
+                    skip_verify: false,
+                };
                 return Ok(RegistryHosts { tls, ..RegistryHosts::default() });
             }
             Err(source) => return Err(RegistryError::File { path, source }),
@@ -153,23 +162,34 @@ fn wrong(path: &Path, what: impl Into<String>) -> RegistryError {
     RegistryError::Hosts { path: path.to_owned(), what: what.into() }
 }
 
-fn parsed(path: &Path, folder: &Path, text: &str, own: &Url) -> Result<RegistryHosts, RegistryError> {
-    let first_line = |error: toml::de::Error| error.message().lines().next().unwrap_or_default().to_owned();
+fn parsed(
+    path: &Path,
+    folder: &Path,
+    text: &str,
+    own: &Url,
+) -> Result<RegistryHosts, RegistryError> {
+    let first_line =
+        |error: toml::de::Error| error.message().lines().next().unwrap_or_default().to_owned();
     let file: HostsFile = toml::from_str(text).map_err(|error| wrong(path, first_line(error)))?;
     let mut hosts: Vec<(Spanned<String>, HostEntry)> = file.host.into_iter().collect();
     // In the order of the file.
     hosts.sort_by_key(|(name, _)| name.span().start);
-    let host = |name: &str, entry: HostEntry| host(folder, name, entry).map_err(|what| wrong(path, what));
+    let host =
+        |name: &str, entry: HostEntry| host(folder, name, entry).map_err(|what| wrong(path, what));
     let mut mirrors = Vec::new();
     for (name, entry) in hosts {
-        let can_pull = entry.capabilities.as_ref().is_none_or(|all| all.contains("pull") || all.contains("resolve"));
+        let can_pull = entry
+            .capabilities
+            .as_ref()
+            .is_none_or(|all| all.contains("pull") || all.contains("resolve"));
         let mirror = host(name.get_ref(), entry)?;
         if can_pull {
             mirrors.push(mirror);
         }
     }
     let server = host(file.server.as_deref().unwrap_or(own.as_str()), file.root)?;
-    let is_own = same_origin(&server.url, own) && server.url.path() == "/v2" && server.headers.is_empty();
+    let is_own =
+        same_origin(&server.url, own) && server.url.path() == "/v2" && server.headers.is_empty();
     let tls = server.tls.clone();
     // Without the key, the settings of the file are those of the registry itself.
     Ok(RegistryHosts { mirrors, server: (!is_own).then_some(server), tls })
@@ -177,15 +197,22 @@ fn parsed(path: &Path, folder: &Path, text: &str, own: &Url) -> Result<RegistryH
 
 fn host(folder: &Path, name: &str, entry: HostEntry) -> Result<MirrorConfig, String> {
     if entry.proxy.is_some() {
-        return Err("has a proxy, which is not supported: use the variables of the environment".to_owned());
+        return Err(
+            "has a proxy, which is not supported: use the variables of the environment".to_owned()
+        );
     }
     let typed = if name.contains("://") { name.to_owned() } else { format!("https://{name}") };
     let is_http = |url: &Url| matches!(url.scheme(), "http" | "https");
-    let is_plain = |url: &Url| url.username().is_empty() && url.password().is_none() && url.query().is_none();
+    let is_plain =
+        |url: &Url| url.username().is_empty() && url.password().is_none() && url.query().is_none();
     let url = Url::parse(&typed).ok().filter(|url| is_http(url) && is_plain(url) && url.has_host());
     let mut url = url.ok_or_else(|| format!("{name:?} is not the URL of a host"))?;
     let path = url.path().trim_end_matches('/').to_owned();
-    url.set_path(&if entry.override_path || path.ends_with("/v2") { path } else { format!("{path}/v2") });
+    url.set_path(&if entry.override_path || path.ends_with("/v2") {
+        path
+    } else {
+        format!("{path}/v2")
+    });
     url.set_fragment(None);
     let at = |path: PathBuf| folder.join(path);
     let client = match entry.client {
@@ -194,14 +221,17 @@ fn host(folder: &Path, name: &str, entry: HostEntry) -> Result<MirrorConfig, Str
         None => Vec::new(),
     };
     if client.len() > 1 {
-        return Err(format!("has several client certificates for {name:?}, of which only one can be used"));
+        return Err(format!(
+            "has several client certificates for {name:?}, of which only one can be used"
+        ));
     }
     let client = client.into_iter().next().map(|files| match files {
         ClientFiles::Both(both) => (at(both.clone()), at(both)),
         ClientFiles::Pair(cert, key) if key.as_os_str().is_empty() => (at(cert.clone()), at(cert)),
         ClientFiles::Pair(cert, key) => (at(cert), at(key)),
     });
-    let authorities = entry.ca.map(OneOrMore::all).unwrap_or_default().into_iter().map(at).collect();
+    let authorities =
+        entry.ca.map(OneOrMore::all).unwrap_or_default().into_iter().map(at).collect();
     let mut headers = HeaderMap::new();
     for (name, values) in entry.header {
         let invalid = || format!("has a header {name:?} that is not valid");
@@ -234,14 +264,16 @@ pub(super) fn certificate_folders() -> Vec<PathBuf> {
 fn folders_of(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let folder = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = folder("HOME");
-    let config = folder("XDG_CONFIG_HOME").or_else(|| home.as_ref().map(|home| home.join(".config")));
+    let config =
+        folder("XDG_CONFIG_HOME").or_else(|| home.as_ref().map(|home| home.join(".config")));
     let of_user = [
         config.as_ref().map(|config| config.join("containers/certs.d")),
         // Rootless dockerd and Docker Desktop.
         config.as_ref().map(|config| config.join("docker/certs.d")),
         home.as_ref().map(|home| home.join(".docker/certs.d")),
     ];
-    let of_system = ["/etc/containers/certs.d", "/etc/docker/certs.d"].map(|path| Some(PathBuf::from(path)));
+    let of_system =
+        ["/etc/containers/certs.d", "/etc/docker/certs.d"].map(|path| Some(PathBuf::from(path)));
     of_user.into_iter().chain(of_system).flatten().collect()
 }
 
@@ -249,7 +281,10 @@ fn folders_of(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
 ///
 /// # Errors
 /// If a folder cannot be listed, or a certificate lacks its key.
-pub(super) fn find_certificates(folders: &[PathBuf], registry: &str) -> Result<CertFiles, RegistryError> {
+pub(super) fn find_certificates(
+    folders: &[PathBuf],
+    registry: &str,
+) -> Result<CertFiles, RegistryError> {
     let mut found = CertFiles::default();
     // `..` is accepted as a host name elsewhere, so reject it here.
     if registry.starts_with('.') {
@@ -258,8 +293,9 @@ pub(super) fn find_certificates(folders: &[PathBuf], registry: &str) -> Result<C
     for folder in folders.iter().map(|folder| folder.join(registry)) {
         let mut files = list(&folder)?;
         files.sort();
-        let with =
-            |extension: &'static str| files.iter().filter(move |file| file.extension().is_some_and(|e| e == extension));
+        let with = |extension: &'static str| {
+            files.iter().filter(move |file| file.extension().is_some_and(|e| e == extension))
+        };
         found.authorities.extend(with("crt").cloned());
         for certificate in with("cert") {
             let key = certificate.with_extension("key");
@@ -284,7 +320,9 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>, RegistryError> {
     let failed = |source| RegistryError::File { path: folder.to_owned(), source };
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error) if matches!(error.kind(), NotFound | NotADirectory | PermissionDenied) => return Ok(Vec::new()),
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory | PermissionDenied) => {
+            return Ok(Vec::new());
+        }
         Err(error) => return Err(failed(error)),
     };
     entries.map(|entry| entry.map(|entry| entry.path()).map_err(failed)).collect()
@@ -332,8 +370,13 @@ mod tests {
         ] {
             assert_eq!(urls(&found(&dir, registry)), [url], "{registry}");
         }
-        let two = folder(&[("two.io/hosts.toml", &server("two.example")), ("r.io_5000_/hosts.toml", &plain)]);
-        let both = std::env::join_paths([dir.path().join("none"), two.path().into(), dir.path().into()]).unwrap();
+        let two = folder(&[
+            ("two.io/hosts.toml", &server("two.example")),
+            ("r.io_5000_/hosts.toml", &plain),
+        ]);
+        let both =
+            std::env::join_paths([dir.path().join("none"), two.path().into(), dir.path().into()])
+                .unwrap();
         for (registry, url) in [
             ("two.io", "https://two.example/v2"),
             ("r.io:5000", "https://plain.example/v2"),
@@ -344,7 +387,10 @@ mod tests {
             assert_eq!(urls(&find(Path::new(&both), registry, &own).unwrap()), [url], "{registry}");
         }
         let certs = found(&dir, "certs.io");
-        assert_eq!((urls(&certs).len(), certs.tls.authorities), (0, vec![dir.path().join("certs.io/ca.crt")]));
+        assert_eq!(
+            (urls(&certs).len(), certs.tls.authorities),
+            (0, vec![dir.path().join("certs.io/ca.crt")])
+        );
         assert_eq!(found(&folder(&[]), "r.io"), RegistryHosts::default());
     }
 
@@ -360,14 +406,21 @@ mod tests {
              capabilities = [\"push\"]\n",
         )]);
         let hosts = found(&dir, "r.io");
-        assert_eq!(urls(&hosts), ["https://z.example/v2", "http://a.example:5000/proxy", "https://m.example/cache/v2"]);
-        assert_eq!(hosts.mirrors.iter().map(|mirror| mirror.resolves).collect::<Vec<_>>(), [false, true, true]);
+        assert_eq!(
+            urls(&hosts),
+            ["https://z.example/v2", "http://a.example:5000/proxy", "https://m.example/cache/v2"]
+        );
+        assert_eq!(
+            hosts.mirrors.iter().map(|mirror| mirror.resolves).collect::<Vec<_>>(),
+            [false, true, true]
+        );
         let at = |name: &str| dir.path().join("r.io").join(name);
         assert_eq!((&hosts.tls.authorities, hosts.server), (&vec![at("own.pem")], None));
         let tls = &hosts.mirrors[1].tls;
         assert_eq!(tls.authorities, [PathBuf::from("/a.pem"), at("b.pem")]);
         assert_eq!((&tls.client, tls.skip_verify), (&Some((at("c.pem"), at("c.key"))), true));
-        let headers: Vec<_> = hosts.mirrors[1].headers.values().map(|value| value.to_str().unwrap()).collect();
+        let headers: Vec<_> =
+            hosts.mirrors[1].headers.values().map(|value| value.to_str().unwrap()).collect();
         assert_eq!(headers, ["1", "2", "3"]);
     }
 
@@ -396,7 +449,9 @@ mod tests {
             ("client = [\"a\", \"b\"]", "several client certificates"),
         ] {
             let dir = folder(&[("r.io/hosts.toml", text)]);
-            let error = find(dir.path(), "r.io", &Url::parse("https://r.io/").unwrap()).unwrap_err().to_string();
+            let error = find(dir.path(), "r.io", &Url::parse("https://r.io/").unwrap())
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(what) && error.contains("hosts.toml"), "{text}: {error}");
         }
     }
@@ -412,10 +467,14 @@ mod tests {
         let home = of(&[("HOME", "/h")]);
         assert_eq!(
             home[..3],
-            ["/h/.config/containers/certs.d", "/h/.config/docker/certs.d", "/h/.docker/certs.d"].map(PathBuf::from)
+            ["/h/.config/containers/certs.d", "/h/.config/docker/certs.d", "/h/.docker/certs.d"]
+                .map(PathBuf::from)
         );
         assert_eq!(home[3..], system);
-        assert_eq!(of(&[("HOME", "/h"), ("XDG_CONFIG_HOME", "/c")])[0], PathBuf::from("/c/containers/certs.d"));
+        assert_eq!(
+            of(&[("HOME", "/h"), ("XDG_CONFIG_HOME", "/c")])[0],
+            PathBuf::from("/c/containers/certs.d")
+        );
     }
 
     #[test]
@@ -436,7 +495,11 @@ mod tests {
         let found = find_certificates(&folders, "r.io:5000").unwrap();
         assert_eq!(found, CertFiles { authorities: vec![ca, other], client: Some(pair) });
         for registry in ["r.io", "..", ".", "other"] {
-            assert_eq!(find_certificates(&folders, registry).unwrap(), CertFiles::default(), "{registry}");
+            assert_eq!(
+                find_certificates(&folders, registry).unwrap(),
+                CertFiles::default(),
+                "{registry}"
+            );
         }
         put(one.join("alone/client.cert"));
         put(two.join("keyed/client.key"));

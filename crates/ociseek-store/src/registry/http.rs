@@ -75,7 +75,11 @@ pub(super) struct Http {
     own_authorities: bool,
 }
 
-fn builder(limits: &Limits, tls: rustls::ClientConfig, resolver: Resolver) -> reqwest::ClientBuilder {
+fn builder(
+    limits: &Limits,
+    tls: rustls::ClientConfig,
+    resolver: Resolver,
+) -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
         .user_agent(concat!("ociseek/", env!("CARGO_PKG_VERSION")))
@@ -89,7 +93,9 @@ fn builder(limits: &Limits, tls: rustls::ClientConfig, resolver: Resolver) -> re
 
 fn by_proxy(builder: reqwest::ClientBuilder, proxies: Proxies) -> reqwest::ClientBuilder {
     // A proxy that cannot be used was already reported as an error.
-    builder.proxy(reqwest::Proxy::custom(move |url| proxies.of(url).ok().flatten().map(|proxy| proxy.url.clone())))
+    builder.proxy(reqwest::Proxy::custom(move |url| {
+        proxies.of(url).ok().flatten().map(|proxy| proxy.url.clone())
+    }))
 }
 
 /// A client for `host`, which is not a registry, with the same TLS settings. It follows no
@@ -102,7 +108,10 @@ pub fn http_client(config: &ClientConfig, host: &Url) -> Result<reqwest::Client,
     let proxies = Proxies::of_environment();
     if let Err(source) = proxies.of(host) {
         let registry = host.host_str().unwrap_or_default().into();
-        return Err(RegistryError::Proxy { line: RequestLine::new(&registry, &Method::GET, host), source });
+        return Err(RegistryError::Proxy {
+            line: RequestLine::new(&registry, &Method::GET, host),
+            source,
+        });
     }
     let resolver = Resolver { public_only: false, known_addresses: Arc::default() };
     let builder = builder(&config.limits, Tls::new(config)?.common()?, resolver);
@@ -130,7 +139,9 @@ impl Common {
             limits: config.limits.clone(),
             forever: AtomicBool::new(false),
             outages: Outages::default(),
-            permits: Arc::new(Semaphore::new(config.limits.connections.clamp(1, Semaphore::MAX_PERMITS))),
+            permits: Arc::new(Semaphore::new(
+                config.limits.connections.clamp(1, Semaphore::MAX_PERMITS),
+            )),
             progress: Arc::clone(&config.progress),
             warned: Mutex::default(),
             requests: AtomicU64::new(0),
@@ -147,12 +158,17 @@ impl Connections {
         known_addresses: &Arc<KnownAddresses>,
         tls: rustls::ClientConfig,
     ) -> Result<Connections, RegistryError> {
-        let build =
-            |builder: reqwest::ClientBuilder| builder.build().map_err(|error| RegistryError::Http(error.into()));
-        let resolver = |public_only| Resolver { public_only, known_addresses: Arc::clone(known_addresses) };
+        let build = |builder: reqwest::ClientBuilder| {
+            builder.build().map_err(|error| RegistryError::Http(error.into()))
+        };
+        let resolver =
+            |public_only| Resolver { public_only, known_addresses: Arc::clone(known_addresses) };
         if allowed.is_public_only() {
             let inside = build(builder(limits, tls.clone(), resolver(false)))?;
-            return Ok(Connections { outside: build(builder(limits, tls, resolver(true)))?, inside });
+            return Ok(Connections {
+                outside: build(builder(limits, tls, resolver(true)))?,
+                inside,
+            });
         }
         let anywhere = build(by_proxy(builder(limits, tls, resolver(false)), proxies.clone()))?;
         Ok(Connections { outside: anywhere.clone(), inside: anywhere })
@@ -161,12 +177,21 @@ impl Connections {
 
 impl Http {
     /// The connections for the registry `name`, with settings of its own.
-    pub(super) fn new(common: &Arc<Common>, name: &str, tls: &HostTls) -> Result<Http, RegistryError> {
+    pub(super) fn new(
+        common: &Arc<Common>,
+        name: &str,
+        tls: &HostTls,
+    ) -> Result<Http, RegistryError> {
         let Common { limits, allowed_addresses, proxies, known_addresses, .. } = &**common;
-        let connections = |tls| Connections::new(limits, allowed_addresses, proxies, known_addresses, tls);
+        let connections =
+            |tls| Connections::new(limits, allowed_addresses, proxies, known_addresses, tls);
         let (home, away, own_authorities) = match common.tls.own(name, tls)? {
             Some(own) => (connections(own.home)?, connections(own.away)?, own.own_authorities),
-            None => (common.connections.clone(), common.connections.clone(), common.tls.has_own_authorities()),
+            None => (
+                common.connections.clone(),
+                common.connections.clone(),
+                common.tls.has_own_authorities(),
+            ),
         };
         let common = Arc::clone(common);
         let origin = base_url("https", name)?;
@@ -189,7 +214,10 @@ impl Http {
     /// The traffic so far, with all registries of the client.
     pub(super) fn traffic(&self) -> Traffic {
         let Common { requests, received, .. } = &*self.common;
-        Traffic { requests: requests.load(Ordering::Relaxed), bytes: received.load(Ordering::Relaxed) }
+        Traffic {
+            requests: requests.load(Ordering::Relaxed),
+            bytes: received.load(Ordering::Relaxed),
+        }
     }
 
     /// A permit for each connection over which large blobs may be read.
@@ -223,7 +251,8 @@ impl Http {
     pub(super) fn answered(&self, registry: &str) {
         self.common.budget.succeeded();
         if self.common.outages.answered(registry) {
-            self.progress().report(ProgressEvent::Warning(format!("{registry} is reachable again")));
+            self.progress()
+                .report(ProgressEvent::Warning(format!("{registry} is reachable again")));
         }
     }
 
@@ -243,7 +272,15 @@ impl Http {
                 trail.status = Some(inner.status().as_u16());
                 self.pass_on_warnings(&line, inner.headers());
                 let received = Arc::clone(&self.common.received);
-                Ok(Response::new(inner, request.url.clone(), line, context, trail, &self.limits, received))
+                Ok(Response::new(
+                    inner,
+                    request.url.clone(),
+                    line,
+                    context,
+                    trail,
+                    &self.limits,
+                    received,
+                ))
             }
             Err(error) => Err(trail.failed(error)),
         }
@@ -273,8 +310,13 @@ impl Http {
             proxy: proxy.map(|proxy| proxy.to_string().into()),
             own_authorities: self.own_authorities,
         };
-        let connections = if same_origin(&self.origin, &request.url) { &self.home } else { &self.away };
-        let client = if allowed.is_inside(&request.url) { &connections.inside } else { &connections.outside };
+        let connections =
+            if same_origin(&self.origin, &request.url) { &self.home } else { &self.away };
+        let client = if allowed.is_inside(&request.url) {
+            &connections.inside
+        } else {
+            &connections.outside
+        };
         let mut builder = client
             .request(request.method.clone(), request.url.clone())
             .headers(request.headers.clone())
@@ -310,7 +352,8 @@ impl Http {
                 (taken, since) = (now, Instant::now());
                 continue;
             }
-            let awaited = if taken < length { "room for the next bytes of the body" } else { "an answer" };
+            let awaited =
+                if taken < length { "room for the next bytes of the body" } else { "an answer" };
             if since.elapsed() >= wait {
                 return Err(RegistryError::Timeout { line, awaited, within: wait });
             }
@@ -318,12 +361,17 @@ impl Http {
             let waited = STALL.as_secs();
             let registry = line.registry();
             let what = format!("{line}: {registry} has not sent {awaited} for {waited} s");
-            self.report_trouble(registry, &format!("{what}; waiting up to {} s", wait.as_secs_f32()));
+            self.report_trouble(
+                registry,
+                &format!("{what}; waiting up to {} s", wait.as_secs_f32()),
+            );
         };
         trail.sent = length;
         match inner {
             Ok(inner) => Ok((inner, line, context)),
-            Err(error) => Err(RegistryError::Transport { line, source: TransportError::new(error, &context) }),
+            Err(error) => {
+                Err(RegistryError::Transport { line, source: TransportError::new(error, &context) })
+            }
         }
     }
 
@@ -331,7 +379,9 @@ impl Http {
     /// limit.
     fn pass_on_warnings(&self, line: &RequestLine, headers: &HeaderMap) {
         for value in headers.get_all(header::WARNING) {
-            let Some(text) = value.to_str().ok().and_then(|v| v.strip_prefix("299 - ")) else { continue };
+            let Some(text) = value.to_str().ok().and_then(|v| v.strip_prefix("299 - ")) else {
+                continue;
+            };
             let text = one_line(text.trim().trim_matches('"'), 300);
             self.warn_once(format!("{} says: {text}", line.registry()));
         }
@@ -339,8 +389,9 @@ impl Http {
 
     /// Reports a warning, unless it was reported before.
     pub(super) fn warn_once(&self, text: String) {
-        let is_new =
-            |mut warned: MutexGuard<'_, HashSet<String>>| warned.len() < WARNINGS && warned.insert(text.clone());
+        let is_new = |mut warned: MutexGuard<'_, HashSet<String>>| {
+            warned.len() < WARNINGS && warned.insert(text.clone())
+        };
         if self.common.warned.lock().is_ok_and(is_new) {
             self.progress().report(ProgressEvent::Warning(text));
         }

@@ -18,7 +18,9 @@ use crate::blob::{Document, Target};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::is_tag;
 use ociseek_format::image::json::parse_lenient;
-use ociseek_format::image::manifest::{DOCKER_LIST, DOCKER_MANIFEST, MAX_DOCUMENT, OCI_INDEX, OCI_MANIFEST, is_vague};
+use ociseek_format::image::manifest::{
+    DOCKER_LIST, DOCKER_MANIFEST, MAX_DOCUMENT, OCI_INDEX, OCI_MANIFEST, is_vague,
+};
 
 /// The size limit of a manifest in bytes. The distribution spec lets registries refuse larger ones.
 pub(super) const MANIFEST: u64 = MAX_DOCUMENT as u64;
@@ -55,7 +57,9 @@ impl Repository {
         match self.manifest(&Target::Tag(tag.to_owned())).await {
             Ok(document) => Ok(Some(document)),
             Err(error) if error.is_not_found() => Ok(None),
-            Err(error) if error.status() == Some(403) && self.has_tag(tag).await != Some(true) => Ok(None),
+            Err(error) if error.status() == Some(403) && self.has_tag(tag).await != Some(true) => {
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
@@ -96,7 +100,8 @@ impl Repository {
         access: Access,
         reads: u32,
     ) -> Result<(Document, Option<HeaderValue>), RegistryError> {
-        let response = self.registry.once(request, &self.scope(access)).await?.expect(&[200]).await?;
+        let response =
+            self.registry.once(request, &self.scope(access)).await?.expect(&[200]).await?;
         let response = response.no_web_page("a manifest").await?;
         let line = response.line.clone();
         let media_type = response.media_type();
@@ -149,7 +154,9 @@ impl Repository {
     pub(super) async fn is_readable(&self, digest: &Digest) -> bool {
         // Some registries refuse HEAD.
         for method in [Method::HEAD, Method::GET] {
-            let Ok(request) = self.request(method, &format!("manifests/{digest}")).await else { return false };
+            let Ok(request) = self.request(method, &format!("manifests/{digest}")).await else {
+                return false;
+            };
             let request = request.header(ACCEPT, HeaderValue::from_static(ACCEPTED));
             let response = self.registry.send(&request, &self.scope(Access::Pull)).await;
             if response.is_ok_and(|response| response.status() == StatusCode::OK) {
@@ -175,7 +182,11 @@ impl Repository {
             request = request.header(name, value);
         }
         let response = self.registry.send(&request, &self.scope(Access::Push)).await?;
-        let response = response.expect(&[200, 201, 202, 204]).await?.no_web_page("the answer to a push").await?;
+        let response = response
+            .expect(&[200, 201, 202, 204])
+            .await?
+            .no_web_page("the answer to a push")
+            .await?;
         if let Some(stated) = content_digest(&response)? {
             let expected = Digest::of(stated.algorithm(), &bytes);
             if stated != expected {
@@ -206,7 +217,9 @@ impl Repository {
         let mut pause = self.registry.http.limits.first_wait;
         loop {
             match self.put_manifest(target, media_type, bytes.clone(), None).await {
-                Err(error) if error.is_blob_unknown() && tries < LATE_BLOBS => sleep(jitter(pause)).await,
+                Err(error) if error.is_blob_unknown() && tries < LATE_BLOBS => {
+                    sleep(jitter(pause)).await
+                }
                 Err(error) if matches!(error.status(), Some(400 | 403 | 405 | 409 | 412)) => {
                     let there = self.document(target, Access::Push).await;
                     let is_there = there.is_ok_and(|(document, _)| document.bytes == bytes);
@@ -223,16 +236,23 @@ impl Repository {
     ///
     /// # Errors
     /// [`RegistryError::is_blob_unknown`] if a part is missing; other errors of the registry.
-    pub async fn push_manifest(&self, target: &Target, media_type: &str, bytes: Bytes) -> Result<(), RegistryError> {
+    pub async fn push_manifest(
+        &self,
+        target: &Target,
+        media_type: &str,
+        bytes: Bytes,
+    ) -> Result<(), RegistryError> {
         self.check_tag(target)?;
         self.put_new_manifest(target, media_type, bytes).await.map(drop)
     }
 
     fn check_tag(&self, target: &Target) -> Result<(), RegistryError> {
         match target {
-            Target::Tag(tag) if !is_tag(tag) => {
-                Err(RegistryError::Name(format!("{}:{}", self.name, tag.chars().take(300).collect::<String>())))
-            }
+            Target::Tag(tag) if !is_tag(tag) => Err(RegistryError::Name(format!(
+                "{}:{}",
+                self.name,
+                tag.chars().take(300).collect::<String>()
+            ))),
             _ => Ok(()),
         }
     }
@@ -241,14 +261,21 @@ impl Repository {
     pub(super) async fn delete_manifest(&self, digest: &Digest) -> Result<(), RegistryError> {
         let request = self.request(Method::DELETE, &format!("manifests/{digest}")).await?;
         let response = self.registry.send(&request, &self.scope(Access::Delete)).await?;
-        response.expect(&[200, 202, 204, 404]).await?.no_web_page("the answer to a deletion").await.map(drop)
+        response
+            .expect(&[200, 202, 204, 404])
+            .await?
+            .no_web_page("the answer to a deletion")
+            .await
+            .map(drop)
     }
 }
 
 /// The digest of the content according to the registry. Digests with unknown algorithms are
 /// ignored.
 fn content_digest(response: &Response) -> Result<Option<Digest>, RegistryError> {
-    let Some(stated) = response.text(CONTENT_DIGEST).map(str::trim).filter(|stated| !stated.is_empty()) else {
+    let Some(stated) =
+        response.text(CONTENT_DIGEST).map(str::trim).filter(|stated| !stated.is_empty())
+    else {
         return Ok(None);
     };
     match stated.to_ascii_lowercase().parse() {

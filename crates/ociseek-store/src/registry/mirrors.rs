@@ -32,7 +32,12 @@ pub(super) trait AskedHost {
     async fn base(&self) -> Result<&Url, RegistryError>;
 
     /// Makes one try, with the authorization of this host, and follows redirects.
-    async fn follow(&self, request: &Request, scope: &Scope, attempt: u32) -> Result<Response, RegistryError>;
+    async fn follow(
+        &self,
+        request: &Request,
+        scope: &Scope,
+        attempt: u32,
+    ) -> Result<Response, RegistryError>;
 }
 
 pub(super) struct Mirror<H> {
@@ -107,7 +112,11 @@ impl<H: AskedHost> Mirror<H> {
         Some(request)
     }
 
-    async fn follow(&self, request: &Request, scope: &Scope) -> Option<Result<Response, RegistryError>> {
+    async fn follow(
+        &self,
+        request: &Request,
+        scope: &Scope,
+    ) -> Option<Result<Response, RegistryError>> {
         let request = self.redirected(request).await?;
         let answered = self.host.follow(&request, &self.scope(scope), request.next_try()).await;
         self.failures.hold().note(Instant::now(), answered.is_err());
@@ -118,7 +127,10 @@ impl<H: AskedHost> Mirror<H> {
     fn scope(&self, scope: &Scope) -> Scope {
         let below = self.root.strip_prefix("/v2/").filter(|below| !below.is_empty());
         let repository = below.map(|below| format!("{below}/{}", scope.repository).into());
-        Scope { repository: repository.unwrap_or_else(|| Arc::clone(&scope.repository)), ..scope.clone() }
+        Scope {
+            repository: repository.unwrap_or_else(|| Arc::clone(&scope.repository)),
+            ..scope.clone()
+        }
     }
 }
 
@@ -142,13 +154,18 @@ impl<H: AskedHost> Mirrors<H> {
     }
 
     /// The answer of a mirror that has the content. None if the registry must be asked.
-    pub(super) async fn answer(&self, request: &Request, scope: &Scope) -> Option<Result<Response, RegistryError>> {
+    pub(super) async fn answer(
+        &self,
+        request: &Request,
+        scope: &Scope,
+    ) -> Option<Result<Response, RegistryError>> {
         if self.is_empty() || !matches!(request.method, Method::GET | Method::HEAD) {
             return None;
         }
         let is_immutable = is_immutable(request.url.path());
         // A mirror is a cache: what was wrong is read again from its source.
-        let asked = self.first.iter().filter(|_| !request.is_past_caches() && !request.skips_mirrors);
+        let asked =
+            self.first.iter().filter(|_| !request.is_past_caches() && !request.skips_mirrors);
         for mirror in asked.filter(|mirror| (mirror.resolves || is_immutable) && !mirror.rests()) {
             match mirror.follow(request, scope).await? {
                 Ok(response) if response.status().is_success() => return Some(Ok(response)),
@@ -157,7 +174,9 @@ impl<H: AskedHost> Mirrors<H> {
                     let status = response.status().as_u16();
                     debug!(name: "mirror", target: TARGET, mirror, status);
                 }
-                Err(error) => debug!(name: "mirror", target: TARGET, mirror = mirror.host.name(), %error),
+                Err(error) => {
+                    debug!(name: "mirror", target: TARGET, mirror = mirror.host.name(), %error)
+                }
             }
         }
         self.server.as_ref()?.follow(request, scope).await
@@ -185,11 +204,10 @@ mod tests {
     use crate::registry::{Client, ClientConfig, CredentialSource, Repository};
     use ociseek_format::digest::Digest;
 
-    const CONTENT: &str = r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json"}"#;
-    const OTHER: &str =
-        r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","annotations":{}}"#;
-    const EMPTY_LIST: &str =
-        r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[]}"#;
+    const CONTENT: &str =
+        r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json"}"#;
+    const OTHER: &str = r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","annotations":{}}"#;
+    const EMPTY_LIST: &str = r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[]}"#;
     const ASK: &str = "WWW-Authenticate: Basic realm=\"r\"\r\n";
 
     /// A server that notes the headers of its requests.
@@ -199,7 +217,9 @@ mod tests {
     }
 
     /// A server that answers the header of a request with a status, headers and a body.
-    async fn host(answer: impl Fn(&str) -> (u16, &'static str, String) + Send + Sync + 'static) -> Host {
+    async fn host(
+        answer: impl Fn(&str) -> (u16, &'static str, String) + Send + Sync + 'static,
+    ) -> Host {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let seen = Arc::<Mutex<Vec<String>>>::default();
@@ -240,7 +260,10 @@ mod tests {
         }
 
         fn got_a_login(&self) -> bool {
-            self.seen.hold().iter().any(|header| header.to_ascii_lowercase().contains("\nauthorization:"))
+            self.seen
+                .hold()
+                .iter()
+                .any(|header| header.to_ascii_lowercase().contains("\nauthorization:"))
         }
     }
 
@@ -252,12 +275,20 @@ mod tests {
         let user = "user".to_owned();
         let password = "password".to_owned();
         let credentials = CredentialSource::Only { registry: registry.to_owned(), user, password };
-        let config = ClientConfig { hosts_dir: Some(dir.to_owned()), credentials, ..ClientConfig::default() };
+        let config = ClientConfig {
+            hosts_dir: Some(dir.to_owned()),
+            credentials,
+            ..ClientConfig::default()
+        };
         Client::new(config).unwrap().repository(registry, "a").unwrap()
     }
 
     async fn content(repository: &Repository) -> Bytes {
-        repository.manifest(&Target::Digest(Digest::sha256(CONTENT.as_bytes()))).await.unwrap().bytes
+        repository
+            .manifest(&Target::Digest(Digest::sha256(CONTENT.as_bytes())))
+            .await
+            .unwrap()
+            .bytes
     }
 
     fn table(host: &str, more: &str) -> String {
@@ -271,8 +302,10 @@ mod tests {
         let empty = host(|_| (404, "", String::new())).await;
         let full = with(CONTENT).await;
         let last = with(CONTENT).await;
-        let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
-        let header = "[host.\"http://FULL\".header]\nx-key = \"secret\"\n".replace("FULL", &full.address);
+        let gone =
+            TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+        let header =
+            "[host.\"http://FULL\".header]\nx-key = \"secret\"\n".replace("FULL", &full.address);
         let text = [&gone, &empty.address, &full.address].map(|host| table(host, "")).concat()
             + &header
             + &table(&last.address, "");
@@ -293,14 +326,20 @@ mod tests {
         let own = with(CONTENT).await;
         let lying = with(OTHER).await;
         let broken = host(|_| (500, "", String::new())).await;
-        let text = [&broken, &lying].map(|host| table(&host.address, "capabilities = [\"pull\"]")).concat();
+        let text = [&broken, &lying]
+            .map(|host| table(&host.address, "capabilities = [\"pull\"]"))
+            .concat();
         let repository = repository(dir.path(), &own.address, &text);
         assert_eq!(content(&repository).await, CONTENT, "not what a mirror has in place of it");
         assert!(broken.requests() > 0 && lying.requests() > 0 && own.requests() > 0);
         // Hosts that may not resolve are not asked for tags.
         let found = repository.manifest(&Target::Tag("v1".to_owned())).await.unwrap();
         assert_eq!(found.bytes, CONTENT);
-        assert!(!broken.was_asked("manifests/v1") && !lying.was_asked("manifests/v1") && own.was_asked("manifests/v1"));
+        assert!(
+            !broken.was_asked("manifests/v1")
+                && !lying.was_asked("manifests/v1")
+                && own.was_asked("manifests/v1")
+        );
     }
 
     #[tokio::test]
@@ -323,7 +362,9 @@ mod tests {
         // The server replaces the registry, and does not get its login either.
         let before = own.requests();
         let text = format!("server = \"http://{}\"", server.address);
-        let error = repository(dir.path(), &own.address, &text).manifest(&Target::Tag("v1".to_owned())).await;
+        let error = repository(dir.path(), &own.address, &text)
+            .manifest(&Target::Tag("v1".to_owned()))
+            .await;
         assert_eq!(error.unwrap_err().status(), Some(401));
         assert!(server.requests() > 0 && !server.got_a_login());
         assert_eq!(own.requests(), before);
@@ -341,11 +382,13 @@ mod tests {
         );
         let dir = tempfile::tempdir().unwrap();
         let mirror = with(EMPTY_LIST).await;
-        let own = host(
-            move |header| {
-                if header.contains("/referrers/") { (200, "", list.clone()) } else { (404, "", String::new()) }
-            },
-        );
+        let own = host(move |header| {
+            if header.contains("/referrers/") {
+                (200, "", list.clone())
+            } else {
+                (404, "", String::new())
+            }
+        });
         let own = own.await;
         let repository = repository(dir.path(), &own.address, &table(&mirror.address, ""));
         let subject = Digest::sha256(CONTENT.as_bytes());

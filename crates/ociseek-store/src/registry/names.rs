@@ -80,7 +80,8 @@ impl Repository {
     /// If the registry has no address.
     pub async fn tags(&self, after: Option<&str>) -> Result<Names, RegistryError> {
         let path = format!("/v2/{}/tags/list", self.name);
-        let mut names = Names::new(self.registry.clone(), self.scope(Access::Pull), Kind::Tags, &path).await?;
+        let mut names =
+            Names::new(self.registry.clone(), self.scope(Access::Pull), Kind::Tags, &path).await?;
         if let (Some(request), Some(after)) = (&mut names.next, after) {
             request.url.query_pairs_mut().append_pair("last", after);
         }
@@ -98,8 +99,17 @@ impl Names {
         let mut url = registry.base().await?.clone();
         url.set_path(path);
         url.query_pairs_mut().append_pair("n", PAGE);
-        let request = Request::new(Method::GET, url).header(ACCEPT, HeaderValue::from_static("application/json"));
-        Ok(Names { registry, scope, kind, next: Some(request), seen: VecDeque::new(), pages: 0, empty: 0 })
+        let request = Request::new(Method::GET, url)
+            .header(ACCEPT, HeaderValue::from_static("application/json"));
+        Ok(Names {
+            registry,
+            scope,
+            kind,
+            next: Some(request),
+            seen: VecDeque::new(),
+            pages: 0,
+            empty: 0,
+        })
     }
 
     /// Whether all pages were returned.
@@ -125,7 +135,10 @@ impl Names {
         let (page, next) = self.page(request.clone()).await?;
         self.empty = if page.names.is_empty() && page.refused == 0 { self.empty + 1 } else { 0 };
         if self.empty > EMPTY {
-            return Err(self.wrong(&request, &format!("the list does not end: {EMPTY} pages in a row are empty")));
+            return Err(self.wrong(
+                &request,
+                &format!("the list does not end: {EMPTY} pages in a row are empty"),
+            ));
         }
         if let Some(url) = next {
             request.url = url;
@@ -145,7 +158,11 @@ impl Names {
         }
     }
 
-    async fn try_page(&self, request: &Request, reads: u32) -> Result<(Page, Option<url::Url>), RegistryError> {
+    async fn try_page(
+        &self,
+        request: &Request,
+        reads: u32,
+    ) -> Result<(Page, Option<url::Url>), RegistryError> {
         let response = self.registry.once(request, &self.scope).await?.expect(&[200]).await?;
         let response = response.no_web_page("a list").await?;
         let line = response.line.clone();
@@ -155,7 +172,11 @@ impl Names {
             None => None,
         };
         let body = response.bytes(BODY).await?;
-        let page = parse(&body, self.kind).map_err(|source| RegistryError::Json { line, source, reads })?;
+        let page = parse(&body, self.kind).map_err(|source| RegistryError::Json {
+            line,
+            source,
+            reads,
+        })?;
         Ok((page, next))
     }
 
@@ -193,7 +214,8 @@ mod tests {
         let repositories = br#"{"repositories":["a/b","../x","A","","_catalog","c"],"x":1}"#;
         let page = parse(repositories, Kind::Repositories).unwrap();
         assert_eq!((page.names, page.refused), (vec!["a/b".to_owned(), "c".to_owned()], 4));
-        let page = parse(br#"{"name":"a","tags":["v1","-x","a/b","$(x)","V.2"]}"#, Kind::Tags).unwrap();
+        let page =
+            parse(br#"{"name":"a","tags":["v1","-x","a/b","$(x)","V.2"]}"#, Kind::Tags).unwrap();
         assert_eq!((page.names, page.refused), (vec!["v1".to_owned(), "V.2".to_owned()], 3));
         for empty in [&br#"{"name":"a","tags":null}"#[..], br#"{"name":"a"}"#, br#"{"tags":[]}"#] {
             assert_eq!(parse(empty, Kind::Tags).unwrap(), Page::default());

@@ -86,10 +86,15 @@ impl Repository {
     ///
     /// # Errors
     /// Those of [`Repository::blob`].
-    pub async fn layer(&self, blob: &Descriptor, bypass_caches: bool) -> Result<LayerStream, RegistryError> {
+    pub async fn layer(
+        &self,
+        blob: &Descriptor,
+        bypass_caches: bool,
+    ) -> Result<LayerStream, RegistryError> {
         let part = self.registry.http.limits.part.max(1);
-        let one =
-            |stream, connection| LayerStream(Connections::One { stream: Box::new(stream), _connection: connection });
+        let one = |stream, connection| {
+            LayerStream(Connections::One { stream: Box::new(stream), _connection: connection })
+        };
         if blob.size / part < FEWEST_PARTS {
             return Ok(one(self.blob_part(blob, 0..blob.size, bypass_caches).await?, None));
         }
@@ -167,9 +172,15 @@ impl BlobParts {
         while self.next < self.blob.size {
             let permits = Arc::clone(self.repository.permits());
             let needed = self.ahead.is_empty();
-            let connection = if needed { permits.acquire_owned().await.ok() } else { permits.try_acquire_owned().ok() };
+            let connection = if needed {
+                permits.acquire_owned().await.ok()
+            } else {
+                permits.try_acquire_owned().ok()
+            };
             let charge = self.repository.charge_part(self.part);
-            if !needed && (connection.is_none() || charge.is_none() || !self.repository.sends_parts()) {
+            if !needed
+                && (connection.is_none() || charge.is_none() || !self.repository.sends_parts())
+            {
                 return;
             }
             self.begin(PartPermit { _connection: connection, _charge: charge }, None);
@@ -179,12 +190,20 @@ impl BlobParts {
     /// Starts to fetch the next part. `opened` is its response if it was already requested. If the
     /// registry has stopped sending parts, this fetches the whole rest.
     fn begin(&mut self, permit: PartPermit, opened: Option<BlobStream>) {
-        let length = if opened.is_some() || self.repository.sends_parts() { self.part } else { self.blob.size };
+        let length = if opened.is_some() || self.repository.sends_parts() {
+            self.part
+        } else {
+            self.blob.size
+        };
         let range = self.next..self.next.saturating_add(length).min(self.blob.size);
         // Room for a whole part, which then never waits for earlier parts.
         let (batches, received) = channel(self.part as usize / BATCH + 2);
         self.next = range.end;
-        self.ahead.push_back(Part { batches: received, left: range.end - range.start, _permit: permit });
+        self.ahead.push_back(Part {
+            batches: received,
+            left: range.end - range.start,
+            _permit: permit,
+        });
         let repository = self.repository.clone();
         let blob = self.blob.clone();
         let bypass_caches = self.bypass_caches;
@@ -202,7 +221,8 @@ impl BlobParts {
 
     /// The error when a task ended without its part or an error.
     async fn ended_early(&self) -> Result<RegistryError, RegistryError> {
-        let request = self.repository.request(Method::GET, &format!("blobs/{}", self.blob.digest)).await?;
+        let request =
+            self.repository.request(Method::GET, &format!("blobs/{}", self.blob.digest)).await?;
         let source = TransportError::broken("the body ended early");
         Ok(RegistryError::Transport { line: self.repository.request_line(&request), source })
     }

@@ -66,7 +66,11 @@ impl RecentPlaces {
             return;
         }
         self.forget(request);
-        let place = KnownAddress { path: request.url.path().to_owned(), target: target.clone(), since: Instant::now() };
+        let place = KnownAddress {
+            path: request.url.path().to_owned(),
+            target: target.clone(),
+            since: Instant::now(),
+        };
         let mut places = self.places.hold();
         places.push_front(place);
         places.truncate(MOST);

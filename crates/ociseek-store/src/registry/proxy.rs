@@ -37,7 +37,13 @@ pub(super) struct Proxy {
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();
-        write!(f, "{}://{}{port} (${})", self.url.scheme(), self.url.host_str().unwrap_or_default(), self.variable)
+        write!(
+            f,
+            "{}://{}{port} (${})",
+            self.url.scheme(),
+            self.url.host_str().unwrap_or_default(),
+            self.variable
+        )
     }
 }
 
@@ -58,16 +64,20 @@ impl Proxies {
 
     fn new(variable: impl Fn(&str) -> Option<OsString>) -> Proxies {
         let first = |names: &[&'static str]| {
-            let set = |name: &&'static str| Some((*name, variable(name).filter(|value| !value.is_empty())?));
+            let set = |name: &&'static str| {
+                Some((*name, variable(name).filter(|value| !value.is_empty())?))
+            };
             names.iter().find_map(set)
         };
-        let proxy = |names: &[&'static str]| first(names).map(|(name, value)| Proxy::parse(name, &value));
+        let proxy =
+            |names: &[&'static str]| first(names).map(|(name, value)| Proxy::parse(name, &value));
         // In a CGI program, HTTP_PROXY has the untrusted header `Proxy` of a request
         // (CVE-2016-5385).
         let cgi = variable("REQUEST_METHOD").is_some();
         let http = if cgi { &["http_proxy"][..] } else { &["HTTP_PROXY", "http_proxy"] };
         let all = || proxy(&["ALL_PROXY", "all_proxy"]);
-        let direct = first(&["NO_PROXY", "no_proxy"]).map(|(_, value)| value.to_string_lossy().into_owned());
+        let direct =
+            first(&["NO_PROXY", "no_proxy"]).map(|(_, value)| value.to_string_lossy().into_owned());
         let inner = Inner {
             http: proxy(http).or_else(all),
             https: proxy(&["HTTPS_PROXY", "https_proxy"]).or_else(all),
@@ -80,7 +90,9 @@ impl Proxies {
     pub(super) fn of(&self, url: &Url) -> Result<Option<&Proxy>, ProxyError> {
         let proxy = if url.scheme() == "http" { &self.inner.http } else { &self.inner.https };
         match proxy {
-            Some(proxy) if !is_loopback(url) && !self.inner.direct.iter().any(|rule| rule.admits(url)) => {
+            Some(proxy)
+                if !is_loopback(url) && !self.inner.direct.iter().any(|rule| rule.admits(url)) =>
+            {
                 proxy.as_ref().map(Some).map_err(|error| *error)
             }
             _ => Ok(None),
@@ -134,19 +146,25 @@ enum Hosts {
 
 /// Invalid entries match nothing, as in other programs.
 fn rules(list: &str) -> Vec<Rule> {
-    list.split(|c: char| c == ',' || c.is_whitespace()).filter(|entry| !entry.is_empty()).filter_map(rule).collect()
+    list.split(|c: char| c == ',' || c.is_whitespace())
+        .filter(|entry| !entry.is_empty())
+        .filter_map(rule)
+        .collect()
 }
 
 fn rule(entry: &str) -> Option<Rule> {
     let whole = |address: IpAddr| Hosts::Network { address, bits: width(address) };
-    let inner = |text: &str| text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text).to_owned();
+    let inner = |text: &str| {
+        text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text).to_owned()
+    };
     if entry == "*" {
         return Some(Rule { hosts: Hosts::All, port: None });
     }
     if let Some((address, bits)) = entry.split_once('/') {
         let address = inner(address).parse::<IpAddr>().ok()?;
         let bits = bits.parse().ok()?;
-        return (bits <= width(address)).then_some(Rule { hosts: Hosts::Network { address, bits }, port: None });
+        return (bits <= width(address))
+            .then_some(Rule { hosts: Hosts::Network { address, bits }, port: None });
     }
     if let Ok(address) = inner(entry).parse() {
         return Some(Rule { hosts: whole(address), port: None });
@@ -174,11 +192,16 @@ impl Rule {
         }
         match (&self.hosts, url.host()) {
             (Hosts::All, _) => true,
-            (Hosts::Network { address, bits }, Some(Host::Ipv4(ip))) => shares(*address, IpAddr::V4(ip), *bits),
-            (Hosts::Network { address, bits }, Some(Host::Ipv6(ip))) => shares(*address, IpAddr::V6(ip), *bits),
+            (Hosts::Network { address, bits }, Some(Host::Ipv4(ip))) => {
+                shares(*address, IpAddr::V4(ip), *bits)
+            }
+            (Hosts::Network { address, bits }, Some(Host::Ipv6(ip))) => {
+                shares(*address, IpAddr::V6(ip), *bits)
+            }
             (Hosts::Domain(domain), Some(Host::Domain(name))) => {
                 let name = name.to_ascii_lowercase();
-                name.strip_suffix(domain.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+                name.strip_suffix(domain.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
             }
             _ => false,
         }
@@ -210,11 +233,20 @@ mod tests {
 
     #[test]
     fn the_proxy_is_chosen_by_url() {
-        let both =
-            [("HTTPS_PROXY", "http://u:pw@one:3128/"), ("http_proxy", "two:80"), ("ALL_PROXY", "socks5h://three")];
-        assert_eq!(of(&both, "https://r.example/").as_deref(), Some("http://one:3128 ($HTTPS_PROXY)"));
+        let both = [
+            ("HTTPS_PROXY", "http://u:pw@one:3128/"),
+            ("http_proxy", "two:80"),
+            ("ALL_PROXY", "socks5h://three"),
+        ];
+        assert_eq!(
+            of(&both, "https://r.example/").as_deref(),
+            Some("http://one:3128 ($HTTPS_PROXY)")
+        );
         assert_eq!(of(&both, "http://r.example/").as_deref(), Some("http://two ($http_proxy)"));
-        assert_eq!(of(&both[2..], "http://r.example/").as_deref(), Some("socks5h://three ($ALL_PROXY)"));
+        assert_eq!(
+            of(&both[2..], "http://r.example/").as_deref(),
+            Some("socks5h://three ($ALL_PROXY)")
+        );
         for here in ["http://localhost:5000/", "http://127.0.0.1/", "https://[::1]/"] {
             assert_eq!(of(&both, here), None, "{here}");
         }
@@ -243,14 +275,21 @@ mod tests {
             let error = proxies.of(&Url::parse("https://r.example/").unwrap()).err();
             let text = error.unwrap_or_else(|| panic!("{value}")).to_string();
             assert!(
-                text.starts_with("the proxy in $HTTPS_PROXY cannot be used: ") && !text.contains("hunter2"),
+                text.starts_with("the proxy in $HTTPS_PROXY cannot be used: ")
+                    && !text.contains("hunter2"),
                 "{text}"
             );
-            assert!(proxies.of(&Url::parse("http://r.example/").unwrap()).is_ok(), "it is not for this one");
+            assert!(
+                proxies.of(&Url::parse("http://r.example/").unwrap()).is_ok(),
+                "it is not for this one"
+            );
             assert!(proxies.of(&Url::parse("https://localhost/").unwrap()).is_ok(), "{value}");
         }
         // An unescaped @ in a password, as users type it.
-        assert_eq!(of(&[("HTTP_PROXY", "http://u:p@x@h:1")], "http://r/").as_deref(), Some("http://h:1 ($HTTP_PROXY)"));
+        assert_eq!(
+            of(&[("HTTP_PROXY", "http://u:p@x@h:1")], "http://r/").as_deref(),
+            Some("http://h:1 ($HTTP_PROXY)")
+        );
     }
 
     #[test]

@@ -85,7 +85,11 @@ impl Repository {
     ///
     /// # Errors
     /// Errors of the registry other than "no such API"; a list that is invalid or endless.
-    pub async fn referrers(&self, subject: &Digest, artifact_type: Option<&str>) -> Result<Referrers, RegistryError> {
+    pub async fn referrers(
+        &self,
+        subject: &Digest,
+        artifact_type: Option<&str>,
+    ) -> Result<Referrers, RegistryError> {
         let mut charge = self.budget.open();
         let known = &self.registry.referrers;
         let beside = (!known.is_known()).then(|| self.tagged_beside(*subject));
@@ -93,7 +97,8 @@ impl Repository {
         // Harbor answered 401 to paths that it does not know. If the registry lets us read the
         // image, then this is not about the login. It is asked again, so that a single refusal does
         // not hide a list.
-        if listed.as_ref().is_err_and(RegistryError::is_refusal) && self.is_readable(subject).await {
+        if listed.as_ref().is_err_and(RegistryError::is_refusal) && self.is_readable(subject).await
+        {
             listed = match self.api_referrers(subject, artifact_type, &mut charge).await {
                 Err(error) if error.is_refusal() => Ok(None),
                 listed => listed,
@@ -134,7 +139,9 @@ impl Repository {
         subject: &Digest,
         artifact_type: Option<&str>,
     ) -> Result<Referrers, RegistryError> {
-        if let Some(known) = self.recall().and_then(|recall| recall.referrers(subject, artifact_type)) {
+        if let Some(known) =
+            self.recall().and_then(|recall| recall.referrers(subject, artifact_type))
+        {
             return Ok(known);
         }
         let listed = self.referrers(subject, artifact_type).await?;
@@ -147,7 +154,9 @@ impl Repository {
     /// Requests the list under the fallback tag in the background.
     fn tagged_beside(&self, subject: Digest) -> FallbackRequest {
         let repository = self.clone();
-        FallbackRequest(Some(tokio::spawn(async move { repository.tagged_referrers(&subject).await })))
+        FallbackRequest(Some(tokio::spawn(
+            async move { repository.tagged_referrers(&subject).await },
+        )))
     }
 
     /// The referrers, optionally of one artifact type, with their memory charge. None if the
@@ -168,13 +177,18 @@ impl Repository {
         let mut seen = HashSet::new();
         loop {
             let line = self.request_line(&request);
-            let endless = |what: &str| RegistryError::Protocol { line: line.clone(), what: what.to_owned() };
+            let endless =
+                |what: &str| RegistryError::Protocol { line: line.clone(), what: what.to_owned() };
             if !seen.insert(request.url.clone()) {
                 return Err(endless("the pages of the list form a loop"));
             }
             let Some(page) = self.page(&request).await? else {
                 // An incomplete list is not usable.
-                return if seen.len() == 1 { Ok(None) } else { Err(endless("a further page of the list is missing")) };
+                return if seen.len() == 1 {
+                    Ok(None)
+                } else {
+                    Err(endless("a further page of the list is missing"))
+                };
             };
             let mut on_page = page.descriptors;
             listed += on_page.len();
@@ -186,7 +200,10 @@ impl Repository {
             }
             let Some(next) = page.next else {
                 // A mirror may have the image without what was attached to it.
-                if found.is_empty() && !self.registry.mirrors.first.is_empty() && !request.is_past_caches() {
+                if found.is_empty()
+                    && !self.registry.mirrors.first.is_empty()
+                    && !request.is_past_caches()
+                {
                     (request, seen) = (request.past_caches(), HashSet::new());
                     continue;
                 }
@@ -201,7 +218,8 @@ impl Repository {
     /// list under the fallback tag. Harbor stated the config's type alone until version 2.10
     /// (goharbor/harbor#19867).
     async fn find_types(&self, descriptors: &mut [Descriptor]) -> Result<(), RegistryError> {
-        let untyped = descriptors.iter_mut().filter(|one| is_untyped(one) && one.media_type == OCI_MANIFEST);
+        let untyped =
+            descriptors.iter_mut().filter(|one| is_untyped(one) && one.media_type == OCI_MANIFEST);
         for descriptor in untyped.take(UNTYPED) {
             match self.manifest(&Target::Digest(descriptor.digest)).await {
                 Ok(document) => descriptor.artifact_type = type_of(&document.bytes),
@@ -258,8 +276,9 @@ impl Repository {
     pub(super) fn warn_of_others(&self, line: &RequestLine, others: usize) {
         if others > 0 {
             let entries = if others == 1 { "an entry" } else { "entries" };
-            let what =
-                format!("skipping {entries} without a supported digest or a valid size in the list of referrers");
+            let what = format!(
+                "skipping {entries} without a supported digest or a valid size in the list of referrers"
+            );
             self.registry.http.warn_once(format!("{what}: {line}"));
         }
     }
@@ -269,13 +288,18 @@ impl Repository {
 /// Entries without a type are kept: it may be the wanted one.
 fn keep_wanted(descriptors: &mut Vec<Descriptor>, artifact_type: Option<&str>) {
     if let Some(wanted) = artifact_type {
-        descriptors.retain(|descriptor| is_untyped(descriptor) || descriptor.artifact_type.as_deref() == Some(wanted));
+        descriptors.retain(|descriptor| {
+            is_untyped(descriptor) || descriptor.artifact_type.as_deref() == Some(wanted)
+        });
         descriptors.shrink_to_fit();
     }
 }
 
 fn is_untyped(descriptor: &Descriptor) -> bool {
-    descriptor.artifact_type.as_ref().is_none_or(|stated| stated.is_empty() || stated == EMPTY_CONFIG)
+    descriptor
+        .artifact_type
+        .as_ref()
+        .is_none_or(|stated| stated.is_empty() || stated == EMPTY_CONFIG)
 }
 
 /// The artifact type of a manifest: the one it states, otherwise the media type of its config
@@ -297,7 +321,11 @@ fn type_of(manifest: &[u8]) -> Option<String> {
     stated.or_else(|| manifest.config?.media_type).filter(|found| found.len() <= TYPE_LENGTH)
 }
 
-fn charge_list(charge: &mut Charge, subject: &Digest, list: &[Descriptor]) -> Result<(), OverBudget> {
+fn charge_list(
+    charge: &mut Charge,
+    subject: &Digest,
+    list: &[Descriptor],
+) -> Result<(), OverBudget> {
     let bytes: usize = list.iter().map(Descriptor::footprint).sum();
     charge.grow(bytes as u64, || format!("the list of referrers of {subject}"))
 }
@@ -357,20 +385,30 @@ impl Repository {
         let found = Digest::of(index.digest.algorithm(), &manifest);
         if found != index.digest || manifest.len() as u64 != index.size {
             let found = manifest.len() as u64;
-            return Err(RegistryError::Content { digest: index.digest, expected: index.size, found });
+            return Err(RegistryError::Content {
+                digest: index.digest,
+                expected: index.size,
+                found,
+            });
         }
-        let replaces: Vec<Digest> =
-            replaces.iter().copied().filter(|digest| *digest != index.digest && *digest != subject.digest).collect();
+        let replaces: Vec<Digest> = replaces
+            .iter()
+            .copied()
+            .filter(|digest| *digest != index.digest && *digest != subject.digest)
+            .collect();
 
         let target = Target::Digest(index.digest);
         let response = self.put_new_manifest(&target, &index.media_type, manifest.clone()).await?;
         let linked = response.is_some_and(|response| {
-            response.text("oci-subject").and_then(|subject| subject.trim().parse().ok()) == Some(subject.digest)
+            response.text("oci-subject").and_then(|subject| subject.trim().parse().ok())
+                == Some(subject.digest)
         });
         let attached = if self.api_lists(index, &subject.digest, linked).await {
             AttachMethod::ReferrersApi
         } else {
-            AttachMethod::TagSchema(self.list_under_tag(index, &manifest, subject, &replaces).await?)
+            AttachMethod::TagSchema(
+                self.list_under_tag(index, &manifest, subject, &replaces).await?,
+            )
         };
 
         let mut not_deleted = Vec::new();
@@ -407,7 +445,10 @@ impl Repository {
     ///
     /// # Errors
     /// If the list cannot be read. A missing list is not an error.
-    pub async fn listed_under_tag(&self, subject: &Digest) -> Result<Vec<Descriptor>, RegistryError> {
+    pub async fn listed_under_tag(
+        &self,
+        subject: &Digest,
+    ) -> Result<Vec<Descriptor>, RegistryError> {
         self.tagged_referrers(subject).await
     }
 
@@ -415,7 +456,11 @@ impl Repository {
     ///
     /// # Errors
     /// If the list cannot be changed.
-    pub async fn unlist(&self, subject: &Digest, referrers: &[Digest]) -> Result<(), RegistryError> {
+    pub async fn unlist(
+        &self,
+        subject: &Digest,
+        referrers: &[Digest],
+    ) -> Result<(), RegistryError> {
         self.unlist_under_tag(subject, referrers).await
     }
 
@@ -427,7 +472,10 @@ impl Repository {
         if linked && self.registry.referrers.is_known() {
             return true;
         }
-        match self.api_referrers(subject, index.artifact_type.as_deref(), &mut self.budget.open()).await {
+        match self
+            .api_referrers(subject, index.artifact_type.as_deref(), &mut self.budget.open())
+            .await
+        {
             Ok(Some(listed)) => linked || listed.iter().any(|found| found.digest == index.digest),
             Ok(None) => false,
             // A refusal may mean that the path is unknown.

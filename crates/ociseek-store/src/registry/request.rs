@@ -110,7 +110,8 @@ impl Request {
             return Some((body, BodyProgress { length, taken, offered: None }));
         };
         let pieces = body.pieces.hold().take()?;
-        let progress = BodyProgress { length: body.length, taken, offered: Some(Arc::clone(&body.offered)) };
+        let progress =
+            BodyProgress { length: body.length, taken, offered: Some(Arc::clone(&body.offered)) };
         let pieces = stream::unfold((pieces, counted), |(mut pieces, counted)| async move {
             let piece: Bytes = pieces.recv().await?;
             counted.fetch_add(piece.len() as u64, Ordering::Relaxed);
@@ -151,7 +152,8 @@ impl BodyProgress {
     /// Whether the connection waits for the next bytes of the body, and not the reverse.
     pub(super) fn is_hungry(&self) -> bool {
         let taken = self.taken();
-        taken < self.length && self.offered.as_ref().is_some_and(|offered| offered.load(Ordering::Relaxed) <= taken)
+        taken < self.length
+            && self.offered.as_ref().is_some_and(|offered| offered.load(Ordering::Relaxed) <= taken)
     }
 }
 
@@ -171,12 +173,27 @@ pub(super) struct Trail {
 }
 
 impl Trail {
-    pub(super) fn new(request: &Request, authorization: Option<&Authorization>, line: &RequestLine) -> Trail {
-        let value = authorization.map(|shown| &shown.value).or(request.headers.get(header::AUTHORIZATION));
-        let auth = value.map(|value| if value.as_bytes().starts_with(b"Bearer ") { "bearer" } else { "basic" });
+    pub(super) fn new(
+        request: &Request,
+        authorization: Option<&Authorization>,
+        line: &RequestLine,
+    ) -> Trail {
+        let value =
+            authorization.map(|shown| &shown.value).or(request.headers.get(header::AUTHORIZATION));
+        let auth = value
+            .map(|value| if value.as_bytes().starts_with(b"Bearer ") { "bearer" } else { "basic" });
         let line = line.clone();
         let reused = authorization.map(|shown| !shown.is_new);
-        Trail { line, begun: Instant::now(), auth, reused, status: None, sent: 0, received: 0, error: None }
+        Trail {
+            line,
+            begun: Instant::now(),
+            auth,
+            reused,
+            status: None,
+            sent: 0,
+            received: 0,
+            error: None,
+        }
     }
 
     pub(super) fn failed(&mut self, error: RegistryError) -> RegistryError {

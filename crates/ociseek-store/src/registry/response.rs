@@ -50,7 +50,18 @@ impl Response {
     ) -> Response {
         let pace = Pace::new(limits);
         let idle = limits.idle;
-        Response { url, line, shown: None, is_renewed: false, inner, pace, idle, context, trail, received }
+        Response {
+            url,
+            line,
+            shown: None,
+            is_renewed: false,
+            inner,
+            pace,
+            idle,
+            context,
+            trail,
+            received,
+        }
     }
 
     pub(super) fn status(&self) -> StatusCode {
@@ -108,12 +119,19 @@ impl Response {
             }
             Err(_) => {
                 let awaited = "the next bytes of the body";
-                return Err(RegistryError::Timeout { line: self.line.clone(), awaited, within: self.idle });
+                return Err(RegistryError::Timeout {
+                    line: self.line.clone(),
+                    awaited,
+                    within: self.idle,
+                });
             }
         };
         let length = chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
         if chunk.is_some() && self.pace.is_too_slow(begun.elapsed(), length) {
-            return Err(RegistryError::Slow { line: self.line.clone(), slowest: self.pace.slowest });
+            return Err(RegistryError::Slow {
+                line: self.line.clone(),
+                slowest: self.pace.slowest,
+            });
         }
         Ok(chunk)
     }
@@ -136,19 +154,29 @@ impl Response {
 
     /// Returns this response if it has one of the statuses, otherwise an error.
     pub(super) async fn expect(self, statuses: &[u16]) -> Result<Response, RegistryError> {
-        if statuses.contains(&self.status().as_u16()) { Ok(self) } else { Err(self.refusal().await) }
+        if statuses.contains(&self.status().as_u16()) {
+            Ok(self)
+        } else {
+            Err(self.refusal().await)
+        }
     }
 
     /// Returns this response unless it is a web page: proxies and sign-in pages answer everything
     /// with 200 and HTML. An empty body is accepted, because some registries declare it as HTML.
     pub(super) async fn no_web_page(self, instead_of: &str) -> Result<Response, RegistryError> {
-        if self.status() != 200 || self.media_type() != "text/html" || self.content_length() == Some(0) {
+        if self.status() != 200
+            || self.media_type() != "text/html"
+            || self.content_length() == Some(0)
+        {
             return Ok(self);
         }
         let line = self.line.clone();
         let title = title(&String::from_utf8_lossy(&self.start_of_body().await));
         let title = title.map(|title| format!(", {title:?},")).unwrap_or_default();
-        Err(RegistryError::Protocol { line, what: format!("got a web page{title} instead of {instead_of}") })
+        Err(RegistryError::Protocol {
+            line,
+            what: format!("got a web page{title} instead of {instead_of}"),
+        })
     }
 
     /// The first bytes of the body, as far as it arrives.
@@ -168,7 +196,8 @@ impl Response {
     /// arrives.
     pub(super) async fn refusal(self) -> RegistryError {
         let date = self.text(header::DATE);
-        let retry_after = self.text(header::RETRY_AFTER).and_then(|value| parse_retry_after(value, date));
+        let retry_after =
+            self.text(header::RETRY_AFTER).and_then(|value| parse_retry_after(value, date));
         let line = self.line.clone();
         let status = self.status();
         let shown = self.shown.clone();
@@ -202,7 +231,10 @@ fn explain(body: &[u8]) -> (Vec<String>, String) {
     let codes = body.errors.iter().filter_map(|e| e.code.as_deref()).chain(body.error.as_deref());
     let codes = codes.take(16).map(|code| one_line(code, 60)).collect();
     let message = body.errors.iter().find_map(|e| e.message.as_deref());
-    let message = message.or(body.error_description.as_deref()).or(body.details.as_deref()).unwrap_or_default();
+    let message = message
+        .or(body.error_description.as_deref())
+        .or(body.details.as_deref())
+        .unwrap_or_default();
     (codes, one_line(message, 200))
 }
 
@@ -238,10 +270,12 @@ mod tests {
 
     #[test]
     fn error_bodies_of_every_kind() {
-        let (codes, message) =
-            explain(br#"{"errors":[{"code":"DENIED","message":"no\nquota","detail":{}},{"code":"X"}]}"#);
+        let (codes, message) = explain(
+            br#"{"errors":[{"code":"DENIED","message":"no\nquota","detail":{}},{"code":"X"}]}"#,
+        );
         assert_eq!((codes, message.as_str()), (vec!["DENIED".into(), "X".into()], "no"));
-        let (codes, message) = explain(br#"{"error":"invalid_grant","error_description":"expired"}"#);
+        let (codes, message) =
+            explain(br#"{"error":"invalid_grant","error_description":"expired"}"#);
         assert_eq!((codes, message.as_str()), (vec!["invalid_grant".into()], "expired"));
         assert_eq!(explain(br#"{"details":"wrong password"}"#).1, "wrong password");
         assert_eq!(explain(b"<html>\x1b[2J\n<body>").1, "<html>\\u{1b}[2J");
@@ -251,7 +285,8 @@ mod tests {
 
     #[test]
     fn a_trickle_counts_as_slow_but_a_pausing_reader_does_not() {
-        let mut pace = Pace { slowest: 1024, over: Duration::from_secs(60), waited: Duration::ZERO, bytes: 0 };
+        let mut pace =
+            Pace { slowest: 1024, over: Duration::from_secs(60), waited: Duration::ZERO, bytes: 0 };
         assert!(!(0..59).any(|_| pace.is_too_slow(Duration::from_secs(1), 1)));
         assert!(pace.is_too_slow(Duration::from_secs(1), 1));
         assert!(!(0..600).any(|_| pace.is_too_slow(Duration::from_secs(1), 2000)));

@@ -62,7 +62,9 @@ impl Retry {
     ) -> Result<(), RegistryError> {
         let is_damaged = matches!(
             error,
-            RegistryError::Digest { .. } | RegistryError::UnknownDigest { .. } | RegistryError::Json { .. }
+            RegistryError::Digest { .. }
+                | RegistryError::UnknownDigest { .. }
+                | RegistryError::Json { .. }
         );
         if self.reads == 1 && is_damaged {
             self.reads = 2;
@@ -77,7 +79,10 @@ impl Retry {
 
     /// Call this after a failed try. Returns when it is time for the next one, or the error if
     /// there will be none.
-    pub(super) async fn after_failure(&mut self, error: RegistryError) -> Result<(), RegistryError> {
+    pub(super) async fn after_failure(
+        &mut self,
+        error: RegistryError,
+    ) -> Result<(), RegistryError> {
         self.tries += 1;
         if !error.calls_for_retry() {
             return Err(error);
@@ -90,7 +95,8 @@ impl Retry {
         // Without a time limit a caller waits for the response, such as the reader of a mounted
         // file.
         let soon = is_lost || self.http.patience().is_none();
-        let wait = self.wait(error.retry_after(), if soon { LONGEST_KNOCK } else { LONGEST_BACKOFF });
+        let wait =
+            self.wait(error.retry_after(), if soon { LONGEST_KNOCK } else { LONGEST_BACKOFF });
         let goes_on = if is_lost {
             self.retries_connecting(&error, now, failing)
         } else {
@@ -130,7 +136,11 @@ impl Retry {
         let failing = now - *self.since.get_or_insert(now);
         let is_over = self.http.patience().is_some_and(|patience| failing >= patience);
         if self.tries >= FEWEST_UPLOADS && is_over || !self.http.budget().spend() {
-            return Err(RegistryError::UploadLost { digest: *digest, times: self.tries, source: Box::new(error) });
+            return Err(RegistryError::UploadLost {
+                digest: *digest,
+                times: self.tries,
+                source: Box::new(error),
+            });
         }
         let wait = self.wait(None, LONGEST_BACKOFF);
         self.report_wait(&error, wait);
@@ -140,7 +150,8 @@ impl Retry {
 
     /// Reports what a registry that can be connected to does, if the user has to wait for long.
     fn report_wait(&self, error: &RegistryError, wait: Duration) {
-        let has_stalled = matches!(error, RegistryError::Timeout { .. } | RegistryError::Slow { .. });
+        let has_stalled =
+            matches!(error, RegistryError::Timeout { .. } | RegistryError::Slow { .. });
         // Readers without a time limit are told when it has lasted for a while.
         let Some(patience) = self.http.patience() else { return };
         if !has_stalled && wait < NOTABLE_WAIT {
@@ -149,7 +160,10 @@ impl Retry {
         let seconds = wait.as_secs_f32().max(0.1);
         self.http.report_trouble(
             error.host().unwrap_or_default(),
-            &format!("{error}; trying again in {seconds:.1} s, for up to {} s", patience.as_secs_f32()),
+            &format!(
+                "{error}; trying again in {seconds:.1} s, for up to {} s",
+                patience.as_secs_f32()
+            ),
         );
     }
 
@@ -164,14 +178,22 @@ impl Retry {
             patience.is_none_or(|patience| failing.max(failure.lasts) < patience)
         };
         if goes_on && (failure.has_responded || !error.is_unresolved()) {
-            let why = std::error::Error::source(error).map(|cause| format!(" ({cause})")).unwrap_or_default();
+            let why = std::error::Error::source(error)
+                .map(|cause| format!(" ({cause})"))
+                .unwrap_or_default();
             self.report_once(registry, &format!("cannot connect to {registry}{why}"));
         }
         goes_on
     }
 
     /// Whether to retry a registry that failed in another way.
-    fn retries_response(&self, error: &RegistryError, now: Instant, failing: Duration, wait: Duration) -> bool {
+    fn retries_response(
+        &self,
+        error: &RegistryError,
+        now: Instant,
+        failing: Duration,
+        wait: Duration,
+    ) -> bool {
         let limits = &self.http.limits;
         let Some(patience) = self.http.patience() else {
             if self.tries == limits.tries {
@@ -195,7 +217,9 @@ impl Retry {
                 Some(patience) => format!("for {} s", patience.as_secs_f32()),
                 None => "as long as a read waits for it".to_owned(),
             };
-            self.http.progress().report(ProgressEvent::Warning(format!("{what}; trying again {until}")));
+            self.http
+                .progress()
+                .report(ProgressEvent::Warning(format!("{what}; trying again {until}")));
         }
     }
 
@@ -208,11 +232,14 @@ impl Retry {
     }
 
     fn wait(&self, requested: Option<Duration>, longest: Duration) -> Duration {
-        let doubled = self.http.limits.first_wait.saturating_mul(1 << self.tries.saturating_sub(1).min(16));
+        let doubled =
+            self.http.limits.first_wait.saturating_mul(1 << self.tries.saturating_sub(1).min(16));
         let backoff = jitter(doubled.min(longest));
         match requested {
             // Clients that were turned away together should not return at the same time.
-            Some(requested) => requested.max(backoff).saturating_add(jitter(self.http.limits.first_wait)),
+            Some(requested) => {
+                requested.max(backoff).saturating_add(jitter(self.http.limits.first_wait))
+            }
             None => backoff,
         }
     }
@@ -240,12 +267,18 @@ mod tests {
             ..Limits::default()
         };
         let config = ClientConfig { limits, ..ClientConfig::default() };
-        let http = Http::new(&Arc::new(Common::new(&config).unwrap()), "r.example", &HostTls::default()).unwrap();
+        let http =
+            Http::new(&Arc::new(Common::new(&config).unwrap()), "r.example", &HostTls::default())
+                .unwrap();
         Retry { since: Some(Instant::now() - before), tries: 10, ..Retry::new(&Arc::new(http)) }
     }
 
     fn line() -> RequestLine {
-        RequestLine::new(&"r.example".into(), &Method::GET, &"https://r.example/v2/".parse().unwrap())
+        RequestLine::new(
+            &"r.example".into(),
+            &Method::GET,
+            &"https://r.example/v2/".parse().unwrap(),
+        )
     }
 
     fn refused() -> RegistryError {
@@ -258,7 +291,14 @@ mod tests {
         let codes = Vec::new();
         let message = String::new();
         let status = StatusCode::SERVICE_UNAVAILABLE;
-        RegistryError::Answer(Box::new(Answer { line: line(), status, codes, message, retry_after, shown: None }))
+        RegistryError::Answer(Box::new(Answer {
+            line: line(),
+            status,
+            codes,
+            message,
+            retry_after,
+            shown: None,
+        }))
     }
 
     #[tokio::test]

@@ -62,7 +62,11 @@ pub(super) struct Ranges(Mutex<Option<Instant>>);
 
 impl Ranges {
     pub(super) fn may_ask(&self) -> bool {
-        self.0.lock().ok().and_then(|refused| *refused).is_none_or(|refused| refused.elapsed() > NO_RANGES)
+        self.0
+            .lock()
+            .ok()
+            .and_then(|refused| *refused)
+            .is_none_or(|refused| refused.elapsed() > NO_RANGES)
     }
 
     /// The registry sent the whole blob instead of a part.
@@ -74,12 +78,18 @@ impl Ranges {
 }
 
 impl Registry {
-    pub(super) fn new(common: &Arc<Common>, config: &ClientConfig, name: &str) -> Result<Registry, RegistryError> {
-        let found = config.hosts_dir.as_ref().map(|dir| hosts::find(dir, name, &base_url("https", name)?));
+    pub(super) fn new(
+        common: &Arc<Common>,
+        config: &ClientConfig,
+        name: &str,
+    ) -> Result<Registry, RegistryError> {
+        let found =
+            config.hosts_dir.as_ref().map(|dir| hosts::find(dir, name, &base_url("https", name)?));
         let RegistryHosts { mirrors, server, tls } = found.transpose()?.unwrap_or_default();
         let mirror = |mirror: MirrorConfig| {
             let plain_http = Some(mirror.url.scheme() == "http");
-            let host = Registry::with(common, config, &name_of(&mirror.url), plain_http, &mirror.tls)?;
+            let host =
+                Registry::with(common, config, &name_of(&mirror.url), plain_http, &mirror.tls)?;
             Ok::<_, RegistryError>(Mirror::new(host, name, mirror))
         };
         let first = mirrors.into_iter().map(mirror).collect::<Result<_, _>>()?;
@@ -99,7 +109,9 @@ impl Registry {
     ) -> Result<Registry, RegistryError> {
         let https = base_url("https", name)?;
         let http = Arc::new(Http::new(common, name, tls)?);
-        let tls = config.insecure_skip_tls_verify || config.client_cert.is_some() || http.has_own_authorities();
+        let tls = config.insecure_skip_tls_verify
+            || config.client_cert.is_some()
+            || http.has_own_authorities();
         let scheme = match plain_http {
             Some(true) => Scheme::Http,
             Some(false) => Scheme::Https,
@@ -146,7 +158,8 @@ impl Registry {
         let request = Request::new(Method::HEAD, base.clone());
         let mut retry = Retry::new(&self.http);
         loop {
-            match self.http.exchange(&request, None, self.request_line(&request.method, base)).await {
+            match self.http.exchange(&request, None, self.request_line(&request.method, base)).await
+            {
                 Ok(_) => return Ok(true),
                 Err(RegistryError::Transport { line, source }) => match source.kind {
                     TransportKind::Dropped | TransportKind::NotTls => return Ok(false),
@@ -171,11 +184,17 @@ impl Registry {
         let ask = || async {
             let Ok(base) = base_url("https", &self.name) else { return false };
             let request = Request::new(Method::HEAD, base.clone());
-            match self.http.exchange(&request, None, self.request_line(&request.method, &base)).await {
+            match self
+                .http
+                .exchange(&request, None, self.request_line(&request.method, &base))
+                .await
+            {
                 Ok(_) => true,
                 Err(RegistryError::Transport { source, .. }) => matches!(
                     source.kind,
-                    TransportKind::Certificate(_) | TransportKind::ClientCertificate | TransportKind::Tls
+                    TransportKind::Certificate(_)
+                        | TransportKind::ClientCertificate
+                        | TransportKind::Tls
                 ),
                 Err(_) => false,
             }
@@ -188,7 +207,11 @@ impl Registry {
     }
 
     /// Sends a request until it gets a response that is not temporary.
-    pub(super) async fn send(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
+    pub(super) async fn send(
+        &self,
+        request: &Request,
+        scope: &Scope,
+    ) -> Result<Response, RegistryError> {
         let mut retry = Retry::new(&self.http);
         loop {
             match self.once(request, scope).await {
@@ -200,7 +223,11 @@ impl Registry {
 
     /// Makes one try: adds authorization, renews it once if it is refused, follows redirects. A
     /// temporary status is an error.
-    pub(super) async fn once(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
+    pub(super) async fn once(
+        &self,
+        request: &Request,
+        scope: &Scope,
+    ) -> Result<Response, RegistryError> {
         let by_mirror = self.mirrors.answer(request, scope).await;
         let is_home = by_mirror.is_none();
         let response = match by_mirror {
@@ -219,7 +246,9 @@ impl Registry {
     async fn at_home(&self, request: &Request, scope: &Scope) -> Result<Response, RegistryError> {
         match self.follow_redirects(request, scope, request.next_try()).await {
             Err(error) if error.is_broken() && self.is_tls_after_all(&request.url).await => {
-                Err(RegistryError::SpeaksTls { line: self.request_line(&request.method, &request.url) })
+                Err(RegistryError::SpeaksTls {
+                    line: self.request_line(&request.method, &request.url),
+                })
             }
             answered => answered,
         }
@@ -252,7 +281,9 @@ impl Registry {
             let carries_login = authorization.is_some();
             let line = self.request_line(&hop.method, &hop.url).at_try(attempt);
             let answered = self.http.exchange(&hop, authorization, line).await;
-            if remembered.is_some() && !answered.as_ref().is_ok_and(|response| response.status().is_success()) {
+            if remembered.is_some()
+                && !answered.as_ref().is_ok_and(|response| response.status().is_success())
+            {
                 self.places.forget(request);
             }
             let mut response = answered?;
@@ -262,14 +293,17 @@ impl Registry {
             match (response.status(), used) {
                 (StatusCode::UNAUTHORIZED, Some(used)) if !renewed => {
                     renewed = true;
-                    let is_renewed = self.auth.renew(&self.http, base, scope, used, response.headers()).await?
-                        || !carries_login && self.log_in_by_the_root(base, scope, used).await?;
+                    let is_renewed =
+                        self.auth.renew(&self.http, base, scope, used, response.headers()).await?
+                            || !carries_login && self.log_in_by_the_root(base, scope, used).await?;
                     if !is_renewed || hop.is_spent() {
                         response.is_renewed = is_renewed;
                         return Ok(response);
                     }
                 }
-                (StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST, Some(used)) if carries_login && !renewed => {
+                (StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST, Some(used))
+                    if carries_login && !renewed =>
+                {
                     renewed = true;
                     let is_renewed = self.auth.renew_stale(&self.http, base, scope, used).await;
                     if !is_renewed || hop.is_spent() {
@@ -277,15 +311,23 @@ impl Registry {
                         return Ok(response);
                     }
                 }
-                (StatusCode::FORBIDDEN | StatusCode::NOT_FOUND, Some(used)) if !carries_login && !renewed => {
+                (StatusCode::FORBIDDEN | StatusCode::NOT_FOUND, Some(used))
+                    if !carries_login && !renewed =>
+                {
                     renewed = true;
                     if !self.log_in_by_the_root(base, scope, used).await? || hop.is_spent() {
                         return Ok(response);
                     }
                 }
-                (status, _) if is_redirect(status, &request.method) && hop.is_spent() => return Ok(response),
+                (status, _) if is_redirect(status, &request.method) && hop.is_spent() => {
+                    return Ok(response);
+                }
                 // A signed URL may have expired.
-                (status, None) if hops > 0 && !restarted && has_run_out(status, request, remembered.is_some()) => {
+                (status, None)
+                    if hops > 0
+                        && !restarted
+                        && has_run_out(status, request, remembered.is_some()) =>
+                {
                     restarted = true;
                     remembered = None;
                     hop = request.clone();
@@ -314,14 +356,22 @@ impl Registry {
     /// Logs in as the registry's root asks for it, which docker and others request first: a
     /// registry may hide from strangers what a login could read, without asking for one. Returns
     /// false if no login was found, or if the root does not ask for one.
-    async fn log_in_by_the_root(&self, base: &Url, scope: &Scope, used: Generation) -> Result<bool, RegistryError> {
+    async fn log_in_by_the_root(
+        &self,
+        base: &Url,
+        scope: &Scope,
+        used: Generation,
+    ) -> Result<bool, RegistryError> {
         if !self.auth.has_login(&self.http, scope).await {
             return Ok(false);
         }
         let ask = || async {
             let Ok(url) = base.join("/v2/") else { return Ok(None) };
             let request = Request::new(Method::GET, url);
-            let answer = self.http.exchange(&request, None, self.request_line(&request.method, &request.url)).await?;
+            let answer = self
+                .http
+                .exchange(&request, None, self.request_line(&request.method, &request.url))
+                .await?;
             let asks = answer.status() == StatusCode::UNAUTHORIZED;
             Ok::<_, RegistryError>(asks.then(|| answer.headers().clone()))
         };
@@ -337,16 +387,26 @@ impl Registry {
         if hops > HOPS {
             return Err(protocol(format!("more than {HOPS} redirects")));
         }
-        let location = response.location().ok_or_else(|| protocol("a redirect without a location".to_owned()))?;
+        let location = response
+            .location()
+            .ok_or_else(|| protocol("a redirect without a location".to_owned()))?;
         self.resolve(base, response, &location)
     }
 
     /// The URL of the next page of a list. It is at the registry: behind a proxy, a link may have
     /// the scheme or the host that the registry has there (containers/image reads it like this), or
     /// a prefix of the path (sonatype/nexus-public#1011).
-    pub(super) async fn next_page(&self, request: &Request, link: &str) -> Result<Url, RegistryError> {
+    pub(super) async fn next_page(
+        &self,
+        request: &Request,
+        link: &str,
+    ) -> Result<Url, RegistryError> {
         let mut url = self.base().await?.clone();
-        let linked = request.url.join(link).ok().filter(|linked| matches!(linked.scheme(), "http" | "https"));
+        let linked = request
+            .url
+            .join(link)
+            .ok()
+            .filter(|linked| matches!(linked.scheme(), "http" | "https"));
         let linked = linked.ok_or_else(|| RegistryError::Protocol {
             line: self.request_line(&request.method, &request.url),
             what: "the link to the next page of the list is not a URL".to_owned(),
@@ -358,7 +418,12 @@ impl Registry {
     }
 
     /// A URL in a response, if the client may contact it. Its query is left unchanged.
-    pub(super) fn resolve(&self, base: &Url, response: &Response, location: &str) -> Result<Url, RegistryError> {
+    pub(super) fn resolve(
+        &self,
+        base: &Url,
+        response: &Response,
+        location: &str,
+    ) -> Result<Url, RegistryError> {
         let line = || response.line.clone();
         let mut url = response.url.join(location).map_err(|_| RegistryError::Protocol {
             line: line(),
@@ -382,7 +447,12 @@ impl AskedHost for Registry {
         Registry::base(self).await
     }
 
-    async fn follow(&self, request: &Request, scope: &Scope, attempt: u32) -> Result<Response, RegistryError> {
+    async fn follow(
+        &self,
+        request: &Request,
+        scope: &Scope,
+        attempt: u32,
+    ) -> Result<Response, RegistryError> {
         self.follow_redirects(request, scope, attempt).await
     }
 }

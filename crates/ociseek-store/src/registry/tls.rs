@@ -11,7 +11,8 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{
-    CertificateError, ClientConfig as TlsConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    CertificateError, ClientConfig as TlsConfig, DigitallySignedStruct, Error, RootCertStore,
+    SignatureScheme,
 };
 
 use super::config::ClientConfig;
@@ -76,7 +77,11 @@ impl Tls {
 
     /// For a registry with a folder of certificates, with a client certificate or with settings of
     /// its own.
-    pub(super) fn own(&self, registry: &str, set: &HostTls) -> Result<Option<RegistryTls>, RegistryError> {
+    pub(super) fn own(
+        &self,
+        registry: &str,
+        set: &HostTls,
+    ) -> Result<Option<RegistryTls>, RegistryError> {
         let found = hosts::find_certificates(&self.folders, registry)?;
         let of_files = match (&self.identity, set.client.as_ref().or(found.client.as_ref())) {
             (None, Some((cert, key))) => Some(Identity::read(cert, key)?),
@@ -86,7 +91,9 @@ impl Tls {
         if identity.is_none() && found.authorities.is_empty() && *set == HostTls::default() {
             return Ok(None);
         }
-        let given = [self.given.clone(), authorities(&found.authorities)?, authorities(&set.authorities)?].concat();
+        let given =
+            [self.given.clone(), authorities(&found.authorities)?, authorities(&set.authorities)?]
+                .concat();
         Ok(Some(RegistryTls {
             home: self.build(&given, identity, set.skip_verify)?,
             away: self.build(&given, None, false)?,
@@ -115,14 +122,16 @@ impl Tls {
         let builder = TlsConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| RegistryError::Tls(error.into()))?;
-        let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(self.verifier(given, anyone)));
+        let builder = builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(self.verifier(given, anyone)));
         let mut tls = match identity {
-            Some(Identity { chain, key }) => {
-                builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(|error| match error {
+            Some(Identity { chain, key }) => builder
+                .with_client_auth_cert(chain.clone(), key.clone_key())
+                .map_err(|error| match error {
                     rustls::Error::InconsistentKeys(_) => RegistryError::ClientKey,
                     error => RegistryError::Tls(error.into()),
-                })?
-            }
+                })?,
             None => builder.with_no_client_auth(),
         };
         // Not HTTP/2: its frames of 16 KiB and its windows suit many small responses. With it,
@@ -137,7 +146,9 @@ fn authorities(files: &[PathBuf]) -> Result<Vec<CertificateDer<'static>>, Regist
     let mut given = Vec::new();
     for path in files {
         for certificate in certificates(path)? {
-            RootCertStore::empty().add(certificate.clone()).map_err(|error| RegistryError::Tls(error.into()))?;
+            RootCertStore::empty()
+                .add(certificate.clone())
+                .map_err(|error| RegistryError::Tls(error.into()))?;
             given.push(certificate);
         }
     }
@@ -146,8 +157,11 @@ fn authorities(files: &[PathBuf]) -> Result<Vec<CertificateDer<'static>>, Regist
 
 impl Identity {
     fn read(cert: &Path, key: &Path) -> Result<Identity, RegistryError> {
-        let wrong =
-            |error: pem::Error| RegistryError::Pem { path: key.to_owned(), what: "key", source: Some(error.into()) };
+        let wrong = |error: pem::Error| RegistryError::Pem {
+            path: key.to_owned(),
+            what: "key",
+            source: Some(error.into()),
+        };
         let key = PrivateKeyDer::from_pem_file(key).map_err(wrong)?;
         Ok(Identity { chain: certificates(cert)?, key })
     }
@@ -159,7 +173,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, RegistryErr
         what: "certificate",
         source: source.map(Into::into),
     };
-    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(|e| wrong(Some(e)))?.collect();
+    let found: Result<Vec<_>, _> =
+        CertificateDer::pem_file_iter(path).map_err(|e| wrong(Some(e)))?.collect();
     let found = found.map_err(|e| wrong(Some(e)))?;
     if found.is_empty() { Err(wrong(None)) } else { Ok(found) }
 }
@@ -227,14 +242,20 @@ impl ServerCertVerifier for CertificateVerifier {
         if self.anyone {
             return Ok(ServerCertVerified::assertion());
         }
-        let usual = self.usual().ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+        let usual =
+            self.usual().ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
         match usual.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
             // webpki checks the dates of the certificate first
             // (`an_expired_pinned_certificate_is_refused`), then whether it is a CA's, then who
             // signed it. So it is valid now, and its signer does not matter, but its name was not
             // checked yet.
-            Err(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::Other(_)))
-                if self.given.iter().chain(&self.system.get().all).any(|trusted| trusted == end_entity) =>
+            Err(Error::InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::Other(_),
+            )) if self
+                .given
+                .iter()
+                .chain(&self.system.get().all)
+                .any(|trusted| trusted == end_entity) =>
             {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
@@ -249,7 +270,12 @@ impl ServerCertVerifier for CertificateVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+        verify_tls12_signature(
+            message,
+            certificate,
+            signed,
+            &self.provider.signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -258,7 +284,12 @@ impl ServerCertVerifier for CertificateVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+        verify_tls13_signature(
+            message,
+            certificate,
+            signed,
+            &self.provider.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -278,7 +309,13 @@ mod tests {
         assert!(tls.system.0.get().is_none());
         let verifier = tls.verifier(&[], false);
         let name = "r.example".try_into().unwrap();
-        let judged = verifier.verify_server_cert(&CertificateDer::from(vec![0]), &[], &name, &[], UnixTime::now());
+        let judged = verifier.verify_server_cert(
+            &CertificateDer::from(vec![0]),
+            &[],
+            &name,
+            &[],
+            UnixTime::now(),
+        );
         assert!(judged.is_err());
         assert!(tls.system.0.get().is_some());
     }

@@ -80,9 +80,11 @@ impl TransportError {
     /// Joins the causes on one line, without outer ones that add nothing, and without URLs.
     pub(super) fn new(error: reqwest::Error, context: &RequestContext) -> TransportError {
         let error = error.without_url();
-        let mut kind = if error.is_connect() { TransportKind::Connect } else { TransportKind::Broken };
+        let mut kind =
+            if error.is_connect() { TransportKind::Connect } else { TransportKind::Broken };
         let mut causes: Vec<String> = Vec::new();
-        let mut next: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(&error);
+        let mut next: Option<&(dyn std::error::Error + 'static)> =
+            std::error::Error::source(&error);
         while let Some(cause) = next {
             if cause.is::<super::address_filter::RefusedAddress>() {
                 kind = TransportKind::Refused;
@@ -137,7 +139,9 @@ fn rustls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a 
 fn of_tls(error: &rustls::Error, context: &RequestContext) -> (TransportKind, String) {
     use rustls::Error;
     match error {
-        Error::InvalidMessage(_) => (TransportKind::NotTls, "the server does not speak TLS".to_owned()),
+        Error::InvalidMessage(_) => {
+            (TransportKind::NotTls, "the server does not speak TLS".to_owned())
+        }
         Error::InvalidCertificate(error) => {
             let (why, text) = of_certificate(error, context);
             (TransportKind::Certificate(why), text)
@@ -153,7 +157,9 @@ fn of_tls(error: &rustls::Error, context: &RequestContext) -> (TransportKind, St
 fn of_alert(alert: AlertDescription) -> (TransportKind, String) {
     use AlertDescription as Alert;
     match alert {
-        Alert::CertificateRequired => (TransportKind::ClientCertificate, "it requires a client certificate".to_owned()),
+        Alert::CertificateRequired => {
+            (TransportKind::ClientCertificate, "it requires a client certificate".to_owned())
+        }
         // TLS 1.2 has no other alert for a missing certificate.
         Alert::BadCertificate
         | Alert::UnsupportedCertificate
@@ -165,33 +171,49 @@ fn of_alert(alert: AlertDescription) -> (TransportKind, String) {
             TransportKind::ClientCertificate,
             format!("it rejected the client certificate, or requires one ({alert:?})"),
         ),
-        Alert::ProtocolVersion => (TransportKind::Tls, "it speaks neither TLS 1.2 nor TLS 1.3".to_owned()),
-        Alert::HandshakeFailure => {
-            (TransportKind::Tls, "no cipher in common, or it requires a client certificate".to_owned())
+        Alert::ProtocolVersion => {
+            (TransportKind::Tls, "it speaks neither TLS 1.2 nor TLS 1.3".to_owned())
         }
+        Alert::HandshakeFailure => (
+            TransportKind::Tls,
+            "no cipher in common, or it requires a client certificate".to_owned(),
+        ),
         other => (TransportKind::Tls, format!("it aborted the TLS handshake ({other:?})")),
     }
 }
 
-fn of_certificate(error: &CertificateError, context: &RequestContext) -> (CertificateFault, String) {
-    let date = |seconds: u64| httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.min(1 << 37)));
+fn of_certificate(
+    error: &CertificateError,
+    context: &RequestContext,
+) -> (CertificateFault, String) {
+    let date = |seconds: u64| {
+        httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.min(1 << 37)))
+    };
     match error {
-        CertificateError::ExpiredContext { not_after, .. } => {
-            (CertificateFault::Expired, format!("its certificate expired on {}", date(not_after.as_secs())))
+        CertificateError::ExpiredContext { not_after, .. } => (
+            CertificateFault::Expired,
+            format!("its certificate expired on {}", date(not_after.as_secs())),
+        ),
+        CertificateError::Expired => {
+            (CertificateFault::Expired, "its certificate has expired".to_owned())
         }
-        CertificateError::Expired => (CertificateFault::Expired, "its certificate has expired".to_owned()),
         CertificateError::NotValidYetContext { not_before, .. } => (
             CertificateFault::NotYetValid,
             format!("its certificate is not valid before {}", date(not_before.as_secs())),
         ),
-        CertificateError::NotValidYet => (CertificateFault::NotYetValid, "its certificate is not valid yet".to_owned()),
+        CertificateError::NotValidYet => {
+            (CertificateFault::NotYetValid, "its certificate is not valid yet".to_owned())
+        }
         CertificateError::NotValidForNameContext { expected, presented } => {
             let presented: Vec<&str> = presented.iter().map(|name| plain_name(name)).collect();
-            let names = if presented.is_empty() { "no host".to_owned() } else { presented.join(", ") };
+            let names =
+                if presented.is_empty() { "no host".to_owned() } else { presented.join(", ") };
             let text = format!("its certificate is for {names}, not for {}", expected.to_str());
             (CertificateFault::Name, one_line(&text, 300))
         }
-        CertificateError::NotValidForName => (CertificateFault::Name, "its certificate is for another host".to_owned()),
+        CertificateError::NotValidForName => {
+            (CertificateFault::Name, "its certificate is for another host".to_owned())
+        }
         CertificateError::UnknownIssuer => {
             let why = CertificateFault::Issuer { given: context.own_authorities };
             (why, "its certificate is not signed by a trusted authority".to_owned())
@@ -207,9 +229,12 @@ fn of_certificate(error: &CertificateError, context: &RequestContext) -> (Certif
         // public.
         CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => (
             CertificateFault::Authority,
-            "it presents the certificate of a certificate authority (CA:TRUE) as its own".to_owned(),
+            "it presents the certificate of a certificate authority (CA:TRUE) as its own"
+                .to_owned(),
         ),
-        CertificateError::BadEncoding => (CertificateFault::Other, "its certificate cannot be read".to_owned()),
+        CertificateError::BadEncoding => {
+            (CertificateFault::Other, "its certificate cannot be read".to_owned())
+        }
         _ => (CertificateFault::Other, "its certificate cannot be verified".to_owned()),
     }
 }
@@ -243,9 +268,16 @@ pub(super) fn title(page: &str) -> Option<String> {
         let until = from + lower[from..].find("</")?;
         let words: Vec<&str> = page[from..until].split_whitespace().collect();
         let text = words.join(" ");
-        let text = [("&nbsp;", " "), ("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#39;", "'"), ("&amp;", "&")]
-            .iter()
-            .fold(text, |text, (entity, plain)| text.replace(entity, plain));
+        let text = [
+            ("&nbsp;", " "),
+            ("&lt;", "<"),
+            ("&gt;", ">"),
+            ("&quot;", "\""),
+            ("&#39;", "'"),
+            ("&amp;", "&"),
+        ]
+        .iter()
+        .fold(text, |text, (entity, plain)| text.replace(entity, plain));
         Some(one_line(&text, 200)).filter(|text| !text.is_empty())
     })
 }
@@ -271,8 +303,14 @@ mod tests {
         let nginx = "<html>\r\n<head><title>413 Request Entity Too Large</title></head>\r\n<body></body></html>";
         for (page, want) in [
             (nginx, Some("413 Request Entity Too Large")),
-            ("<!DOCTYPE html>\n<TITLE lang=en>\n  Error 411\n  &amp; more </TITLE>", Some("Error 411 & more")),
-            ("<html><title></title><body><h1 class=x>502 Bad Gateway</h1>", Some("502 Bad Gateway")),
+            (
+                "<!DOCTYPE html>\n<TITLE lang=en>\n  Error 411\n  &amp; more </TITLE>",
+                Some("Error 411 & more"),
+            ),
+            (
+                "<html><title></title><body><h1 class=x>502 Bad Gateway</h1>",
+                Some("502 Bad Gateway"),
+            ),
             ("<html><title>a\u{1b}[2J</title>", Some("a\\u{1b}[2J")),
             ("<html><body>no title", None),
             ("<title>open", None),

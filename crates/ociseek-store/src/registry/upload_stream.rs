@@ -53,7 +53,9 @@ impl UploadAttempts {
         let chunk = self.repository.registry.http.limits.chunk;
         let way = match self.begin().await? {
             BegunUpload::Present => UploadWay::Nowhere,
-            BegunUpload::Session(session, UploadMode::Whole) if blob.size > chunk => stream(session, &blob),
+            BegunUpload::Session(session, UploadMode::Whole) if blob.size > chunk => {
+                stream(session, &blob)
+            }
             BegunUpload::Session(session, mode) => {
                 let size = match mode {
                     UploadMode::Chunks(size) => size.min(LARGEST_BUFFER),
@@ -119,11 +121,15 @@ impl Upload {
     pub(crate) async fn finish(self) -> Result<(), UploadFailure> {
         let Descriptor { digest, size: total, .. } = self.blob;
         if self.taken != total {
-            return Err(RegistryError::Content { digest, expected: total, found: self.taken }.into());
+            return Err(
+                RegistryError::Content { digest, expected: total, found: self.taken }.into()
+            );
         }
         let actual = self.hasher.finish();
         if actual != digest {
-            return Err(RegistryError::Blob { expected: digest.into(), found: actual.into() }.into());
+            return Err(
+                RegistryError::Blob { expected: digest.into(), found: actual.into() }.into()
+            );
         }
         match self.way {
             UploadWay::Nowhere => Ok(()),
@@ -136,10 +142,12 @@ impl Upload {
                 let rest = waiting.split().freeze();
                 let outcome = match mode {
                     UploadMode::Whole => session.put(&digest, rest).await,
-                    UploadMode::Chunks(_) => match session.piece(&rest, sent, total, size as u64).await {
-                        Ok(()) => session.put(&digest, Bytes::new()).await,
-                        failed => failed,
-                    },
+                    UploadMode::Chunks(_) => {
+                        match session.piece(&rest, sent, total, size as u64).await {
+                            Ok(()) => session.put(&digest, Bytes::new()).await,
+                            failed => failed,
+                        }
+                    }
                 };
                 session.close(&outcome).await;
                 outcome

@@ -86,7 +86,11 @@ impl Repository {
     /// # Errors
     /// [`RegistryError::Content`] if `content` does not have the descriptor's size; errors of the
     /// registry; transport errors after retries.
-    pub async fn push_blob(&self, blob: &Descriptor, content: Bytes) -> Result<bool, RegistryError> {
+    pub async fn push_blob(
+        &self,
+        blob: &Descriptor,
+        content: Bytes,
+    ) -> Result<bool, RegistryError> {
         if self.is_there(blob).await? {
             return Ok(false);
         }
@@ -97,7 +101,11 @@ impl Repository {
     ///
     /// # Errors
     /// Those of [`Repository::push_blob`].
-    pub async fn push_blob_unchecked(&self, blob: &Descriptor, content: Bytes) -> Result<(), RegistryError> {
+    pub async fn push_blob_unchecked(
+        &self,
+        blob: &Descriptor,
+        content: Bytes,
+    ) -> Result<(), RegistryError> {
         let found = content.len() as u64;
         if found != blob.size {
             return Err(RegistryError::Content { digest: blob.digest, expected: blob.size, found });
@@ -143,10 +151,18 @@ impl Repository {
     ///
     /// # Errors
     /// If the registry cannot be reached.
-    pub async fn mount_blob(&self, digest: &Digest, from: &Repository) -> Result<bool, RegistryError> {
+    pub async fn mount_blob(
+        &self,
+        digest: &Digest,
+        from: &Repository,
+    ) -> Result<bool, RegistryError> {
         let scope = Scope { from: Some(Arc::clone(&from.name)), ..self.scope(Access::Push) };
         let mut request = self.request(Method::POST, "blobs/uploads/").await?;
-        request.url.query_pairs_mut().append_pair("mount", &digest.to_string()).append_pair("from", &from.name);
+        request
+            .url
+            .query_pairs_mut()
+            .append_pair("mount", &digest.to_string())
+            .append_pair("from", &from.name);
         let response = match self.registry.once(&request, &scope).await {
             Ok(response) => response,
             Err(error) if error.status().is_some() => {
@@ -170,7 +186,11 @@ impl Repository {
         UploadAttempts {
             repository: self.clone(),
             blob: blob.clone(),
-            mode: if blob.size > limits.monolithic { UploadMode::Chunks(limits.chunk) } else { UploadMode::Whole },
+            mode: if blob.size > limits.monolithic {
+                UploadMode::Chunks(limits.chunk)
+            } else {
+                UploadMode::Whole
+            },
             whole_refused: None,
             are_chunks_refused: false,
             expired: 0,
@@ -193,7 +213,8 @@ impl UploadAttempts {
         let repository = &self.repository;
         let scope = repository.scope(Access::Push);
         let request = repository.request(Method::POST, "blobs/uploads/").await?;
-        let response = repository.registry.send(&request, &scope).await?.expect(&[200, 201, 202, 204]).await?;
+        let response =
+            repository.registry.send(&request, &scope).await?.expect(&[200, 201, 202, 204]).await?;
         // For 201, the registry may have the blob already (distribution spec, "Single POST" and
         // "Mounting a blob from another repository").
         if response.status() != 202 && repository.is_there(&self.blob).await? {
@@ -204,7 +225,10 @@ impl UploadAttempts {
             what: "the upload has no Location".to_owned(),
         })?;
         let limit = |name: &str| {
-            response.text(name).and_then(|length| length.trim().parse::<u64>().ok()).filter(|length| *length > 0)
+            response
+                .text(name)
+                .and_then(|length| length.trim().parse::<u64>().ok())
+                .filter(|length| *length > 0)
         };
         let least = limit("oci-chunk-min-length");
         let most = limit("oci-chunk-max-length");
@@ -216,7 +240,9 @@ impl UploadAttempts {
             size = size.min(most);
         }
         size = size.max(least.unwrap_or(0)).clamp(1, LARGEST_CHUNK);
-        let asks_for_chunks = (least.is_some() || most.is_some()) && !self.are_chunks_refused && self.blob.size > size;
+        let asks_for_chunks = (least.is_some() || most.is_some())
+            && !self.are_chunks_refused
+            && self.blob.size > size;
         if asks_for_chunks || self.mode != UploadMode::Whole {
             self.mode = UploadMode::Chunks(size);
         }
@@ -241,7 +267,9 @@ impl UploadAttempts {
                     self.mode = UploadMode::Chunks(chunk);
                 }
                 // The first reason is more likely to be the true one.
-                UploadMode::Chunks(_) if let Some(first) = self.whole_refused.take() => return Err(first),
+                UploadMode::Chunks(_) if let Some(first) = self.whole_refused.take() => {
+                    return Err(first);
+                }
                 UploadMode::Chunks(_) if self.are_chunks_refused => return Err(error),
                 UploadMode::Chunks(_) => {
                     self.are_chunks_refused = true;
@@ -295,7 +323,12 @@ pub(super) struct UploadSession {
 
 impl UploadSession {
     /// Sends the whole blob.
-    async fn send(&mut self, digest: &Digest, content: &Bytes, mode: UploadMode) -> Result<(), UploadFailure> {
+    async fn send(
+        &mut self,
+        digest: &Digest,
+        content: &Bytes,
+        mode: UploadMode,
+    ) -> Result<(), UploadFailure> {
         match mode {
             UploadMode::Whole => self.put(digest, content.clone()).await,
             UploadMode::Chunks(size) => {
@@ -314,10 +347,17 @@ impl UploadSession {
 
     /// Sends the whole blob in the one request that ends the session, as its bytes arrive. A failed
     /// request is not repeated.
-    pub(super) async fn put_stream(&mut self, digest: &Digest, body: StreamBody) -> Result<(), UploadFailure> {
+    pub(super) async fn put_stream(
+        &mut self,
+        digest: &Digest,
+        body: StreamBody,
+    ) -> Result<(), UploadFailure> {
         let octets = HeaderValue::from_static("application/octet-stream");
         let request = Request::new(Method::PUT, self.last(digest)).stream(octets, body);
-        finished(self.repository.registry.once(&request, &self.repository.scope(Access::Push)).await?).await
+        finished(
+            self.repository.registry.once(&request, &self.repository.scope(Access::Push)).await?,
+        )
+        .await
     }
 
     fn last(&self, digest: &Digest) -> Url {
@@ -327,7 +367,13 @@ impl UploadSession {
     }
 
     /// Sends a piece that begins at `from` in a blob of `total` bytes, chunk by chunk.
-    pub(super) async fn piece(&mut self, piece: &Bytes, from: u64, total: u64, size: u64) -> Result<(), UploadFailure> {
+    pub(super) async fn piece(
+        &mut self,
+        piece: &Bytes,
+        from: u64,
+        total: u64,
+        size: u64,
+    ) -> Result<(), UploadFailure> {
         let until = from + piece.len() as u64;
         let mut sent = from;
         let mut stalls = 0;
@@ -377,7 +423,8 @@ impl UploadSession {
     /// Asks for the registry's part of the upload, which must be from `sent` to `end` bytes.
     async fn kept(&self, sent: u64, end: u64) -> Result<(Response, u64), UploadFailure> {
         let request = Request::new(Method::GET, self.at.clone());
-        let response = self.repository.registry.send(&request, &self.repository.scope(Access::Push)).await?;
+        let response =
+            self.repository.registry.send(&request, &self.repository.scope(Access::Push)).await?;
         match response.status().as_u16() {
             200 | 202 | 204 => {
                 let stated = response.text(RANGE).and_then(|range| taken(range, end));
@@ -416,7 +463,10 @@ impl UploadSession {
     pub(super) async fn close(&mut self, outcome: &Result<(), UploadFailure>) {
         self.open = false;
         use UploadFailure::{Expired, Other, Refused, TooLarge};
-        if matches!(outcome, Err(TooLarge(_) | Refused(_) | Expired(_) | Other(RegistryError::Answer(_)))) {
+        if matches!(
+            outcome,
+            Err(TooLarge(_) | Refused(_) | Expired(_) | Other(RegistryError::Answer(_)))
+        ) {
             cancel(&self.repository, self.at.clone()).await;
         }
     }
@@ -437,13 +487,18 @@ impl Drop for UploadSession {
 
 /// Cancels a session. Only to be polite: the registry deletes it eventually.
 async fn cancel(repository: &Repository, at: Url) {
-    let _ = repository.registry.once(&Request::new(Method::DELETE, at), &repository.scope(Access::Push)).await;
+    let _ = repository
+        .registry
+        .once(&Request::new(Method::DELETE, at), &repository.scope(Access::Push))
+        .await;
 }
 
 /// Handles the response to the request that ends a session.
 async fn finished(response: Response) -> Result<(), UploadFailure> {
     match response.status().as_u16() {
-        200 | 201 | 202 | 204 => Ok(response.no_web_page("the answer to an upload").await.map(drop)?),
+        200 | 201 | 202 | 204 => {
+            Ok(response.no_web_page("the answer to an upload").await.map(drop)?)
+        }
         _ => Err(classify_refusal(response).await),
     }
 }
@@ -475,7 +530,8 @@ fn misplaced(response: Response) -> RegistryError {
 /// `end`. The format cannot express zero bytes: distribution sends `0-0` then, as for one byte.
 fn taken(range: &str, end: u64) -> Option<u64> {
     let range = range.trim();
-    let last = range.strip_prefix("bytes=").unwrap_or(range).strip_prefix("0-")?.parse::<u64>().ok()?;
+    let last =
+        range.strip_prefix("bytes=").unwrap_or(range).strip_prefix("0-")?.parse::<u64>().ok()?;
     if last == 0 && end != 1 { None } else { last.checked_add(1) }
 }
 

@@ -44,7 +44,9 @@ impl Page<'_> {
         // Names in the page are untrusted. Even if one became markup, it could not run or load
         // anything.
         let hash = STANDARD.encode(Digest::sha256(STYLE.as_bytes()).as_bytes());
-        let policy = format!("default-src 'none'; style-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'");
+        let policy = format!(
+            "default-src 'none'; style-src 'sha256-{hash}'; base-uri 'none'; form-action 'none'"
+        );
         writeln!(f, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">")?;
         writeln!(f, "<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">")?;
         writeln!(f, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">")?;
@@ -107,7 +109,12 @@ impl Page<'_> {
         if let Some(start) = start {
             let of = share(start.bytes, coverage.of_bytes);
             let files = counted_grouped(start.files, "file", "files");
-            card(f, "A start reads", &human(start.bytes), &format!("{of} of the image, for {files}"))?;
+            card(
+                f,
+                "A start reads",
+                &human(start.bytes),
+                &format!("{of} of the image, for {files}"),
+            )?;
         }
         if totals.shadowed.bytes > 0 {
             let files = counted_grouped(totals.shadowed.files, "file", "files");
@@ -120,7 +127,11 @@ impl Page<'_> {
         }
         writeln!(f, "</section>")?;
         if let Err(why) = index {
-            writeln!(f, "<p class=\"notice\">A start pulls all of it: {}.", Text(&why.to_string()))?;
+            writeln!(
+                f,
+                "<p class=\"notice\">A start pulls all of it: {}.",
+                Text(&why.to_string())
+            )?;
             if let Some(next) = self.image.parse().ok().and_then(|image| to_index(&image, why)) {
                 writeln!(f, "What helps: <code>{}</code>", Text(&next))?;
             }
@@ -133,7 +144,10 @@ impl Page<'_> {
         let files = &self.report.largest;
         let Some(most) = files.first().map(|file| file.size) else { return Ok(()) };
         let has_start = self.report.start.is_some();
-        writeln!(f, "<section>\n<h2>Largest files</h2>\n<div class=\"scroll\"><table class=\"files\">")?;
+        writeln!(
+            f,
+            "<section>\n<h2>Largest files</h2>\n<div class=\"scroll\"><table class=\"files\">"
+        )?;
         let read = if has_start { "<th>Read</th>" } else { "" };
         writeln!(
             f,
@@ -282,7 +296,10 @@ mod tests {
 
     #[test]
     fn numbers_are_formatted_for_people() {
-        assert_eq!([1, 999, 1000, 43_632, 1_000_000].map(grouped), ["1", "999", "1,000", "43,632", "1,000,000"]);
+        assert_eq!(
+            [1, 999, 1000, 43_632, 1_000_000].map(grouped),
+            ["1", "999", "1,000", "43,632", "1,000,000"]
+        );
         assert_eq!(
             (share(1, 3), share(0, 3), share(1, 2000), share(1999, 2000)),
             ("33.3%".into(), "0%".into(), "less than 0.1%".into(), "99.9%".into())
@@ -295,9 +312,18 @@ mod tests {
 
     #[test]
     fn markup_in_names_is_escaped() {
-        assert_eq!(name(b"<script>alert(1)</script>"), "<bdi>&lt;script&gt;alert(1)&lt;/script&gt;</bdi>");
-        assert_eq!(plain_name(b"\"onmouseover='x' &amp;"), "&quot;onmouseover=&#39;x&#39; &amp;amp;");
-        assert_eq!(plain_name("a\nb\u{202e}c\u{61c}d\u{0}".as_bytes()), "a\\nb\\u{202e}c\\u{61c}d\\u{0}");
+        assert_eq!(
+            name(b"<script>alert(1)</script>"),
+            "<bdi>&lt;script&gt;alert(1)&lt;/script&gt;</bdi>"
+        );
+        assert_eq!(
+            plain_name(b"\"onmouseover='x' &amp;"),
+            "&quot;onmouseover=&#39;x&#39; &amp;amp;"
+        );
+        assert_eq!(
+            plain_name("a\nb\u{202e}c\u{61c}d\u{0}".as_bytes()),
+            "a\\nb\\u{202e}c\\u{61c}d\\u{0}"
+        );
         assert_eq!(plain_name(b"\xff\xc3"), "\\xff\\xc3");
     }
 

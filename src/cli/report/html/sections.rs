@@ -3,7 +3,9 @@
 
 use std::fmt;
 
-use super::{Shade, Text, counted_grouped, grouped, lazy_and_whole, name, parts, plain_name, share};
+use super::{
+    Shade, Text, counted_grouped, grouped, lazy_and_whole, name, parts, plain_name, share,
+};
 use crate::cli::report::{Percent, shares, shares_of_layers};
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::terminal::quoted;
@@ -40,7 +42,11 @@ pub(super) fn layers(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result
         article(f, layer, share)?;
     }
     if report.layers_left_out > 0 {
-        let layers = counted_grouped(report.layers_left_out as u64, "smaller layer is", "smaller layers are");
+        let layers = counted_grouped(
+            report.layers_left_out as u64,
+            "smaller layer is",
+            "smaller layers are",
+        );
         writeln!(f, "<p class=\"notice\">{layers} not shown.</p>")?;
     }
     writeln!(f, "</section>")
@@ -53,7 +59,10 @@ fn stacked(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     if all == 0 {
         return Ok(());
     }
-    writeln!(f, "<svg class=\"bar stack\" viewBox=\"0 0 1000 28\" preserveAspectRatio=\"none\" aria-hidden=\"true\">")?;
+    writeln!(
+        f,
+        "<svg class=\"bar stack\" viewBox=\"0 0 1000 28\" preserveAspectRatio=\"none\" aria-hidden=\"true\">"
+    )?;
     let mut at = 0u64;
     for layer in layers() {
         let size = layer.descriptor.size;
@@ -78,7 +87,18 @@ fn shade_of(layer: &LayerBreakdown) -> Shade {
 }
 
 fn article(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown, of_image: Percent) -> fmt::Result {
-    let LayerBreakdown { number, descriptor, same_as, lazy, created_by, plain, spans, files, shadowed, .. } = layer;
+    let LayerBreakdown {
+        number,
+        descriptor,
+        same_as,
+        lazy,
+        created_by,
+        plain,
+        spans,
+        files,
+        shadowed,
+        ..
+    } = layer;
     let (digest, short) = (descriptor.digest, descriptor.digest.short());
     let title = format!("<h3>Layer {number} <code title=\"{digest}\">{short}</code></h3>");
     // Many images have a dozen such layers. Each is a line that can be opened.
@@ -101,7 +121,11 @@ fn article(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown, of_image: Percent
         writeln!(f, "<p class=\"made\"><bdi>{}</bdi></p>", Text(&short))?;
     }
     if let Some(same) = same_as {
-        return writeln!(f, "<p>{}: the same blob as layer {same}.</p>\n{end}", human(descriptor.size));
+        return writeln!(
+            f,
+            "<p>{}: the same blob as layer {same}.</p>\n{end}",
+            human(descriptor.size)
+        );
     }
     let mut facts = vec![
         format!("<b>{}</b> ({of_image} of the image)", human(descriptor.size)),
@@ -117,11 +141,17 @@ fn article(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown, of_image: Percent
     }
     writeln!(f, "<p>{}</p>", facts.join(" · "))?;
     match (lazy, layer.read) {
-        (Lazy::No(why), _) => writeln!(f, "<p class=\"why\">Pulled whole: {}.</p>", Text(&why.to_string()))?,
+        (Lazy::No(why), _) => {
+            writeln!(f, "<p class=\"why\">Pulled whole: {}.</p>", Text(&why.to_string()))?
+        }
         (Lazy::Yes, Some(read)) => {
             let (spans, of) = (grouped(u64::from(read.spans)), grouped(u64::from(*spans)));
             let part = share(read.bytes, descriptor.size);
-            writeln!(f, "<p>The start reads {spans} of {of} spans: {} ({part}).</p>", human(read.bytes))?;
+            writeln!(
+                f,
+                "<p>The start reads {spans} of {of} spans: {} ({part}).</p>",
+                human(read.bytes)
+            )?;
         }
         (Lazy::Yes, None) => {}
     }
@@ -144,12 +174,19 @@ fn bar(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown) -> fmt::Result {
     if all == 0 {
         return Ok(());
     }
-    writeln!(f, "<svg class=\"bar\" viewBox=\"0 0 1000 28\" preserveAspectRatio=\"none\" aria-hidden=\"true\">")?;
+    writeln!(
+        f,
+        "<svg class=\"bar\" viewBox=\"0 0 1000 28\" preserveAspectRatio=\"none\" aria-hidden=\"true\">"
+    )?;
     let mut at = 0u64;
     for group in &layer.groups {
         let x = parts(at, all);
         let width = parts(group.bytes, all);
-        write!(f, "<rect class=\"{}\" x=\"{x}\" width=\"{width}\" height=\"28\"><title>", shade(layer, group).class())?;
+        write!(
+            f,
+            "<rect class=\"{}\" x=\"{x}\" width=\"{width}\" height=\"28\"><title>",
+            shade(layer, group).class()
+        )?;
         tooltip(f, layer, group)?;
         writeln!(f, "</title></rect>")?;
         at = at.saturating_add(group.bytes);
@@ -190,14 +227,18 @@ fn table(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown) -> fmt::Result {
     };
     let has_read = layer.read.is_some() && layer.lazy == Lazy::Yes;
     let read = if has_read { "<th class=\"n\">Read</th>" } else { "" };
-    writeln!(f, "<details><summary>Files by span{together}</summary>\n<div class=\"scroll\"><table class=\"files\">")?;
+    writeln!(
+        f,
+        "<details><summary>Files by span{together}</summary>\n<div class=\"scroll\"><table class=\"files\">"
+    )?;
     writeln!(
         f,
         "<thead><tr><th>Spans</th><th class=\"n\">Size</th>{read}<th \
          class=\"n\">Files</th><th>Largest</th></tr></thead>\n<tbody>"
     )?;
     for group in &layer.groups {
-        let read = if has_read { format!("<td class=\"n\">{}</td>", group.read) } else { String::new() };
+        let read =
+            if has_read { format!("<td class=\"n\">{}</td>", group.read) } else { String::new() };
         let file = |file: &GroupFile| {
             if file.read {
                 format!("<b>{}</b> {}", name(&file.path), human(file.size))
@@ -223,7 +264,10 @@ pub(super) fn start(f: &mut fmt::Formatter<'_>, image: &str, report: &Report) ->
     writeln!(f, "<section>\n<h2>What a start reads</h2>")?;
     let (lazy, whole) = lazy_and_whole(report);
     let read = report.sizes.first().map_or(0, |now| now.bytes).min(lazy);
-    let mut bar = vec![(Shade::Lazy, lazy - read, "can be read lazily"), (Shade::Whole, whole, "pulled whole")];
+    let mut bar = vec![
+        (Shade::Lazy, lazy - read, "can be read lazily"),
+        (Shade::Whole, whole, "pulled whole"),
+    ];
     if report.start.is_some() {
         bar[0].2 = "fetched later, or never";
         bar.insert(0, (Shade::Read, read, "fetched for the start"));
@@ -249,17 +293,26 @@ pub(super) fn start(f: &mut fmt::Formatter<'_>, image: &str, report: &Report) ->
 /// One bar for the whole image.
 fn overview(f: &mut fmt::Formatter<'_>, bar: &[(Shade, u64, &str)]) -> fmt::Result {
     let all = bar.iter().map(|(_, bytes, _)| bytes).sum();
-    writeln!(f, "<svg class=\"bar\" viewBox=\"0 0 1000 28\" preserveAspectRatio=\"none\" aria-hidden=\"true\">")?;
+    writeln!(
+        f,
+        "<svg class=\"bar\" viewBox=\"0 0 1000 28\" preserveAspectRatio=\"none\" aria-hidden=\"true\">"
+    )?;
     let mut at = 0;
     for (shade, bytes, _) in bar {
         let x = parts(at, all);
         let width = parts(*bytes, all);
-        writeln!(f, "<rect class=\"{}\" x=\"{x}\" width=\"{width}\" height=\"28\"/>", shade.class())?;
+        writeln!(
+            f,
+            "<rect class=\"{}\" x=\"{x}\" width=\"{width}\" height=\"28\"/>",
+            shade.class()
+        )?;
         at += bytes;
     }
     writeln!(f, "</svg>\n<ul class=\"legend\">")?;
     let each: Vec<u64> = bar.iter().map(|(_, bytes, _)| *bytes).collect();
-    for ((shade, bytes, what), share) in bar.iter().zip(shares(&each)).filter(|((_, bytes, _), _)| *bytes > 0) {
+    for ((shade, bytes, what), share) in
+        bar.iter().zip(shares(&each)).filter(|((_, bytes, _), _)| *bytes > 0)
+    {
         shade.key(f, &format!("{what}: <b>{}</b> ({share})", human(*bytes)))?;
     }
     writeln!(f, "</ul>")
@@ -281,14 +334,18 @@ fn missing(f: &mut fmt::Formatter<'_>, start: &StartTotals) -> fmt::Result {
 fn sizes(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     let by_fine = report.fine.as_ref().and_then(|fine| fine.fetch.as_ref());
     let size = |size: u64| human(size).replace(".0", "");
-    let mut sizes: Vec<(String, &Fetch)> =
-        (report.sizes.iter()).map(|fetch| (fetch.span_size.map_or_else(|| "now".to_owned(), size), fetch)).collect();
+    let mut sizes: Vec<(String, &Fetch)> = (report.sizes.iter())
+        .map(|fetch| (fetch.span_size.map_or_else(|| "now".to_owned(), size), fetch))
+        .collect();
     if let Some(fetch) = by_fine {
         sizes.insert(sizes.len().min(1), ("fine index".to_owned(), fetch));
     }
     let totals = || sizes.iter().map(|(_, fetch)| fetch.total());
     let (Some(most), least) = (totals().max(), totals().min()) else { return Ok(()) };
-    writeln!(f, "<h3>What it would fetch at other span sizes</h3>\n<div class=\"scroll\"><table class=\"sizes\">")?;
+    writeln!(
+        f,
+        "<h3>What it would fetch at other span sizes</h3>\n<div class=\"scroll\"><table class=\"sizes\">"
+    )?;
     writeln!(
         f,
         "<thead><tr><th>Span size</th><th class=\"n wide\">Spans</th><th class=\"n wide\">Spans read</th>\
@@ -296,8 +353,9 @@ fn sizes(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
          <th class=\"n\">In all</th><th class=\"chart\"></th></tr></thead>\n<tbody>"
     )?;
     for (size, fetch) in &sizes {
-        let range =
-            |from: u64, to: u64| if from == to { human(from) } else { format!("{} to {}", human(from), human(to)) };
+        let range = |from: u64, to: u64| {
+            if from == to { human(from) } else { format!("{} to {}", human(from), human(to)) }
+        };
         let at_most = fetch.at_most.unwrap_or(fetch.bytes);
         let fixed = fetch.whole.saturating_add(fetch.checkpoints);
         let class = if Some(fetch.total()) == least { " class=\"best\"" } else { "" };
@@ -356,5 +414,7 @@ fn chart(fetch: &Fetch, most: u64) -> String {
         svg += &format!("<rect class=\"{class}\" x=\"{x}\" width=\"{width}\" height=\"14\"/>");
         at = at.saturating_add(bytes);
     }
-    format!("<svg viewBox=\"0 0 1000 14\" preserveAspectRatio=\"none\" aria-hidden=\"true\">{svg}</svg>")
+    format!(
+        "<svg viewBox=\"0 0 1000 14\" preserveAspectRatio=\"none\" aria-hidden=\"true\">{svg}</svg>"
+    )
 }

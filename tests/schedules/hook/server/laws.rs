@@ -60,7 +60,10 @@ pub fn accepted_jobs_are_done_once() {
         ];
         for offers in offers {
             let answers = offers.await.unwrap();
-            assert!(answers.iter().all(|answer| matches!(answer, Offer::Accepted | Offer::Duplicate)), "{answers:?}");
+            assert!(
+                answers.iter().all(|answer| matches!(answer, Offer::Accepted | Offer::Duplicate)),
+                "{answers:?}"
+            );
         }
         let journal = settle(&app, workers).await;
         let once = Entry { accepted: 1, done: 1, released: 0 };
@@ -85,7 +88,10 @@ pub fn tags_wait_for_their_image() {
                 accepted += count(&offers.await.unwrap(), Offer::Accepted);
             }
             let journal = settle(&app, workers).await;
-            assert!(journal.len() == 4 && journal.values().all(|entry| entry.accepted == entry.done), "{journal:?}");
+            assert!(
+                journal.len() == 4 && journal.values().all(|entry| entry.accepted == entry.done),
+                "{journal:?}"
+            );
             assert_eq!(journal.values().map(|entry| entry.done).sum::<u32>(), accepted);
         });
     }
@@ -124,7 +130,11 @@ pub fn the_last_act_of_a_worker_wakes_another() {
         if pushed_again {
             offer();
         }
-        if done { backlog.finished(&item, true, |_| {}) } else { assert_eq!(backlog.retry_later(item, Duration::ZERO), !pushed_again) }
+        if done {
+            backlog.finished(&item, true, |_| {})
+        } else {
+            assert_eq!(backlog.retry_later(item, Duration::ZERO), !pushed_again)
+        }
         if done && !pushed_again {
             backlog.close();
         }
@@ -144,14 +154,19 @@ pub fn limits_hold() {
         const CAPACITY: usize = 2;
         let app = app(CAPACITY, Unit::Image, 1, Ending::Done);
         let workers = start(&app);
-        let jobs = |repository| ["1", "2"].map(|digest| Job::new(repository, None, Some(digest))).to_vec();
+        let jobs =
+            |repository| ["1", "2"].map(|digest| Job::new(repository, None, Some(digest))).to_vec();
         let offers = ["a", "b", "c"].map(|repository| offer(&app, jobs(repository)));
         let watching = tokio::spawn({
             let app = Arc::clone(&app);
             async move {
                 for _ in 0..8 {
-                    let (waiting, running) = app.queue.local().map(|queue| queue.backlog.lengths()).unwrap_or_default();
-                    assert!(waiting <= CAPACITY && running <= 1, "{waiting} wait and {running} run");
+                    let (waiting, running) =
+                        app.queue.local().map(|queue| queue.backlog.lengths()).unwrap_or_default();
+                    assert!(
+                        waiting <= CAPACITY && running <= 1,
+                        "{waiting} wait and {running} run"
+                    );
                     tokio::task::yield_now().await;
                 }
             }
@@ -198,7 +213,10 @@ pub fn nothing_is_lost_at_the_end() {
         }
         let journal = journal(&app).entries();
         assert_eq!(journal, before, "a job was accepted after the end");
-        assert_eq!(journal.values().map(|entry| entry.accepted).sum::<u32>(), count(&answers, Offer::Accepted));
+        assert_eq!(
+            journal.values().map(|entry| entry.accepted).sum::<u32>(),
+            count(&answers, Offer::Accepted)
+        );
         let mut least = 0;
         let mut most = 0;
         for (job, entry) in &journal {
@@ -210,6 +228,9 @@ pub fn nothing_is_lost_at_the_end() {
             most += entry.accepted - entry.done;
         }
         assert!((least..=most).contains(&(left as u32)), "{left} are left: {journal:?}");
-        assert!(journal.values().map(|entry| entry.released).sum::<u32>() as usize <= left, "{left}: {journal:?}");
+        assert!(
+            journal.values().map(|entry| entry.released).sum::<u32>() as usize <= left,
+            "{left}: {journal:?}"
+        );
     });
 }

@@ -31,7 +31,8 @@ struct ServerConfig {
 
 impl App {
     fn new(capacity: usize, unit: Unit, workers: usize, ending: Ending) -> App {
-        let local = LocalQueue { backlog: Backlog::new(capacity, unit), journal: Some(Journal::default()) };
+        let local =
+            LocalQueue { backlog: Backlog::new(capacity, unit), journal: Some(Journal::default()) };
         App {
             runner: Runner::new(ending),
             queue: JobQueue::Local(local),

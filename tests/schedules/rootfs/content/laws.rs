@@ -33,7 +33,8 @@ fn layer(ahead: u64, memory: u64, tally: Tally) -> LayerHandle {
         cache: NoCache,
         tally,
     };
-    let layer = Layer { open: OpenLayer::default(), readers: Mutex::new(Readers(ahead)), spans: SPANS };
+    let layer =
+        Layer { open: OpenLayer::default(), readers: Mutex::new(Readers(ahead)), spans: SPANS };
     LayerHandle { inner: Arc::new(inner), layer: Arc::new(layer) }
 }
 
@@ -54,7 +55,10 @@ async fn assert_idle(on: &LayerHandle) {
         task.await.unwrap();
     }
     assert_eq!(on.inner.waiting.load(Ordering::SeqCst), 0);
-    assert!((0..SPANS).all(|span| !on.inner.in_flight.has(on.span(SpanId(span)))), "a fetch is still in progress");
+    assert!(
+        (0..SPANS).all(|span| !on.inner.in_flight.has(on.span(SpanId(span)))),
+        "a fetch is still in progress"
+    );
 }
 
 /// Readers at the same time get the right bytes, and each span is fetched once.
@@ -133,7 +137,10 @@ pub fn readers_may_leave() {
             }
         }
         let fetches = on.inner.tally.fetches();
-        assert!(fetches.len() <= 2 && fetches.windows(2).all(|two| two[0] != two[1]), "{fetches:?}");
+        assert!(
+            fetches.len() <= 2 && fetches.windows(2).all(|two| two[0] != two[1]),
+            "{fetches:?}"
+        );
         let _ = leaving.await;
         assert_idle(&on).await;
     });
@@ -164,10 +171,18 @@ pub fn one_promise_at_a_time() {
                 match in_flight.join(of, FetchCause::Read) {
                     FetchRole::Wait(waiter) => waiter.result().await,
                     FetchRole::Fetch(promise, waiter) => {
-                        assert_eq!(promises.fetch_add(1, Ordering::SeqCst), 0, "two promises for a span");
+                        assert_eq!(
+                            promises.fetch_add(1, Ordering::SeqCst),
+                            0,
+                            "two promises for a span"
+                        );
                         tokio::task::yield_now().await;
                         promises.fetch_sub(1, Ordering::SeqCst);
-                        if keeps { promise.complete(Ok(Arc::default())) } else { drop(promise) }
+                        if keeps {
+                            promise.complete(Ok(Arc::default()))
+                        } else {
+                            drop(promise)
+                        }
                         waiter.result().await
                     }
                 }

@@ -21,7 +21,11 @@ pub(super) mod fetch {
 
     impl LayerHandle {
         /// No registry is far away here.
-        pub(in super::super) fn next_spans(&self, _: SpanId, _: &[SpanRequest]) -> Vec<SpanRequest> {
+        pub(in super::super) fn next_spans(
+            &self,
+            _: SpanId,
+            _: &[SpanRequest],
+        ) -> Vec<SpanRequest> {
             Vec::new()
         }
 
@@ -163,7 +167,12 @@ pub(super) mod inner {
             None
         }
 
-        pub(in super::super) fn read_nonblocking<K, S, P>(&self, _: K, _: S, _: P) -> Option<Vec<Bytes>> {
+        pub(in super::super) fn read_nonblocking<K, S, P>(
+            &self,
+            _: K,
+            _: S,
+            _: P,
+        ) -> Option<Vec<Bytes>> {
             None
         }
     }
@@ -248,7 +257,8 @@ pub(super) mod layer {
         pub(in super::super) fn parts(&self, range: &Range<u64>) -> Vec<(SpanId, Range<u64>)> {
             let part = |span: u64| {
                 let start = span * SPAN;
-                let [from, to] = [range.start, range.end].map(|at| at.clamp(start, start + SPAN) - start);
+                let [from, to] =
+                    [range.start, range.end].map(|at| at.clamp(start, start + SPAN) - start);
                 (SpanId(span as u32), from..to)
             };
             (0..u64::from(self.spans)).map(part).filter(|(_, part)| !part.is_empty()).collect()

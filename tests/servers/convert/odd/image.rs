@@ -26,7 +26,10 @@ impl Odds<'_> {
         let choice = self.dice.below(24);
         let what = match choice {
             0 => ("zstd", m.blob(ZSTD, b"unread")),
-            1 => ("Docker's zstd", m.blob("application/vnd.docker.image.rootfs.diff.tar.zstd", b"unread")),
+            1 => (
+                "Docker's zstd",
+                m.blob("application/vnd.docker.image.rootfs.diff.tar.zstd", b"unread"),
+            ),
             2 => ("estargz suffix", m.layer_as(&format!("{PLAIN}+estargz+gzip"), number)),
             3 => ("encrypted", m.blob(&format!("{PLAIN}+encrypted"), b"unread")),
             4 => {
@@ -38,16 +41,21 @@ impl Odds<'_> {
                 "nondistributable gzip",
                 m.layer_as("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", number),
             ),
-            7 => {
-                ("nondistributable tar", m.layer_as("application/vnd.oci.image.layer.nondistributable.v1.tar", number))
-            }
-            8 => {
-                ("nondistributable zstd", m.blob("application/vnd.oci.image.layer.nondistributable.v1.tar+zstd", b"x"))
-            }
+            7 => (
+                "nondistributable tar",
+                m.layer_as("application/vnd.oci.image.layer.nondistributable.v1.tar", number),
+            ),
+            8 => (
+                "nondistributable zstd",
+                m.blob("application/vnd.oci.image.layer.nondistributable.v1.tar+zstd", b"x"),
+            ),
             9 => ("Docker's foreign layer that is there", m.layer_as(DOCKER_FOREIGN, number)),
             10 => {
                 self.because(cases::FOREIGN);
-                let layer = with(&m.layer_as(DOCKER_FOREIGN, 1000 + number), r#""urls":["https://elsewhere/x"]"#);
+                let layer = with(
+                    &m.layer_as(DOCKER_FOREIGN, 1000 + number),
+                    r#""urls":["https://elsewhere/x"]"#,
+                );
                 std::fs::remove_file(m.path(&layer)).ok();
                 ("foreign layer that is elsewhere", layer)
             }
@@ -81,7 +89,10 @@ impl Odds<'_> {
             }
             16 => (
                 "two members",
-                m.blob(GZIP, &[layers::gzip(&plain[..700], 6), layers::gzip(&plain[700..], 6)].concat()),
+                m.blob(
+                    GZIP,
+                    &[layers::gzip(&plain[..700], 6), layers::gzip(&plain[700..], 6)].concat(),
+                ),
             ),
             17 => {
                 self.because(cases::UNLIKE_ITS_TYPE);
@@ -119,7 +130,8 @@ impl Odds<'_> {
     }
 
     pub(super) fn layers(&mut self) -> Vec<String> {
-        let mut list: Vec<String> = (0..self.dice.pick(&[1, 1, 2, 2, 3, 5])).map(|_| self.good_layer()).collect();
+        let mut list: Vec<String> =
+            (0..self.dice.pick(&[1, 1, 2, 2, 3, 5])).map(|_| self.good_layer()).collect();
         while self.odd() {
             let at = self.dice.below(list.len() + 1);
             let layer = self.odd_layer();
@@ -130,8 +142,11 @@ impl Odds<'_> {
             list.push(list[0].clone());
         }
         if self.odd() && self.odd() {
-            let odd =
-                self.dice.pick(&["null", "{}", "{\"mediaType\":\"application/vnd.oci.image.layer.v1.tar+gzip\"}"]);
+            let odd = self.dice.pick(&[
+                "null",
+                "{}",
+                "{\"mediaType\":\"application/vnd.oci.image.layer.v1.tar+gzip\"}",
+            ]);
             self.say(format!("layer {odd}"));
             self.because(cases::UNCHECKED);
             list.push(odd.to_owned());
@@ -227,8 +242,16 @@ impl Odds<'_> {
             ("layers", format!("[{}]", layers.join(","))),
         ];
         if self.odd() {
-            let odd =
-                self.dice.pick(&["1", "0", "-3", "null", "9007199254740993", "2.0", "\"2\"", "9223372036854775808"]);
+            let odd = self.dice.pick(&[
+                "1",
+                "0",
+                "-3",
+                "null",
+                "9007199254740993",
+                "2.0",
+                "\"2\"",
+                "9223372036854775808",
+            ]);
             self.say(format!("schemaVersion {odd}"));
             odd.clone_into(&mut fields[0].1);
         }
@@ -299,7 +322,10 @@ impl Odds<'_> {
         match self.dice.below(4) {
             0 => "null".to_owned(),
             1 => self.m.blob(OCI_MANIFEST, b"{\"x\":1}"),
-            2 => with(&self.m.blob(OCI_MANIFEST, b"{}"), r#""annotations":{"a":null},"platform":{"os":"linux"}"#),
+            2 => with(
+                &self.m.blob(OCI_MANIFEST, b"{}"),
+                r#""annotations":{"a":null},"platform":{"os":"linux"}"#,
+            ),
             _ => format!(r#"{{"mediaType":"","size":0,"digest":"{}"}}"#, Digest::sha256(b"gone")),
         }
     }

@@ -29,10 +29,17 @@ impl Odds<'_> {
                 self.say("attestation with annotations of its own");
                 self.because(cases::ATTESTATIONS);
                 let config = m.config(r#""architecture":"unknown","os":"unknown""#);
-                let more = format!(r#","annotations":{{"vnd.docker.reference.digest":"{}","b":"1"}}"#, digest(&some));
-                let manifest = m.manifest_as(OCI_MANIFEST, &config, &[m.blob(IN_TOTO, b"{}")], &more);
+                let more = format!(
+                    r#","annotations":{{"vnd.docker.reference.digest":"{}","b":"1"}}"#,
+                    digest(&some)
+                );
+                let manifest =
+                    m.manifest_as(OCI_MANIFEST, &config, &[m.blob(IN_TOTO, b"{}")], &more);
                 on(
-                    &with(&manifest, r#""annotations":{"vnd.docker.reference.type":"attestation-manifest","a":"2"}"#),
+                    &with(
+                        &manifest,
+                        r#""annotations":{"vnd.docker.reference.type":"attestation-manifest","a":"2"}"#,
+                    ),
                     unknown,
                 )
             }
@@ -47,7 +54,8 @@ impl Odds<'_> {
                 self.because(cases::ATTESTATIONS);
                 self.because(cases::ARTIFACTS);
                 let empty = m.blob("application/vnd.oci.empty.v1+json", b"{}");
-                let more = r#","artifactType":"application/vnd.docker.attestation.manifest.v1+json""#;
+                let more =
+                    r#","artifactType":"application/vnd.docker.attestation.manifest.v1+json""#;
                 let manifest = m.manifest_as(OCI_MANIFEST, &empty, &[m.blob(IN_TOTO, b"{}")], more);
                 let about = format!(
                     r#""annotations":{{"vnd.docker.reference.digest":"{}","vnd.docker.reference.type":"attestation-manifest"}}"#,
@@ -59,7 +67,10 @@ impl Odds<'_> {
                 self.say("Helm chart");
                 self.because(cases::ARTIFACTS);
                 let config = m.blob("application/vnd.cncf.helm.config.v1+json", b"{}");
-                let chart = m.manifest(&config, &[m.blob("application/vnd.cncf.helm.chart.content.v1.tar+gzip", b"x")]);
+                let chart = m.manifest(
+                    &config,
+                    &[m.blob("application/vnd.cncf.helm.chart.content.v1.tar+gzip", b"x")],
+                );
                 on(&chart, unknown)
             }
             7 => {
@@ -67,7 +78,8 @@ impl Odds<'_> {
                 self.because(cases::ARTIFACTS);
                 let empty = m.blob("application/vnd.oci.empty.v1+json", b"{}");
                 let more = r#","artifactType":"application/vnd.example","annotations":{"k":"v"}"#;
-                let artifact = m.manifest_as(OCI_MANIFEST, &empty, std::slice::from_ref(&empty), more);
+                let artifact =
+                    m.manifest_as(OCI_MANIFEST, &empty, std::slice::from_ref(&empty), more);
                 on(&with(&artifact, r#""artifactType":"application/vnd.example""#), unknown)
             }
             8 => {
@@ -75,22 +87,39 @@ impl Odds<'_> {
                 self.because(cases::ARTIFACTS);
                 let config = m.blob("application/vnd.amazon.soci.index.v1+json", b"{}");
                 let ztoc = m.blob("application/octet-stream", b"z");
-                let size = some.split_once(r#""size":"#).unwrap().1.split([',', '}']).next().unwrap();
-                let subject = format!(r#"{{"mediaType":"{OCI_MANIFEST}","digest":"{}","size":{size}}}"#, digest(&some));
-                let index = m.manifest_as(OCI_MANIFEST, &config, &[ztoc], &format!(r#","subject":{subject}"#));
+                let size =
+                    some.split_once(r#""size":"#).unwrap().1.split([',', '}']).next().unwrap();
+                let subject = format!(
+                    r#"{{"mediaType":"{OCI_MANIFEST}","digest":"{}","size":{size}}}"#,
+                    digest(&some)
+                );
+                let index = m.manifest_as(
+                    OCI_MANIFEST,
+                    &config,
+                    &[ztoc],
+                    &format!(r#","subject":{subject}"#),
+                );
                 on(&index, unknown)
             }
             9 => {
                 self.say("entry of an unknown type");
                 self.because(cases::ODD_ENTRY);
-                let kind = self.dice.pick(&["application/vnd.x+json", "", "application/json", "text/plain"]);
+                let kind = self.dice.pick(&[
+                    "application/vnd.x+json",
+                    "",
+                    "application/json",
+                    "text/plain",
+                ]);
                 let entry = m.blob(kind, b"{\"any\":1}");
                 if self.dice.one_in(2) { on(&entry, unknown) } else { entry }
             }
             10 => {
                 self.say("entry of an unknown type with a platform");
                 self.because(cases::ODD_ENTRY);
-                on(&m.blob("application/vnd.oci.artifact.manifest.v1+json", b"{\"b\":1}"), PLATFORMS[6])
+                on(
+                    &m.blob("application/vnd.oci.artifact.manifest.v1+json", b"{\"b\":1}"),
+                    PLATFORMS[6],
+                )
             }
             _ => {
                 self.say("image of an unknown platform");
@@ -194,7 +223,11 @@ impl Odds<'_> {
         }
         while self.odd() || self.calm > 30 && self.calm < 100 && self.dice.one_in(4) {
             let other = self.beside(&entries);
-            let at = if self.dice.one_in(2) { entries.len() } else { self.dice.below(entries.len() + 1) };
+            let at = if self.dice.one_in(2) {
+                entries.len()
+            } else {
+                self.dice.below(entries.len() + 1)
+            };
             entries.insert(at, other);
         }
         if self.odd() {
@@ -203,7 +236,11 @@ impl Odds<'_> {
             std::fs::remove_file(self.m.path(&gone)).ok();
         }
         if self.odd() && self.odd() {
-            let odd = self.dice.pick(&["null", "{}", "{\"platform\":{\"os\":\"linux\",\"architecture\":\"mips\"}}"]);
+            let odd = self.dice.pick(&[
+                "null",
+                "{}",
+                "{\"platform\":{\"os\":\"linux\",\"architecture\":\"mips\"}}",
+            ]);
             self.say(format!("entry {odd}"));
             let at = self.dice.below(entries.len() + 1);
             entries.insert(at, odd.to_owned());
@@ -214,8 +251,14 @@ impl Odds<'_> {
 
     /// Chooses the requested platform.
     pub(super) fn asked(&mut self, entries: &[String]) {
-        const ASKED: &[&str] =
-            &["linux/amd64", "linux/arm64", "linux/arm64/v8", "linux/arm/v7", "linux/arm", "linux/386"];
+        const ASKED: &[&str] = &[
+            "linux/amd64",
+            "linux/arm64",
+            "linux/arm64/v8",
+            "linux/arm/v7",
+            "linux/arm",
+            "linux/386",
+        ];
         if self.dice.one_in(5) {
             let platform = self.dice.pick(ASKED);
             self.say(format!("asked for {platform}"));

@@ -64,7 +64,9 @@ impl Odd {
             ("has the fields of something else", cases::AMBIGUOUS),
         ];
         self.reasons.contains(cases::OTHER_KIND)
-            || known.iter().any(|(text, reason)| error.contains(text) && self.reasons.contains(reason))
+            || known
+                .iter()
+                .any(|(text, reason)| error.contains(text) && self.reasons.contains(reason))
     }
 
     /// Whether the reasons explain all differences between our image index and soci's.
@@ -80,14 +82,21 @@ impl Odd {
             let mut index: Value = serde_json::from_str(text).unwrap();
             let entries = index["manifests"].as_array_mut().unwrap();
             for (entry, ours) in entries.iter_mut().zip(by["manifests"].as_array().unwrap()) {
-                let is_attestation = ours["annotations"]["vnd.docker.reference.type"] == "attestation-manifest";
-                let is_unknown = ours["platform"]["os"] == "unknown" || ours["platform"]["architecture"] == "unknown";
-                let Some(entry) = entry.as_object_mut().filter(|_| is_attestation || is_unknown) else { continue };
+                let is_attestation =
+                    ours["annotations"]["vnd.docker.reference.type"] == "attestation-manifest";
+                let is_unknown = ours["platform"]["os"] == "unknown"
+                    || ours["platform"]["architecture"] == "unknown";
+                let Some(entry) = entry.as_object_mut().filter(|_| is_attestation || is_unknown)
+                else {
+                    continue;
+                };
                 if self.reasons.contains(cases::ATTESTATIONS) {
                     entry.remove("annotations");
                 }
                 if self.reasons.contains(cases::ARTIFACTS) {
-                    entry.retain(|key, _| !["digest", "size", "annotations", "mediaType"].contains(&key.as_str()));
+                    entry.retain(|key, _| {
+                        !["digest", "size", "annotations", "mediaType"].contains(&key.as_str())
+                    });
                 }
             }
             index
@@ -130,11 +139,18 @@ impl Odds<'_> {
 
     /// An object with these fields, in possibly unusual spelling and order.
     fn object(&mut self, fields: &[(&str, String)]) -> String {
-        let mut list: Vec<(String, String)> = fields.iter().map(|(key, v)| ((*key).to_owned(), v.clone())).collect();
+        let mut list: Vec<(String, String)> =
+            fields.iter().map(|(key, v)| ((*key).to_owned(), v.clone())).collect();
         if self.odd() {
             self.say("unknown field");
-            let value =
-                self.dice.pick(&["1", "null", "{\"a\":{}}", "[[],{}]", "1e400", "123456789012345678901234567890"]);
+            let value = self.dice.pick(&[
+                "1",
+                "null",
+                "{\"a\":{}}",
+                "[[],{}]",
+                "1e400",
+                "123456789012345678901234567890",
+            ]);
             let at = self.dice.below(list.len() + 1);
             list.insert(at, ("x-unknown".to_owned(), value.to_owned()));
         }
@@ -175,12 +191,14 @@ impl Odds<'_> {
                 }
             }
         }
-        let (colon, comma, open, close) = match self.dice.below(if self.calm < 20 { 6 } else { 40 }) {
+        let (colon, comma, open, close) = match self.dice.below(if self.calm < 20 { 6 } else { 40 })
+        {
             0 => (" : ", ",\n   ", "{\n ", "\n}\n"),
             1 => (": ", ", ", "{", "}"),
             _ => (":", ",", "{", "}"),
         };
-        let members: Vec<String> = list.iter().map(|(key, value)| format!("\"{key}\"{colon}{value}")).collect();
+        let members: Vec<String> =
+            list.iter().map(|(key, value)| format!("\"{key}\"{colon}{value}")).collect();
         format!("{open}{}{close}", members.join(comma))
     }
 
@@ -210,19 +228,26 @@ impl Odds<'_> {
         }
         if self.odd() {
             self.say("descriptor with urls");
-            let urls = self.dice.pick(&["null", "[]", r#"["https://x/<&>"]"#, r#"["","a"]"#, "[null]"]);
+            let urls =
+                self.dice.pick(&["null", "[]", r#"["https://x/<&>"]"#, r#"["","a"]"#, "[null]"]);
             descriptor = with(&descriptor, &format!(r#""urls":{urls}"#));
         }
         if self.odd() {
             self.say("descriptor with data");
             let own = format!("\"{}\"", BASE64_STANDARD.encode(content.unwrap_or_default()));
-            let odd = self.dice.pick(&["null", "\"\"", r#""YR==""#, r#""Y\nQ==""#, r#""\u0059Q==""#]);
+            let odd =
+                self.dice.pick(&["null", "\"\"", r#""YR==""#, r#""Y\nQ==""#, r#""\u0059Q==""#]);
             let data = if self.dice.one_in(2) { &own } else { odd };
             descriptor = with(&descriptor, &format!(r#""data":{data}"#));
         }
         if self.odd() {
             self.say("descriptor with artifactType");
-            let kind = self.dice.pick(&["null", "\"\"", "\"x/y\"", "\"application/vnd.amazon.soci.index.v1+json\""]);
+            let kind = self.dice.pick(&[
+                "null",
+                "\"\"",
+                "\"x/y\"",
+                "\"application/vnd.amazon.soci.index.v1+json\"",
+            ]);
             descriptor = with(&descriptor, &format!(r#""artifactType":{kind}"#));
         }
         if self.odd() {
@@ -244,7 +269,14 @@ impl Odds<'_> {
             3 => "-1".to_owned(),
             _ => self
                 .dice
-                .pick(&["9223372036854775807", "9223372036854775808", "1e3", "1.0", "\"1\"", "null"])
+                .pick(&[
+                    "9223372036854775807",
+                    "9223372036854775808",
+                    "1e3",
+                    "1.0",
+                    "\"1\"",
+                    "null",
+                ])
                 .to_owned(),
         };
         self.say(format!("size {size} said to be {other}"));

@@ -12,5 +12,8 @@ pub const CACHE: Profile = Profile {
         (Trait::NoHeadOfBlobs, "goharbor/harbor#22609"),
         (Trait::SignedManifests, "moby/moby#50065"),
     ],
-    refusals: &[(Command::CHANGES, Refusal { says: "The operation is unsupported.", because: "it is read-only" })],
+    refusals: &[(
+        Command::CHANGES,
+        Refusal { says: "The operation is unsupported.", because: "it is read-only" },
+    )],
 };

@@ -6,7 +6,10 @@ pub const CLOUDFLARE: Profile = Profile {
     name: "Cloudflare serverless-registry",
     traits: &[
         (Trait::Login(Login::Basic), "cloudflare/serverless-registry#122"),
-        (Trait::UploadLocation(Location::WithState), "cloudflare/serverless-registry:src/router.ts"),
+        (
+            Trait::UploadLocation(Location::WithState),
+            "cloudflare/serverless-registry:src/router.ts",
+        ),
         (
             Trait::LargestBody(100_000_000),
             "cloudflare/serverless-registry:src/chunk.ts, cloudflare/serverless-registry#42",

@@ -1,6 +1,8 @@
 //! Amazon ECR, its private registries.
 
-use super::super::profile::{Command, Location, Login, PatchRange, Profile, Referrers, Refusal, Trait};
+use super::super::profile::{
+    Command, Location, Login, PatchRange, Profile, Referrers, Refusal, Trait,
+};
 
 pub const ECR: Profile = Profile {
     name: "Amazon ECR",
@@ -35,8 +37,7 @@ pub const ECR_2024: Profile = Profile {
     refusals: &[],
 };
 
-const IMMUTABLE: &str =
-    "The image tag already exists in the repository and cannot be overwritten because the repository is immutable.";
+const IMMUTABLE: &str = "The image tag already exists in the repository and cannot be overwritten because the repository is immutable.";
 
 /// A repository whose tags are immutable. The status is not reported, only the code, by what docker
 /// shows.

@@ -7,9 +7,15 @@ pub const GITEA: Profile = Profile {
     traits: &[
         (Trait::Login(Login::Token), "go-gitea/gitea#25846"),
         (Trait::OwnersMustExist(404), "go-gitea/gitea#19704, blue-build/cli#838"),
-        (Trait::UploadLocation(Location::Relative), "go-gitea/gitea:routers/api/packages/container/container.go"),
+        (
+            Trait::UploadLocation(Location::Relative),
+            "go-gitea/gitea:routers/api/packages/container/container.go",
+        ),
         (Trait::PatchNeedsRange(400), "dotnet/sdk-container-builds#471"),
         (Trait::NoRanges, "go-gitea/gitea:routers/api/packages/container/container.go"),
     ],
-    refusals: &[(&[Command::CopyNew], Refusal { says: "404 Not Found", because: "the owner must exist" })],
+    refusals: &[(
+        &[Command::CopyNew],
+        Refusal { says: "404 Not Found", because: "the owner must exist" },
+    )],
 };

@@ -24,8 +24,14 @@ pub const GITLAB: Profile = Profile {
         ),
         (
             &[Command::CopyInto, Command::CopyNew],
-            Refusal { says: "the destination rejected manifest", because: "not with what is attached" },
+            Refusal {
+                says: "the destination rejected manifest",
+                because: "not with what is attached",
+            },
         ),
-        (&[Command::Verify], Refusal { says: "has neither a SOCI index", because: "an image has no index" }),
+        (
+            &[Command::Verify],
+            Refusal { says: "has neither a SOCI index", because: "an image has no index" },
+        ),
     ],
 };

@@ -28,7 +28,11 @@ pub const HARBOR_IMMUTABLE: Profile = Profile {
     traits: &[
         (Trait::Login(Login::Token), "goharbor/harbor#18860"),
         (
-            Trait::TagsStay(412, "PRECONDITION", "Failed to process request due to 'app:v1' configured as immutable."),
+            Trait::TagsStay(
+                412,
+                "PRECONDITION",
+                "Failed to process request due to 'app:v1' configured as immutable.",
+            ),
             "goharbor/harbor#17332",
         ),
     ],
@@ -44,9 +48,15 @@ pub const HARBOR_READ_ONLY: Profile = Profile {
         (Trait::Login(Login::Token), "goharbor/harbor#18860"),
         (Trait::Referrers(Referrers::Filtered), "goharbor/harbor#18413"),
         (
-            Trait::ReadOnly(403, "The system is in read only mode. Any modification is prohibited."),
+            Trait::ReadOnly(
+                403,
+                "The system is in read only mode. Any modification is prohibited.",
+            ),
             "goharbor/harbor#4650, goharbor/harbor:src/server/middleware/readonly/readonly.go",
         ),
     ],
-    refusals: &[(Command::CHANGES, Refusal { says: "The system is in read only mode.", because: "it is read-only" })],
+    refusals: &[(
+        Command::CHANGES,
+        Refusal { says: "The system is in read only mode.", because: "it is read-only" },
+    )],
 };

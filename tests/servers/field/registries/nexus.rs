@@ -27,6 +27,9 @@ pub const NEXUS_ONCE: Profile = Profile {
             Command::Prune,
             Command::Rm,
         ],
-        Refusal { says: "Repository does not allow updating assets", because: "a manifest can be pushed once" },
+        Refusal {
+            says: "Repository does not allow updating assets",
+            because: "a manifest can be pushed once",
+        },
     )],
 };

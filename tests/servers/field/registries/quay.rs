@@ -35,6 +35,9 @@ pub const QUAY_2023: Profile = Profile {
             Command::HookWorker,
             Command::Backfill,
         ],
-        Refusal { says: "config.mediaType is not one of the known", because: "it takes images alone" },
+        Refusal {
+            says: "config.mediaType is not one of the known",
+            because: "it takes images alone",
+        },
     )],
 };

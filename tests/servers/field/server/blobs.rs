@@ -17,7 +17,11 @@ const SIGNED: Duration = Duration::from_millis(700);
 impl Registry {
     pub(super) fn get_blob(&self, asked: &Asked, name: &str, digest: &str) -> Response<Body> {
         let mut content = self.content.lock().unwrap();
-        let blob = content.repositories.get(name).and_then(|repository| repository.blobs.get(digest)).cloned();
+        let blob = content
+            .repositories
+            .get(name)
+            .and_then(|repository| repository.blobs.get(digest))
+            .cloned();
         let Some(blob) = blob else { return unknown("BLOB") };
         if self.profile.has(Trait::NoHeadOfBlobs) && asked.method == "HEAD" {
             return unknown("BLOB");
@@ -46,7 +50,10 @@ impl Registry {
 }
 
 /// What the host of the signed URLs answers.
-pub(super) async fn stored(State(registry): State<Registry>, request: Request<Body>) -> Response<Body> {
+pub(super) async fn stored(
+    State(registry): State<Registry>,
+    request: Request<Body>,
+) -> Response<Body> {
     let asked = Asked::of(request).await;
     if asked.header("authorization").is_some() {
         let message = "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query \
@@ -86,6 +93,8 @@ fn part(blob: &Bytes, range: Option<&str>, digest: Option<&str>) -> Response<Bod
             .body(Body::from(blob.slice(from..end)))
             .unwrap(),
         Some(_) => status(416),
-        None => answer.header(header::CONTENT_LENGTH, total).body(Body::from(blob.clone())).unwrap(),
+        None => {
+            answer.header(header::CONTENT_LENGTH, total).body(Body::from(blob.clone())).unwrap()
+        }
     }
 }

@@ -30,10 +30,15 @@ impl Registry {
         if !is_known && !is_anonymous {
             return problem(401, "UNAUTHORIZED", "incorrect username or password");
         }
-        let scopes = scopes.split('&').filter_map(|pair| pair.strip_prefix("scope=")).flat_map(|scopes| {
-            let scopes = scopes.replace("%3A", ":").replace("%2F", "/").replace("%2C", ",").replace("%20", "+");
-            scopes.split('+').map(str::to_owned).collect::<Vec<_>>()
-        });
+        let scopes =
+            scopes.split('&').filter_map(|pair| pair.strip_prefix("scope=")).flat_map(|scopes| {
+                let scopes = scopes
+                    .replace("%3A", ":")
+                    .replace("%2F", "/")
+                    .replace("%2C", ",")
+                    .replace("%20", "+");
+                scopes.split('+').map(str::to_owned).collect::<Vec<_>>()
+            });
         let allows: Vec<(String, Vec<String>)> = scopes
             .filter_map(|scope| {
                 let (name, actions) = scope.strip_prefix("repository:")?.rsplit_once(':')?;
@@ -48,7 +53,8 @@ impl Registry {
         let mut content = self.content.lock().unwrap();
         if let Some((status, message)) = limit {
             let pushes = |(name, actions): &(String, Vec<String>)| {
-                actions.iter().any(|action| action == "push") && !content.repositories.contains_key(name)
+                actions.iter().any(|action| action == "push")
+                    && !content.repositories.contains_key(name)
             };
             if allows.iter().any(pushes) {
                 return problem(status, "DENIED", message);
@@ -56,7 +62,10 @@ impl Registry {
         }
         let token = format!("token-{}", content.tokens.len());
         let is_first = content.tokens.values().all(|token| token.allows != allows);
-        content.tokens.insert(token.clone(), Token { allows, issued: Instant::now(), is_first, is_used: false });
+        content.tokens.insert(
+            token.clone(),
+            Token { allows, issued: Instant::now(), is_first, is_used: false },
+        );
         let name = if self.login() == Some(Login::Identity) { "access_token" } else { "token" };
         json_answer(200, &json!({name: token, "expires_in": self.lifetime().as_secs()}))
     }
@@ -66,7 +75,9 @@ impl Registry {
         let shown = asked.header("authorization").unwrap_or_default();
         match self.login()? {
             Login::Basic if shown == basic(USER, PASSWORD) => None,
-            Login::Basic => self.expired(shown).or_else(|| Some(challenge("Basic realm=\"field\""))),
+            Login::Basic => {
+                self.expired(shown).or_else(|| Some(challenge("Basic realm=\"field\"")))
+            }
             Login::Token | Login::Identity => {
                 self.without_token(asked, shown.strip_prefix("Bearer ").unwrap_or_default())
             }
@@ -116,7 +127,9 @@ impl Registry {
         let allowed = content.tokens.get(token).is_some_and(|token| {
             let granted = |name: &str, action: &str| {
                 let mut scopes = token.allows.iter();
-                name.is_empty() || scopes.any(|(of, actions)| of == name && actions.iter().any(|one| one == action))
+                name.is_empty()
+                    || scopes
+                        .any(|(of, actions)| of == name && actions.iter().any(|one| one == action))
             };
             let reads = from.as_ref().is_none_or(|from| granted(from, "pull"));
             granted(name, action) && reads && token.issued.elapsed() < self.lifetime()

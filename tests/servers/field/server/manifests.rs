@@ -15,13 +15,19 @@ impl Registry {
     pub(super) fn get_manifest(&self, name: &str, reference: &str) -> Response<Body> {
         let digest = self.digest(name, reference);
         let mut content = self.content.lock().unwrap();
-        let there =
-            content.repositories.get(name).zip(digest.as_ref()).and_then(|(it, digest)| it.manifests.get(digest));
-        if let (true, Some((_, bytes))) = (self.profile.has(Trait::SignedManifests), there.cloned()) {
+        let there = content
+            .repositories
+            .get(name)
+            .zip(digest.as_ref())
+            .and_then(|(it, digest)| it.manifests.get(digest));
+        if let (true, Some((_, bytes))) = (self.profile.has(Trait::SignedManifests), there.cloned())
+        {
             return self.signed(&mut content, bytes);
         }
         let repository = content.repositories.get(name);
-        let found = repository.zip(digest).and_then(|(repository, digest)| repository.manifests.get(&digest));
+        let found = repository
+            .zip(digest)
+            .and_then(|(repository, digest)| repository.manifests.get(&digest));
         let missing = self.profile.find(|one| match one {
             Trait::MissingTag(status) => Some(status),
             _ => None,
@@ -33,7 +39,8 @@ impl Registry {
                 .body(Body::from(bytes.clone()))
                 .unwrap(),
             (None, Some(status)) if !reference.contains(':') => {
-                let message = format!("The client does not have permission for manifest: {name}/{reference}");
+                let message =
+                    format!("The client does not have permission for manifest: {name}/{reference}");
                 problem(status, "UNAUTHORIZED", &message)
             }
             (None, _) => unknown("MANIFEST"),
@@ -45,13 +52,20 @@ impl Registry {
         if reference.contains(':') {
             return Some(reference.to_owned());
         }
-        if let (true, Some(hex)) = (self.profile.has(Trait::ShaTagIsDigest), reference.strip_prefix("sha256-")) {
+        if let (true, Some(hex)) =
+            (self.profile.has(Trait::ShaTagIsDigest), reference.strip_prefix("sha256-"))
+        {
             return Some(format!("sha256:{hex}"));
         }
         self.content.lock().unwrap().repositories.get(name)?.tags.get(reference).cloned()
     }
 
-    pub(super) fn put_manifest(&self, asked: &Asked, name: &str, reference: &str) -> Response<Body> {
+    pub(super) fn put_manifest(
+        &self,
+        asked: &Asked,
+        name: &str,
+        reference: &str,
+    ) -> Response<Body> {
         let digest = digest_of(&asked.body);
         if let Some(refusal) = self.refused(asked, name, reference, &digest) {
             return refusal;
@@ -70,7 +84,8 @@ impl Registry {
                 .header(header::LOCATION, format!("/v2/{name}/manifests/{digest}"))
                 .header("docker-content-digest", digest);
         }
-        let claims = self.profile.has_referrers() || self.profile.has(Trait::Referrers(Referrers::Claimed));
+        let claims =
+            self.profile.has_referrers() || self.profile.has(Trait::Referrers(Referrers::Claimed));
         if let (true, Some(subject)) = (claims, manifest["subject"]["digest"].as_str()) {
             answer = answer.header("oci-subject", subject);
         }
@@ -78,21 +93,36 @@ impl Registry {
     }
 
     /// The refusal of a manifest, if this registry refuses it.
-    fn refused(&self, asked: &Asked, name: &str, reference: &str, digest: &str) -> Option<Response<Body>> {
+    fn refused(
+        &self,
+        asked: &Asked,
+        name: &str,
+        reference: &str,
+        digest: &str,
+    ) -> Option<Response<Body>> {
         let Ok(manifest) = serde_json::from_slice::<Value>(&asked.body) else {
             return Some(problem(400, "MANIFEST_INVALID", "manifest invalid"));
         };
         if reference.contains(':') && reference != digest
             || self.profile.has(Trait::ShaTagIsDigest) && reference.starts_with("sha256-")
         {
-            return Some(problem(400, "DIGEST_INVALID", "provided digest did not match uploaded content"));
+            return Some(problem(
+                400,
+                "DIGEST_INVALID",
+                "provided digest did not match uploaded content",
+            ));
         }
         let mut content = self.content.lock().unwrap();
         let repository = content.repositories.get(name).cloned().unwrap_or_default();
-        let blobs = manifest["layers"].as_array().into_iter().flatten().chain([&manifest["config"]]);
+        let blobs =
+            manifest["layers"].as_array().into_iter().flatten().chain([&manifest["config"]]);
         for blob in blobs.filter_map(|blob| blob["digest"].as_str()) {
             if !repository.blobs.contains_key(blob) {
-                return Some(problem(400, "MANIFEST_BLOB_UNKNOWN", &format!("blob unknown to registry: {blob}")));
+                return Some(problem(
+                    400,
+                    "MANIFEST_BLOB_UNKNOWN",
+                    &format!("blob unknown to registry: {blob}"),
+                ));
             }
         }
         let late = self.profile.find(|one| match one {
@@ -103,13 +133,21 @@ impl Registry {
             let refused = content.late.entry(digest.to_owned()).or_default();
             *refused += 1;
             if *refused <= times {
-                return Some(problem(400, "MANIFEST_BLOB_UNKNOWN", &format!("blob unknown to registry; {config}")));
+                return Some(problem(
+                    400,
+                    "MANIFEST_BLOB_UNKNOWN",
+                    &format!("blob unknown to registry; {config}"),
+                ));
             }
         }
         for child in manifest["manifests"].as_array().into_iter().flatten() {
             let child = child["digest"].as_str().unwrap_or_default();
             if !repository.manifests.contains_key(child) {
-                return Some(problem(400, "MANIFEST_UNKNOWN", &format!("manifest unknown to registry: {child}")));
+                return Some(problem(
+                    400,
+                    "MANIFEST_UNKNOWN",
+                    &format!("manifest unknown to registry: {child}"),
+                ));
             }
         }
         let subject = manifest["subject"]["digest"].as_str();
@@ -119,16 +157,28 @@ impl Registry {
             Trait::OnlyImages(status)
                 if config.is_some_and(|config| ![OCI_CONFIG, DOCKER_CONFIG].contains(&config)) =>
             {
-                Some(problem(status, "MANIFEST_INVALID", "manifest schema: config.mediaType is not one of the known"))
+                Some(problem(
+                    status,
+                    "MANIFEST_INVALID",
+                    "manifest schema: config.mediaType is not one of the known",
+                ))
             }
-            Trait::SubjectFirst(status) if subject.is_some_and(|it| !repository.manifests.contains_key(it)) => {
+            Trait::SubjectFirst(status)
+                if subject.is_some_and(|it| !repository.manifests.contains_key(it)) =>
+            {
                 Some(problem(status, "MANIFEST_UNKNOWN", "the subject is not there"))
             }
-            Trait::TagsStay(status, code, message) if repository.tags.get(reference).is_some_and(|at| at != digest) => {
+            Trait::TagsStay(status, code, message)
+                if repository.tags.get(reference).is_some_and(|at| at != digest) =>
+            {
                 Some(problem(status, code, message))
             }
             Trait::ManifestsStay(status) if there || repository.tags.contains_key(reference) => {
-                Some(problem(status, "BLOB_UPLOAD_INVALID", "Repository does not allow updating assets: docker-hosted"))
+                Some(problem(
+                    status,
+                    "BLOB_UPLOAD_INVALID",
+                    "Repository does not allow updating assets: docker-hosted",
+                ))
             }
             _ => None,
         })
@@ -144,7 +194,9 @@ impl Registry {
         let is_tag = !reference.contains(':');
         let tagged = repository.tags.values().any(|at| *at == digest);
         let refusal = self.profile.find(|one| match one {
-            Trait::DeleteRefused(status) => Some(problem(status, "UNSUPPORTED", "The operation is unsupported.")),
+            Trait::DeleteRefused(status) => {
+                Some(problem(status, "UNSUPPORTED", "The operation is unsupported."))
+            }
             Trait::TaggedStays(status) if tagged && !is_tag => {
                 let message = "Manifest is still referenced by tag: v1";
                 Some(problem(status, "GOOGLE_MANIFEST_DANGLING_TAG", message))
@@ -182,7 +234,8 @@ impl Registry {
             } else {
                 String::new()
             };
-            let next = format!("<{at}/v2/{name}/tags/list?n={count}&last={}>; rel={rel}", names[page - 1]);
+            let next =
+                format!("<{at}/v2/{name}/tags/list?n={count}&last={}>; rel={rel}", names[page - 1]);
             answer = answer.header(header::LINK, next);
         }
         answer.body(Body::from(json!({"name": name, "tags": names}).to_string())).unwrap()
@@ -200,7 +253,9 @@ impl Registry {
         }
         let content = self.content.lock().unwrap();
         let mut found = Vec::new();
-        for (digest, (media_type, bytes)) in content.repositories.get(name).iter().flat_map(|it| &it.manifests) {
+        for (digest, (media_type, bytes)) in
+            content.repositories.get(name).iter().flat_map(|it| &it.manifests)
+        {
             let manifest: Value = serde_json::from_slice(bytes).unwrap_or_default();
             if manifest["subject"]["digest"] != subject {
                 continue;
@@ -212,7 +267,8 @@ impl Registry {
                 Referrers::OfConfigs => config,
                 _ => stated.or(config),
             };
-            let blobs = manifest["layers"].as_array().into_iter().flatten().chain([&manifest["config"]]);
+            let blobs =
+                manifest["layers"].as_array().into_iter().flatten().chain([&manifest["config"]]);
             let size = match how {
                 Referrers::OfConfigs => blobs.filter_map(|blob| blob["size"].as_u64()).sum::<u64>(),
                 _ => 0,
@@ -228,7 +284,9 @@ impl Registry {
         }
         let mut answer = Response::builder().header(header::CONTENT_TYPE, OCI_INDEX);
         let wanted = asked.parameter("artifactType");
-        if let (Some(wanted), Referrers::Filtered | Referrers::Pages(_) | Referrers::OfConfigs) = (&wanted, how) {
+        if let (Some(wanted), Referrers::Filtered | Referrers::Pages(_) | Referrers::OfConfigs) =
+            (&wanted, how)
+        {
             found.retain(|entry| entry["artifactType"] == **wanted);
             answer = answer.header("oci-filters-applied", "artifactType");
         }
@@ -237,8 +295,12 @@ impl Registry {
             found.drain(..from.min(found.len()));
             if found.len() > page {
                 found.truncate(page);
-                let filter = wanted.map(|wanted| format!("artifactType={wanted}&")).unwrap_or_default();
-                let next = format!("</v2/{name}/referrers/{subject}?{filter}from={}>; rel=\"next\"", from + page);
+                let filter =
+                    wanted.map(|wanted| format!("artifactType={wanted}&")).unwrap_or_default();
+                let next = format!(
+                    "</v2/{name}/referrers/{subject}?{filter}from={}>; rel=\"next\"",
+                    from + page
+                );
                 answer = answer.header(header::LINK, next);
             }
         }

@@ -98,7 +98,8 @@ impl Asked {
 
     /// A parameter of the query, decoded.
     fn parameter(&self, name: &str) -> Option<String> {
-        let value = self.query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
+        let value =
+            self.query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
         Some(value.replace("%3A", ":").replace("%2F", "/").replace("%2C", ",").replace("%2B", "+"))
     }
 }
@@ -177,14 +178,21 @@ impl Registry {
             _ => None,
         }) && !self.content.lock().unwrap().repositories.contains_key(name)
         {
-            let message = format!("The repository with name '{name}' does not exist in the registry");
+            let message =
+                format!("The repository with name '{name}' does not exist in the registry");
             return problem(status, "NAME_UNKNOWN", &message);
         }
         let owner = |name: &str| name.split('/').next().map(str::to_owned);
         if let Some(status) = self.profile.find(|one| match one {
             Trait::OwnersMustExist(status) => Some(status),
             _ => None,
-        }) && !self.content.lock().unwrap().repositories.keys().any(|known| owner(known) == owner(name))
+        }) && !self
+            .content
+            .lock()
+            .unwrap()
+            .repositories
+            .keys()
+            .any(|known| owner(known) == owner(name))
         {
             return Response::builder().status(status).body(Body::from("Not found.\n")).unwrap();
         }
@@ -244,7 +252,8 @@ async fn handle(State(registry): State<Registry>, request: Request<Body>) -> Res
         }
         _ => registry.answer(&asked),
     };
-    let shown = format!("{line} {:?} -> {}", asked.header("content-range"), answer.status().as_u16());
+    let shown =
+        format!("{line} {:?} -> {}", asked.header("content-range"), answer.status().as_u16());
     registry.content.lock().unwrap().requests.push(shown);
     answer
 }
@@ -271,6 +280,7 @@ fn digest_of(content: &[u8]) -> String {
 }
 
 fn unknown(what: &str) -> Response<Body> {
-    let answer = json!({"errors": [{"code": format!("{what}_UNKNOWN"), "message": "it is not there"}]});
+    let answer =
+        json!({"errors": [{"code": format!("{what}_UNKNOWN"), "message": "it is not there"}]});
     crate::support::faulty::json_answer(404, &answer)
 }

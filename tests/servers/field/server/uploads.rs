@@ -14,19 +14,33 @@ impl Registry {
         let mut content = self.content.lock().unwrap();
         if let (Some(digest), Some(from)) = (asked.parameter("mount"), asked.parameter("from")) {
             let source = content.repositories.get(&from).filter(|source| {
-                let listed =
-                    || source.manifests.values().any(|(_, bytes)| String::from_utf8_lossy(bytes).contains(&digest));
+                let listed = || {
+                    source
+                        .manifests
+                        .values()
+                        .any(|(_, bytes)| String::from_utf8_lossy(bytes).contains(&digest))
+                };
                 !self.profile.has(Trait::MountsWhatManifestsList) || listed()
             });
             if let Some(blob) = source.and_then(|source| source.blobs.get(&digest)).cloned() {
-                content.repositories.entry(name.to_owned()).or_default().blobs.insert(digest.clone(), blob);
+                content
+                    .repositories
+                    .entry(name.to_owned())
+                    .or_default()
+                    .blobs
+                    .insert(digest.clone(), blob);
                 let at = format!("/v2/{name}/blobs/{digest}");
-                return Response::builder().status(201).header(header::LOCATION, at).body(Body::empty()).unwrap();
+                return Response::builder()
+                    .status(201)
+                    .header(header::LOCATION, at)
+                    .body(Body::empty())
+                    .unwrap();
             }
         }
         content.count += 1;
         let id = format!("u{}", content.count);
-        let upload = Upload { repository: name.to_owned(), content: Vec::new(), first: 0, patches: 0 };
+        let upload =
+            Upload { repository: name.to_owned(), content: Vec::new(), first: 0, patches: 0 };
         let mut answer = self.taken(&id, &upload, 0, 202);
         content.uploads.insert(id, upload);
         if self.patch_range() == Some(PatchRange::Quay) {
@@ -50,7 +64,9 @@ impl Registry {
             _ => None,
         });
         match asked.method.as_str() {
-            "PATCH" if one_patch.is_some() && upload.patches > 0 => status(one_patch.unwrap_or_default()),
+            "PATCH" if one_patch.is_some() && upload.patches > 0 => {
+                status(one_patch.unwrap_or_default())
+            }
             "PATCH" => self.patch(asked, id, upload),
             "GET" => match one_patch {
                 Some(refused) => status(refused),
@@ -77,9 +93,18 @@ impl Registry {
                 content.uploads.remove(id);
                 let digest = asked.parameter("digest").unwrap_or_default();
                 if digest_of(&blob) != digest {
-                    return problem(400, "DIGEST_INVALID", "provided digest did not match uploaded content");
+                    return problem(
+                        400,
+                        "DIGEST_INVALID",
+                        "provided digest did not match uploaded content",
+                    );
                 }
-                content.repositories.entry(name.clone()).or_default().blobs.insert(digest.clone(), blob);
+                content
+                    .repositories
+                    .entry(name.clone())
+                    .or_default()
+                    .blobs
+                    .insert(digest.clone(), blob);
                 let at = format!("http://{}/v2/{name}/blobs/{digest}", self.address);
                 Response::builder()
                     .status(201)
@@ -108,9 +133,16 @@ impl Registry {
         let has = upload.content.len();
         if let Some(range) = range {
             if self.profile.has(Trait::NoRangeUnit) && range.contains(' ') {
-                return problem(400, "BLOB_UPLOAD_INVALID", "the Content-Range header format is invalid");
+                return problem(
+                    400,
+                    "BLOB_UPLOAD_INVALID",
+                    "the Content-Range header format is invalid",
+                );
             }
-            let first = range.rsplit(' ').next().and_then(|range| range.split('-').next()?.parse::<usize>().ok());
+            let first = range
+                .rsplit(' ')
+                .next()
+                .and_then(|range| range.split('-').next()?.parse::<usize>().ok());
             let largest = self.profile.find(|one| match one {
                 Trait::LargestChunk(largest) => Some(largest),
                 _ => None,
@@ -127,7 +159,11 @@ impl Registry {
             _ => None,
         }) && has > 0
         {
-            return problem(status, "BLOB_UPLOAD_INVALID", "Stream uploads after first write are not allowed");
+            return problem(
+                status,
+                "BLOB_UPLOAD_INVALID",
+                "Stream uploads after first write are not allowed",
+            );
         }
         upload.content.extend_from_slice(&asked.body);
         upload.patches += 1;
@@ -159,13 +195,17 @@ impl Registry {
             Location::OtherPath => format!("/v2/{name}/blobs/uploads/{id}"),
             Location::OtherHost => format!("http://{}/uploads/{id}", self.storage),
         };
-        let mut answer =
-            Response::builder().status(status).header(header::LOCATION, at).header("docker-upload-uuid", id);
+        let mut answer = Response::builder()
+            .status(status)
+            .header(header::LOCATION, at)
+            .header("docker-upload-uuid", id);
         if self.patch_range() != Some(PatchRange::Quay) || has > 0 {
             answer = answer.header(header::RANGE, format!("0-{}", end.saturating_sub(1)));
         }
         if let Some(largest) = self.largest_body() {
-            answer = answer.header("oci-chunk-min-length", (5 << 20) / SCALE).header("oci-chunk-max-length", largest);
+            answer = answer
+                .header("oci-chunk-min-length", (5 << 20) / SCALE)
+                .header("oci-chunk-max-length", largest);
         }
         answer.body(Body::empty()).unwrap()
     }

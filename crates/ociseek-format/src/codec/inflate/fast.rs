@@ -49,7 +49,11 @@ impl Inflate {
     }
 
     /// Stops where `track` ends.
-    fn fast_any(&mut self, input: &mut Input<'_>, track: &mut impl Track) -> Result<bool, InflateError> {
+    fn fast_any(
+        &mut self,
+        input: &mut Input<'_>,
+        track: &mut impl Track,
+    ) -> Result<bool, InflateError> {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("bmi2") {
             // SAFETY: the CPU has BMI2.
@@ -62,7 +66,11 @@ impl Inflate {
     /// instruction.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "bmi2")]
-    fn fast_bmi2(&mut self, input: &mut Input<'_>, track: &mut impl Track) -> Result<bool, InflateError> {
+    fn fast_bmi2(
+        &mut self,
+        input: &mut Input<'_>,
+        track: &mut impl Track,
+    ) -> Result<bool, InflateError> {
         self.fast_loop(input, track, |stream, count| std::arch::x86_64::_bzhi_u64(stream, count))
     }
 
@@ -91,10 +99,12 @@ impl Inflate {
         let mut count = self.count;
         // SAFETY: `at` and `last_in` are at most the input's length; `end`, `last_out` and `floor`
         // are at most the buffer's length.
-        let (mut next_in, last_in) = unsafe { (range.start.add(input.at), range.start.add(last_in)) };
+        let (mut next_in, last_in) =
+            unsafe { (range.start.add(input.at), range.start.add(last_in)) };
         let base = buffer.as_mut_ptr();
         // SAFETY: as above.
-        let (mut out, last_out, floor) = unsafe { (base.add(self.end), base.add(last_out), base.add(self.floor)) };
+        let (mut out, last_out, floor) =
+            unsafe { (base.add(self.end), base.add(last_out), base.add(self.floor)) };
         let mut ended = false;
 
         /// Fills `bits` up to at least 56. `count` is exact in its low 8 bits only; above them

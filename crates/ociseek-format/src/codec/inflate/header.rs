@@ -11,7 +11,11 @@ impl Inflate {
     /// Decodes code lengths of a dynamic block's header from index `read`, while 8 bytes of input
     /// are left, and returns the bytes it over-read. As in the fast loop, these come from this
     /// input, because a code that was incomplete before is decoded first.
-    pub(super) fn code_lengths(&mut self, input: &mut Input<'_>, mut read: usize) -> Result<usize, InflateError> {
+    pub(super) fn code_lengths(
+        &mut self,
+        input: &mut Input<'_>,
+        mut read: usize,
+    ) -> Result<usize, InflateError> {
         let total = self.litlen_count + self.distance_count;
         let start = read;
         while read < total
@@ -73,8 +77,14 @@ impl Inflate {
         if litlen[256] == 0 {
             return Err(InflateError("invalid code -- missing end-of-block"));
         }
-        self.codes.litlen.build_litlen(litlen).map_err(|_| InflateError("invalid literal/lengths set"))?;
-        self.codes.distance.build_distance(distance).map_err(|_| InflateError("invalid distances set"))
+        self.codes
+            .litlen
+            .build_litlen(litlen)
+            .map_err(|_| InflateError("invalid literal/lengths set"))?;
+        self.codes
+            .distance
+            .build_distance(distance)
+            .map_err(|_| InflateError("invalid distances set"))
     }
 
     /// Uses the fixed codes (RFC 1951, section 3.2.6).

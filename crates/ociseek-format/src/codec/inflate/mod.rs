@@ -17,8 +17,8 @@ mod track;
 
 use super::WINDOW;
 use tables::{
-    CODE_LENGTH_SYMBOLS, CodeLengthTable, Codes, DISTANCE_SYMBOLS, END_OF_BLOCK, EXCEPTIONAL, LITERAL, LITLEN_SYMBOLS,
-    bits, low_bits, value,
+    CODE_LENGTH_SYMBOLS, CodeLengthTable, Codes, DISTANCE_SYMBOLS, END_OF_BLOCK, EXCEPTIONAL,
+    LITERAL, LITLEN_SYMBOLS, bits, low_bits, value,
 };
 use track::{Track, Tracker};
 
@@ -285,7 +285,8 @@ impl Inflate {
                         return Err(InflateError("too many length or distance symbols"));
                     }
                     self.lengths[..CODE_LENGTH_SYMBOLS].fill(0);
-                    self.state = State::CodeLengthLengths { read: 0, total: (counts >> 10) as usize + 4 };
+                    self.state =
+                        State::CodeLengthLengths { read: 0, total: (counts >> 10) as usize + 4 };
                 }
                 State::CodeLengthLengths { read, total } if read < total => {
                     /// RFC 1951, section 3.2.7: the order in which they are stored.
@@ -338,7 +339,8 @@ impl Inflate {
                     }
                 }
                 State::Distance { length } => {
-                    let (entry, taken) = fed!(self.entry(input, |this| this.codes.distance.resolve(this.bits)));
+                    let (entry, taken) =
+                        fed!(self.entry(input, |this| this.codes.distance.resolve(this.bits)));
                     if entry & EXCEPTIONAL != 0 {
                         return Err(InflateError("invalid distance code"));
                     }
@@ -363,7 +365,8 @@ impl Inflate {
 
     /// Decodes one literal or length, or the end of the block.
     fn symbol(&mut self, input: &mut Input<'_>) -> Result<Symbol, InflateError> {
-        let Ok((entry, taken)) = self.entry(input, |this| this.codes.litlen.resolve(this.bits)) else {
+        let Ok((entry, taken)) = self.entry(input, |this| this.codes.litlen.resolve(this.bits))
+        else {
             return Ok(Symbol::EndOfInput);
         };
         if entry & LITERAL != 0 {

@@ -30,9 +30,12 @@ pub(super) const LITLEN_TABLE: usize = 4096;
 pub(super) const DISTANCE_TABLE: usize = 512;
 pub(super) const CODE_LENGTH_TABLE: usize = 128;
 
-const LENGTH_BASE: [u16; 29] =
-    [3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27, 31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258];
-const LENGTH_EXTRA: [u8; 29] = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0];
+const LENGTH_BASE: [u16; 29] = [
+    3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27, 31, 35, 43, 51, 59, 67, 83, 99, 115, 131,
+    163, 195, 227, 258,
+];
+const LENGTH_EXTRA: [u8; 29] =
+    [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0];
 
 /// The entries of all symbols, without the lengths of their codes.
 const LITLEN_ENTRIES: [u32; LITLEN_SYMBOLS] = {
@@ -271,7 +274,9 @@ impl LitlenTable {
 
 impl DistanceTable {
     pub(super) fn build_distance(&mut self, lengths: &[u8]) -> Result<(), BadCode> {
-        self.build(lengths, DISTANCE_BITS, true, |symbol| DISTANCE_ENTRIES[symbol % DISTANCE_SYMBOLS])?;
+        self.build(lengths, DISTANCE_BITS, true, |symbol| {
+            DISTANCE_ENTRIES[symbol % DISTANCE_SYMBOLS]
+        })?;
         // The main part has one size for all codes: the fast loop has no register to spare for a
         // mask.
         while self.mask < MAIN_DISTANCES as u32 - 1 {
@@ -290,7 +295,10 @@ impl DistanceTable {
 }
 
 impl CodeLengthTable {
-    pub(super) fn build_code_lengths(&mut self, lengths: &[u8; CODE_LENGTH_SYMBOLS]) -> Result<(), BadCode> {
+    pub(super) fn build_code_lengths(
+        &mut self,
+        lengths: &[u8; CODE_LENGTH_SYMBOLS],
+    ) -> Result<(), BadCode> {
         self.build(lengths, CODE_LENGTH_BITS, false, |symbol| (symbol as u32) << 16)
     }
 }

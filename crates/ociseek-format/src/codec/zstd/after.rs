@@ -22,15 +22,30 @@ const LEAST_UNKNOWN: u32 = 0xf000_0000;
 /// state, or with a frame. None if neither a frame nor a block starts after them, or no dictionary
 /// can state what is needed there. The bytes must be valid. `lead` is copied, so it should be
 /// short.
-pub fn zstd_state_after(state: Option<&ZstdState>, lead: &[u8], rest: &[u8]) -> Option<Option<ZstdState>> {
+pub fn zstd_state_after(
+    state: Option<&ZstdState>,
+    lead: &[u8],
+    rest: &[u8],
+) -> Option<Option<ZstdState>> {
     /// No less than a block with its header and a checksum.
     const LONGEST: usize = MAX_BLOCK + 64;
     // What begins in the first part may end in the other.
     let joined = [lead, rest.get(..LONGEST).unwrap_or(rest)].concat();
-    let mut skim =
-        Skim { lead: lead.len(), joined: &joined, rest, at: 0, frame: None, blocks: VecDeque::new(), number: 0 };
+    let mut skim = Skim {
+        lead: lead.len(),
+        joined: &joined,
+        rest,
+        at: 0,
+        frame: None,
+        blocks: VecDeque::new(),
+        number: 0,
+    };
     if let Some(ZstdState { window, has_checksum, tables }) = state {
-        skim.frame = Some(Frame { window: *window, has_checksum: *has_checksum, tables: Tables::read(tables)? });
+        skim.frame = Some(Frame {
+            window: *window,
+            has_checksum: *has_checksum,
+            tables: Tables::read(tables)?,
+        });
     }
     while skim.at < lead.len() + rest.len() {
         skim.unit()?;
@@ -119,7 +134,11 @@ impl Skim<'_> {
 
 /// The repeat offsets after the last one of `number` blocks, of which `blocks` are the last ones.
 /// `first` are those before the first one. None if they cannot be found.
-fn repeats(blocks: &VecDeque<SkimmedBlock<'_>>, number: usize, first: [u32; 3]) -> Option<[u32; 3]> {
+fn repeats(
+    blocks: &VecDeque<SkimmedBlock<'_>>,
+    number: usize,
+    first: [u32; 3],
+) -> Option<[u32; 3]> {
     let mut decoder = SequenceDecoder::new();
     let place = BlockPlace { before: 0, window: 0, since: None };
     let mut taken = 0;

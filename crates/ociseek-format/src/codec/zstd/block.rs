@@ -135,8 +135,12 @@ impl Tables {
         let (literal_lengths, rest) = Field::LiteralLength.description(rest)?;
         let rest: [u8; REPEATS] = rest.try_into().ok()?;
         let mut repeats = [0; 3];
-        repeats.iter_mut().zip(rest.as_chunks().0).for_each(|(to, bytes)| *to = u32::from_le_bytes(*bytes));
-        let sources = [literal_lengths, offsets, match_lengths].map(|table| Some(TableSource::Described(table)));
+        repeats
+            .iter_mut()
+            .zip(rest.as_chunks().0)
+            .for_each(|(to, bytes)| *to = u32::from_le_bytes(*bytes));
+        let sources = [literal_lengths, offsets, match_lengths]
+            .map(|table| Some(TableSource::Described(table)));
         Some(Tables { huffman: Some(Description::new(huffman)?), sources, repeats })
     }
 
@@ -148,11 +152,14 @@ impl Tables {
     /// Writes what a dictionary has before its content. Tables that were not used yet are not used
     /// later either; others stand in for them.
     pub(super) fn write(&self) -> Box<[u8]> {
-        let mut bytes = self.huffman.as_ref().map_or(&UNUSED_HUFFMAN[..], Description::bytes).to_vec();
+        let mut bytes =
+            self.huffman.as_ref().map_or(&UNUSED_HUFFMAN[..], Description::bytes).to_vec();
         let [literal_lengths, offsets, match_lengths] = &self.sources;
-        for (field, source) in
-            [(Field::Offset, offsets), (Field::MatchLength, match_lengths), (Field::LiteralLength, literal_lengths)]
-        {
+        for (field, source) in [
+            (Field::Offset, offsets),
+            (Field::MatchLength, match_lengths),
+            (Field::LiteralLength, literal_lengths),
+        ] {
             let description = match source {
                 Some(TableSource::Described(description)) => Some(*description),
                 _ => field.predefined(),

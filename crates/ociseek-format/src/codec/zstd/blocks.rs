@@ -114,9 +114,17 @@ impl ZstdBlocks {
     }
 
     /// Starts at a block inside a frame. None if the state is not valid.
-    pub fn resume(state: &ZstdState, input: Compressed, output: Uncompressed) -> Option<ZstdBlocks> {
+    pub fn resume(
+        state: &ZstdState,
+        input: Compressed,
+        output: Uncompressed,
+    ) -> Option<ZstdBlocks> {
         let tables = Tables::read(&state.tables)?;
-        let frame = OpenFrame { window: state.window_size(), has_checksum: state.has_checksum, start: None };
+        let frame = OpenFrame {
+            window: state.window_size(),
+            has_checksum: state.has_checksum,
+            start: None,
+        };
         Some(ZstdBlocks { next: Next::Block, frame, tables, ..ZstdBlocks::new(input, output) })
     }
 
@@ -128,7 +136,11 @@ impl ZstdBlocks {
         loop {
             let is_whole = self.pending.is_empty();
             if is_whole && matches!(self.next, Next::Frame) && chunk.first() == Some(&FRAME[0]) {
-                sink.block_start(ZstdBorder { input: self.input, output: self.output, frame: None });
+                sink.block_start(ZstdBorder {
+                    input: self.input,
+                    output: self.output,
+                    frame: None,
+                });
             }
             let needed = self.needed(if is_whole { chunk } else { &self.pending })?;
             if is_whole && needed <= chunk.len() {
@@ -137,7 +149,8 @@ impl ZstdBlocks {
                 self.take(unit, sink)?;
                 continue;
             }
-            let (more, rest) = chunk.split_at(needed.saturating_sub(self.pending.len()).min(chunk.len()));
+            let (more, rest) =
+                chunk.split_at(needed.saturating_sub(self.pending.len()).min(chunk.len()));
             self.pending.extend_from_slice(more);
             chunk = rest;
             if self.pending.len() < needed {
@@ -205,7 +218,9 @@ impl ZstdBlocks {
                 Some(block) => Block::HEADER + block.stored(),
             },
             Next::Checksum => 4,
-            Next::Skipped(left) => usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len()).max(1),
+            Next::Skipped(left) => {
+                usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len()).max(1)
+            }
         })
     }
 
@@ -244,7 +259,8 @@ impl ZstdBlocks {
         };
         let size = match block.kind {
             2 => {
-                let read = self.compressed(unit.get(Block::HEADER..).unwrap_or_default(), sink.since());
+                let read =
+                    self.compressed(unit.get(Block::HEADER..).unwrap_or_default(), sink.since());
                 let size = read.ok_or_else(|| self.broken("has an invalid block"))?;
                 let references = self.decoder.references();
                 if !references.is_empty() {
@@ -296,7 +312,11 @@ impl Block {
     pub(super) fn read(bytes: &[u8]) -> Option<Block> {
         let [low, middle, high, ..] = *bytes else { return None };
         let header = u32::from_le_bytes([low, middle, high, 0]);
-        Some(Block { is_last: header & 1 == 1, kind: header >> 1 & 3, size: (header >> 3) as usize })
+        Some(Block {
+            is_last: header & 1 == 1,
+            kind: header >> 1 & 3,
+            size: (header >> 3) as usize,
+        })
     }
 
     /// Bytes that follow the header.

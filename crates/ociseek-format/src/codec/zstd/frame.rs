@@ -56,9 +56,10 @@ impl Frame {
     /// If they differ.
     pub(super) fn end(&self) -> io::Result<()> {
         match FrameHead::read(&self.head).and_then(|head| head.content) {
-            Some(stated) if stated != self.held => {
-                Err(io::Error::other(format!("a zstd frame holds {} bytes, but its header states {stated}", self.held)))
-            }
+            Some(stated) if stated != self.held => Err(io::Error::other(format!(
+                "a zstd frame holds {} bytes, but its header states {stated}",
+                self.held
+            ))),
             _ => Ok(()),
         }
     }
@@ -128,7 +129,9 @@ impl Blocks {
         loop {
             let passed = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
             self.left -= passed as u64;
-            let Some((&byte, rest)) = bytes.get(passed..).and_then(<[u8]>::split_first) else { return Ok(()) };
+            let Some((&byte, rest)) = bytes.get(passed..).and_then(<[u8]>::split_first) else {
+                return Ok(());
+            };
             bytes = rest;
             self.header.push(byte);
             if let [low, middle, high] = self.header[..] {
@@ -137,7 +140,11 @@ impl Blocks {
                 let kind = header >> 1 & 3;
                 let size = u64::from(header >> 3);
                 self.left = match (kind, size) {
-                    (2, 0) => return Err(io::Error::other("a compressed block of a zstd frame is empty")),
+                    (2, 0) => {
+                        return Err(io::Error::other(
+                            "a compressed block of a zstd frame is empty",
+                        ));
+                    }
                     (1, _) => 1,
                     _ => size,
                 };

@@ -25,7 +25,9 @@ pub(super) struct State(pub u64);
 
 impl State {
     fn new(base: u32, extra: u8, bits: u8, next: u16) -> State {
-        State(u64::from(base) << 32 | u64::from(next) << 16 | u64::from(bits) << 8 | u64::from(extra))
+        State(
+            u64::from(base) << 32 | u64::from(next) << 16 | u64::from(bits) << 8 | u64::from(extra),
+        )
     }
 
     #[inline(always)]
@@ -81,7 +83,9 @@ impl TableSource {
     fn is(&self, other: &TableSource) -> bool {
         match (self, other) {
             (TableSource::Symbol(one), TableSource::Symbol(two)) => one == two,
-            (TableSource::Described(one), TableSource::Described(two)) => one.bytes() == two.bytes(),
+            (TableSource::Described(one), TableSource::Described(two)) => {
+                one.bytes() == two.bytes()
+            }
             _ => false,
         }
     }
@@ -186,7 +190,8 @@ const MATCH_LENGTHS: [(u32, u8); 21] = [
 const LITERAL_LENGTHS_DESCRIPTION: [u8; 20] =
     *b"\x51\x10\x63\x8c\x31\xc6\x18\x63\x0c\x21\xc4\x18\x63\x66\x66\x86\x46\x92\x04\0";
 const OFFSETS_DESCRIPTION: [u8; 14] = *b"\x20\x84\x10\x42\x66\x46\x44\x44\x44\x44\x24\x49\x02\0";
-const MATCH_LENGTHS_DESCRIPTION: [u8; 29] = *b"\x21\x14\xc4\x18\x63\x8c\x21\x84\x10\x42\x08\x21\x84\x10\x42\
+const MATCH_LENGTHS_DESCRIPTION: [u8; 29] =
+    *b"\x21\x14\xc4\x18\x63\x8c\x21\x84\x10\x42\x08\x21\x84\x10\x42\
     \x08\x21\x44\x44\x44\x44\x44\x44\x44\x44\x24\x09\0\0";
 
 impl Table {
@@ -207,7 +212,9 @@ impl Table {
                 self.states[0] = State::new(base, extra, 0, 0);
                 self.log = 0;
             }
-            TableSource::Described(description) => self.spread(&Distribution::read(description.bytes())?)?,
+            TableSource::Described(description) => {
+                self.spread(&Distribution::read(description.bytes())?)?
+            }
         }
         self.source = Some(*source);
         Some(())

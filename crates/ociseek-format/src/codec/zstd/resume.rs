@@ -101,7 +101,9 @@ impl<'a> ZstdDictionary<'a> {
     pub fn new(bytes: &'a [u8]) -> io::Result<ZstdDictionary<'a>> {
         let loaded = DDict::try_create_by_reference(bytes);
         let loaded = loaded.filter(|dictionary| dictionary.get_dict_id().is_some());
-        loaded.map(ZstdDictionary).ok_or_else(|| io::Error::other("the state of the zstd decoder is not valid"))
+        loaded
+            .map(ZstdDictionary)
+            .ok_or_else(|| io::Error::other("the state of the zstd decoder is not valid"))
     }
 }
 
@@ -111,7 +113,11 @@ impl<'a> ZstdResumed<'a> {
     ///
     /// # Errors
     /// If zstd cannot allocate memory.
-    pub fn new(state: &ZstdState, dictionary: &'a ZstdDictionary<'a>, wanted: u64) -> io::Result<ZstdResumed<'a>> {
+    pub fn new(
+        state: &ZstdState,
+        dictionary: &'a ZstdDictionary<'a>,
+        wanted: u64,
+    ) -> io::Result<ZstdResumed<'a>> {
         let mut context = DCtx::try_create().ok_or(io::ErrorKind::OutOfMemory)?;
         let set = |code: Result<usize, usize>| code.map(drop).map_err(failed);
         set(context.set_parameter(DParameter::WindowLogMax(WINDOW_LOG)))?;
@@ -122,9 +128,12 @@ impl<'a> ZstdResumed<'a> {
         set(context.ref_ddict(&dictionary.0))?;
         let wanted = usize::try_from(wanted).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut output = Vec::new();
-        output.try_reserve_exact(wanted.saturating_add(MAX_BLOCK)).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        output
+            .try_reserve_exact(wanted.saturating_add(MAX_BLOCK))
+            .map_err(|_| io::ErrorKind::OutOfMemory)?;
         let header = [0x28, 0xb5, 0x2f, 0xfd, if state.has_checksum { 4 } else { 0 }, state.window];
-        let mut resumed = ZstdResumed { first: Some(context), output, wanted, next: header.len(), rest: None };
+        let mut resumed =
+            ZstdResumed { first: Some(context), output, wanted, next: header.len(), rest: None };
         resumed.push(&header, &mut |_| io::Result::Ok(()))?;
         Ok(resumed)
     }

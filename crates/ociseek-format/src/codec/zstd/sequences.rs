@@ -45,7 +45,9 @@ pub(super) struct SequenceSums {
 impl SequenceDecoder {
     pub(super) fn new() -> SequenceDecoder {
         SequenceDecoder {
-            tables: Box::new([Field::LiteralLength, Field::Offset, Field::MatchLength].map(Table::new)),
+            tables: Box::new(
+                [Field::LiteralLength, Field::Offset, Field::MatchLength].map(Table::new),
+            ),
             references: Vec::new(),
             found: 0,
         }
@@ -58,7 +60,12 @@ impl SequenceDecoder {
 
     /// Reads the sequences of a block, and returns the size of what it decodes to. None if it is
     /// not valid.
-    pub(super) fn read(&mut self, block: &TakenBlock<'_>, tables: &mut Tables, place: BlockPlace) -> Option<u64> {
+    pub(super) fn read(
+        &mut self,
+        block: &TakenBlock<'_>,
+        tables: &mut Tables,
+        place: BlockPlace,
+    ) -> Option<u64> {
         self.found = 0;
         let all = u64::from(block.literals);
         let Some(sequences) = &block.sequences else { return Some(all) };
@@ -95,7 +102,9 @@ impl SequenceDecoder {
         repeats: &mut [u32; 3],
         place: BlockPlace,
     ) -> Option<SequenceSums> {
-        self.decode_any(sequences, repeats, place, |word, count| std::arch::x86_64::_bzhi_u64(word, count))
+        self.decode_any(sequences, repeats, place, |word, count| {
+            std::arch::x86_64::_bzhi_u64(word, count)
+        })
     }
 
     /// `low` returns the low bits of its first argument; the low 8 bits of the second are their
@@ -169,8 +178,12 @@ impl SequenceDecoder {
         }
         let Walk { repeats: after, matched, edge, far, furthest, found, .. } = walk;
         let most = place.before.checked_sub(far);
-        let is_right = |reference: &ZstdReference| most.is_some_and(|most| u64::from(reference.back) <= most);
-        if bits.end != 0 || furthest > place.window || !self.references.get(..found)?.iter().all(is_right) {
+        let is_right =
+            |reference: &ZstdReference| most.is_some_and(|most| u64::from(reference.back) <= most);
+        if bits.end != 0
+            || furthest > place.window
+            || !self.references.get(..found)?.iter().all(is_right)
+        {
             return None;
         }
         (*repeats, self.found) = (after, found);

@@ -47,7 +47,8 @@ fn frames_are_refused_wherever_they_are_cut() {
     // An empty content, and a block that repeats a byte zero times.
     let repeating = b"\x28\xb5\x2f\xfd\x20\0\x02\0\0\0\x01\0\0".to_vec();
     // A dictionary whose ID is a magic number, as if a sound frame of 32 bytes began there.
-    let nested = [&b"\x28\xb5\x2f\xfd\x23\x28\xb5\x2f\xfd\x20\x20\x01\x01\0"[..], &[7; 32]].concat();
+    let nested =
+        [&b"\x28\xb5\x2f\xfd\x23\x28\xb5\x2f\xfd\x20\x20\x01\x01\0"[..], &[7; 32]].concat();
     // An empty content, and a compressed block without one.
     let empty = b"\x28\xb5\x2f\xfd\x20\0\x05\0\0".to_vec();
     for frame in [repeating, nested, empty] {
@@ -106,7 +107,8 @@ impl ZstdSink for Checkpoints {
 }
 
 fn scan(blob: &[u8], steps: &[usize], distance: usize) -> io::Result<Checkpoints> {
-    let mut sink = Checkpoints { distance, plain: decode(blob, blob.len())?, ..Checkpoints::default() };
+    let mut sink =
+        Checkpoints { distance, plain: decode(blob, blob.len())?, ..Checkpoints::default() };
     let mut blocks = ZstdBlocks::new(Compressed(0), Uncompressed(0));
     let mut rest = blob;
     for step in steps.iter().cycle() {
@@ -143,11 +145,13 @@ fn resumed(blob: &[u8], found: &Checkpoints, number: usize, fill: u8) -> io::Res
             for ZstdReference { back, length: size } in &at.references {
                 let from = at.output - *back as usize;
                 let to = start + length - *back as usize;
-                bytes[to..to + *size as usize].copy_from_slice(&found.plain[from..from + *size as usize]);
+                bytes[to..to + *size as usize]
+                    .copy_from_slice(&found.plain[from..from + *size as usize]);
             }
             let dictionary = ZstdDictionary::new(&bytes)?;
             let end = found.list.get(number + 1).map_or(blob.len(), |next| next.input);
-            ZstdResumed::new(state, &dictionary, wanted as u64)?.push(&blob[at.input..end], &mut take)?;
+            ZstdResumed::new(state, &dictionary, wanted as u64)?
+                .push(&blob[at.input..end], &mut take)?;
         }
     }
     plain.truncate(wanted);
@@ -177,7 +181,8 @@ fn check(blob: &[u8], plain: &[u8], steps: &[usize], distance: usize) {
 pub(super) fn text(size: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize
     };
     let mut text: Vec<u8> = (0..4096).map(|_| next() as u8).collect();
@@ -199,7 +204,12 @@ pub(super) fn text(size: usize, seed: u64) -> Vec<u8> {
     text
 }
 
-fn encode(plain: &[u8], level: i32, parameters: &[zstd::zstd_safe::CParameter], stated: bool) -> Vec<u8> {
+fn encode(
+    plain: &[u8],
+    level: i32,
+    parameters: &[zstd::zstd_safe::CParameter],
+    stated: bool,
+) -> Vec<u8> {
     let mut encoder = zstd::stream::Encoder::new(Vec::new(), level).unwrap();
     for parameter in parameters {
         encoder.set_parameter(*parameter).unwrap();
@@ -262,7 +272,8 @@ fn repeat_offsets_are_found_however_few_sequences_blocks_have() {
 #[test]
 fn long_windows_and_odd_parameters_resume_anywhere() {
     use zstd::zstd_safe::CParameter::{
-        ChecksumFlag, EnableLongDistanceMatching, MinMatch, TargetCBlockSize, TargetLength, WindowLog,
+        ChecksumFlag, EnableLongDistanceMatching, MinMatch, TargetCBlockSize, TargetLength,
+        WindowLog,
     };
     let plain = text(3_000_000, 8);
     for (level, parameters) in [

@@ -56,7 +56,12 @@ struct State {
 }
 
 #[target_feature(enable = "sha,sse2,ssse3,sse4.1")]
-fn compress(state_a: &mut [u32; 8], blocks_a: &[[u8; BLOCK]], state_b: &mut [u32; 8], blocks_b: &[[u8; BLOCK]]) {
+fn compress(
+    state_a: &mut [u32; 8],
+    blocks_a: &[[u8; BLOCK]],
+    state_b: &mut [u32; 8],
+    blocks_b: &[[u8; BLOCK]],
+) {
     let mut one = load(state_a);
     let mut two = load(state_b);
     for (block_a, block_b) in blocks_a.iter().zip(blocks_b) {

@@ -16,8 +16,13 @@ struct Window {
 /// The first page begins with the lead of the recorded start's first span.
 fn wrong_windows(kinds: &mut Kinds) {
     let lead = spans(30, Codec::Zstd).0.lead(SpanId(17));
-    let sound =
-        || Window { kind: 1, window: 0x58, tables: ZstdState::initial().tables.into(), length: 9000, parts: vec![0] };
+    let sound = || Window {
+        kind: 1,
+        window: 0x58,
+        tables: ZstdState::initial().tables.into(),
+        length: 9000,
+        parts: vec![0],
+    };
     let mut add = |name: &str, change: &dyn Fn(&mut Window)| {
         let mut window = sound();
         change(&mut window);

@@ -27,12 +27,19 @@ fn platform(text: &str) -> Platform {
     let variant = part();
     let version = part();
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
-    Platform { os, architecture, variant: some(variant), os_version: some(version), os_features: Vec::new() }
+    Platform {
+        os,
+        architecture,
+        variant: some(variant),
+        os_version: some(version),
+        os_features: Vec::new(),
+    }
 }
 
 /// An image index of images, named by their platforms and distinguished by content.
 fn original(entries: &[(&str, &str)]) -> Original {
-    let contents: Vec<EntryContent> = entries.iter().map(|(_, content)| EntryContent::of(manifest(content))).collect();
+    let contents: Vec<EntryContent> =
+        entries.iter().map(|(_, content)| EntryContent::of(manifest(content))).collect();
     let manifests = entries.iter().zip(&contents).map(|((name, _), content)| {
         let mut descriptor = Descriptor::of(OCI_MANIFEST, &content.image().unwrap().encode());
         descriptor.platform = Some(platform(name)).filter(|p| !p.os.is_empty());
@@ -59,7 +66,8 @@ fn soci_indexes_that_no_manifest_names_are_dropped() {
     image.index.manifests.extend([stranger("x"), named.clone()]);
     image.contents.extend([EntryContent::Kept, EntryContent::Kept]);
     let enabled = convert(image, &["linux/amd64"]);
-    let listed: Vec<Digest> = soci_indexes(&enabled.index.manifests).map(|entry| entry.digest).collect();
+    let listed: Vec<Digest> =
+        soci_indexes(&enabled.index.manifests).map(|entry| entry.digest).collect();
     assert_eq!(listed, [named.digest, enabled.indexes[0].descriptor.digest]);
 }
 
@@ -81,8 +89,20 @@ fn convert(original: Original, requested: &[&str]) -> EnabledDocuments {
         .targets
         .into_iter()
         .map(|target| {
-            let ztocs = original.contents[target.entry].image().unwrap().layers().iter().map(ztoc).collect();
-            SociIndexParts { target, ztocs, prefetch: Vec::new(), fine: None, tocs: BTreeMap::new() }
+            let ztocs = original.contents[target.entry]
+                .image()
+                .unwrap()
+                .layers()
+                .iter()
+                .map(ztoc)
+                .collect();
+            SociIndexParts {
+                target,
+                ztocs,
+                prefetch: Vec::new(),
+                fine: None,
+                tocs: BTreeMap::new(),
+            }
         })
         .collect();
     original.enable(&indexed, "tool")
@@ -95,9 +115,12 @@ fn read(enabled: &EnabledDocuments, before: &Original) -> Original {
         let new = enabled.manifests.iter().find(|m| m.digest == descriptor.digest);
         match new {
             Some(new) => EntryContent::of(decode_manifest(&new.bytes).unwrap()),
-            None => {
-                before.contents.get(entry).filter(|c| **c == EntryContent::Kept).cloned().unwrap_or(EntryContent::Kept)
-            }
+            None => before
+                .contents
+                .get(entry)
+                .filter(|c| **c == EntryContent::Kept)
+                .cloned()
+                .unwrap_or(EntryContent::Kept),
         }
     });
     Original { contents: contents.collect(), index, found: BTreeMap::new() }
@@ -107,7 +130,10 @@ fn platforms(enabled: &EnabledDocuments) -> Vec<String> {
     soci_indexes(&enabled.index.manifests)
         .map(|d| {
             let platform = d.platform.as_ref().unwrap();
-            format!("{platform}{}", platform.os_version.as_deref().map(|v| format!("@{v}")).unwrap_or_default())
+            format!(
+                "{platform}{}",
+                platform.os_version.as_deref().map(|v| format!("@{v}")).unwrap_or_default()
+            )
         })
         .collect()
 }
@@ -140,7 +166,11 @@ fn requested_platforms_are_matched() {
         (&["linux/arm", "linux/arm/v7"], &[], &["linux/arm"]),
         (&["unknown/unknown", "linux/unknown", "linux/386"], &[], &["linux/386"]),
         (&["linux/amd64//1", "linux/amd64//2"], &[], &["linux/amd64@1"]),
-        (&["windows/amd64//10.0.1", "windows/amd64//10.0.2"], &[], &["windows/amd64@10.0.1", "windows/amd64@10.0.2"]),
+        (
+            &["windows/amd64//10.0.1", "windows/amd64//10.0.2"],
+            &[],
+            &["windows/amd64@10.0.1", "windows/amd64@10.0.2"],
+        ),
         (
             &["windows/amd64//10.0.1", "linux/amd64", "windows/amd64//10.0.2"],
             &["windows/amd64"],
@@ -148,9 +178,14 @@ fn requested_platforms_are_matched() {
         ),
     ] {
         let named: Vec<(&str, &str)> = entries.iter().map(|name| (*name, *name)).collect();
-        assert_eq!(platforms(&convert(original(&named), requested)), want, "{entries:?} {requested:?}");
+        assert_eq!(
+            platforms(&convert(original(&named), requested)),
+            want,
+            "{entries:?} {requested:?}"
+        );
     }
-    let targets = original(&[("linux/amd64", "a"), ("linux/amd64", "b")]).targets(&[platform("linux/386")]);
+    let targets =
+        original(&[("linux/amd64", "a"), ("linux/amd64", "b")]).targets(&[platform("linux/386")]);
     assert_eq!((targets.targets.len(), targets.missing), (0, vec![platform("linux/386")]));
     assert_eq!(original(&[("linux/amd64", "a"), ("linux/amd64", "b")]).targets(&[]).shadowed, [1]);
 }
@@ -196,8 +231,16 @@ fn converting_one_platform_keeps_the_index_of_another() {
     let image = read(&both, &before);
     let target = image.targets(&[platform("linux/amd64")]).targets.remove(0);
     let ztocs = image.contents[target.entry].image().unwrap().layers().iter().map(ztoc).collect();
-    let other = image
-        .enable(&[SociIndexParts { target, ztocs, prefetch: Vec::new(), fine: None, tocs: BTreeMap::new() }], "other");
+    let other = image.enable(
+        &[SociIndexParts {
+            target,
+            ztocs,
+            prefetch: Vec::new(),
+            fine: None,
+            tocs: BTreeMap::new(),
+        }],
+        "other",
+    );
     assert_eq!(platforms(&other), ["linux/amd64", "linux/arm64"]);
     let entries = (&other.index.manifests, &both.index.manifests);
     assert_eq!((&entries.0[1], &entries.0[3]), (&entries.1[1], &entries.1[3]));
@@ -212,7 +255,10 @@ fn a_lost_index_is_only_listed_if_it_is_made_again() {
     let mut image = read(&both, &before);
     image.contents[2] = EntryContent::Lost;
     image.contents[3] = EntryContent::Lost;
-    assert_eq!(convert(image.clone(), &["linux/amd64"]).index.manifests[..], both.index.manifests[..3]);
+    assert_eq!(
+        convert(image.clone(), &["linux/amd64"]).index.manifests[..],
+        both.index.manifests[..3]
+    );
     assert_eq!(convert(image, &[]).digest, both.digest);
 }
 

@@ -104,7 +104,10 @@ pub fn decode_manifest(bytes: &[u8]) -> Result<GoManifest, GoError> {
     let raw: RawManifest = decode(bytes, MAX_DOCUMENT)?;
     // As in containerd (core/images): a document that could be read as a manifest or as an index is
     // refused.
-    if raw.fs_layers.0 || raw.manifests.0 || matches!(raw.media_type.as_str(), OCI_INDEX | DOCKER_LIST) {
+    if raw.fs_layers.0
+        || raw.manifests.0
+        || matches!(raw.media_type.as_str(), OCI_INDEX | DOCKER_LIST)
+    {
         return Err(GoError::NotAManifest);
     }
     Ok(GoManifest {
@@ -153,7 +156,10 @@ fn decode<T: Merge + Default>(bytes: &[u8], limit: usize) -> Result<T, GoError> 
     let text = repaired(bytes);
     let mut json = serde_json::Deserializer::from_str(&text);
     let mut document = T::default();
-    document.merge(&mut json).and_then(|()| json.end()).map_err(|error| JsonError::Json(error.into()))?;
+    document
+        .merge(&mut json)
+        .and_then(|()| json.end())
+        .map_err(|error| JsonError::Json(error.into()))?;
     Ok(document)
 }
 
@@ -243,7 +249,9 @@ impl RawDescriptor {
             size,
             urls: self.urls.unwrap_or_default(),
             annotations: self.annotations,
-            data: Some(self.data.0).filter(|data| !data.is_empty()).map(|data| BASE64_STANDARD.encode(data)),
+            data: Some(self.data.0)
+                .filter(|data| !data.is_empty())
+                .map(|data| BASE64_STANDARD.encode(data)),
             platform: self.platform.map(|platform| platform.checked()),
             artifact_type: non_empty(self.artifact_type),
         })
@@ -292,7 +300,8 @@ mod tests {
     /// The manifest with a config and `fields`, as Go encodes it again.
     fn rewritten(fields: &str) -> String {
         let text = format!(r#"{{"config":{{"mediaType":"c","digest":"{D}","size":2}},{fields}}}"#);
-        let manifest = decode_manifest(text.as_bytes()).unwrap_or_else(|e| panic!("{fields}: {e:?}"));
+        let manifest =
+            decode_manifest(text.as_bytes()).unwrap_or_else(|e| panic!("{fields}: {e:?}"));
         let config = format!(r#""config":{{"mediaType":"c","digest":"{D}","size":2}},"#);
         String::from_utf8(manifest.encode()).unwrap().replace(&config, "")
     }
@@ -305,7 +314,10 @@ mod tests {
                 r#""layers":null,"annotations":{},"subject":null,"artifactType":"""#,
                 r#"{"schemaVersion":0,"layers":null}"#,
             ),
-            (r#""schemaVersion":2,"mediaType":"m","layers":[]"#, r#"{"schemaVersion":2,"mediaType":"m","layers":[]}"#),
+            (
+                r#""schemaVersion":2,"mediaType":"m","layers":[]"#,
+                r#"{"schemaVersion":2,"mediaType":"m","layers":[]}"#,
+            ),
             (
                 r#""layers":[],"annotations":{"b":null,"a":"<&>"}"#,
                 r#"{"schemaVersion":0,"layers":[],"annotations":{"a":"\u003c\u0026\u003e","b":""}}"#,
@@ -317,10 +329,14 @@ mod tests {
         ] {
             assert_eq!(rewritten(fields), want, "{fields}");
         }
-        let layer = |more: &str| format!(r#""layers":[{{"mediaType":"l","digest":"{D}","size":2{more}}}]"#);
+        let layer =
+            |more: &str| format!(r#""layers":[{{"mediaType":"l","digest":"{D}","size":2{more}}}]"#);
         let kept = r#","urls":["u"],"annotations":{"k":"v"},"data":"YQ==","platform":{"architecture":"","os":"","variant":"v"},"artifactType":"t""#;
         for (given, want) in [
-            (r#","urls":[],"annotations":null,"data":"","platform":null,"artifactType":"","x":1"#, ""),
+            (
+                r#","urls":[],"annotations":null,"data":"","platform":null,"artifactType":"","x":1"#,
+                "",
+            ),
             (kept, kept),
             (r#","data":"Y\nR==""#, r#","data":"YQ==""#),
             (
@@ -337,20 +353,31 @@ mod tests {
     fn key_case_and_duplicate_keys_are_handled_as_in_go() {
         for (fields, want) in [
             (r#""SCHEMAVERSION":2,"LAYERſ":[]"#, r#"{"schemaVersion":2,"layers":[]}"#),
-            (r#""artifactType":"a","ArtifactType":"b""#, r#"{"schemaVersion":0,"artifactType":"b","layers":null}"#),
+            (
+                r#""artifactType":"a","ArtifactType":"b""#,
+                r#"{"schemaVersion":0,"artifactType":"b","layers":null}"#,
+            ),
             (
                 r#""annotations":{"a":"1","b":"1"},"annotations":{"b":"2","c":"2"}"#,
                 r#"{"schemaVersion":0,"layers":null,"annotations":{"a":"1","b":"2","c":"2"}}"#,
             ),
-            (r#""annotations":{"a":"1"},"annotations":null"#, r#"{"schemaVersion":0,"layers":null}"#),
-            (r#""artifactType":"a","artifactType":null"#, r#"{"schemaVersion":0,"artifactType":"a","layers":null}"#),
+            (
+                r#""annotations":{"a":"1"},"annotations":null"#,
+                r#"{"schemaVersion":0,"layers":null}"#,
+            ),
+            (
+                r#""artifactType":"a","artifactType":null"#,
+                r#"{"schemaVersion":0,"artifactType":"a","layers":null}"#,
+            ),
         ] {
             assert_eq!(rewritten(fields), want, "{fields}");
         }
         let twice = format!(
             r#""layers":[{{"mediaType":"a","digest":"{D}","size":1}},{{"digest":"{D}"}}],"layers":[{{"size":3}}]"#
         );
-        let want = format!(r#"{{"schemaVersion":0,"layers":[{{"mediaType":"a","digest":"{D}","size":3}}]}}"#);
+        let want = format!(
+            r#"{{"schemaVersion":0,"layers":[{{"mediaType":"a","digest":"{D}","size":3}}]}}"#
+        );
         assert_eq!(rewritten(&twice), want);
     }
 
@@ -372,13 +399,20 @@ mod tests {
             let error = decode_manifest(bad.as_bytes()).expect_err(&bad);
             assert_eq!(matches!(error, GoError::NotAManifest), ours, "{bad}: {error:?}");
         }
-        for bad in [r#"{"layers":[]}"#, r#"{"config":null}"#, &format!(r#"{{"mediaType":"{OCI_MANIFEST}"}}"#)] {
+        for bad in [
+            r#"{"layers":[]}"#,
+            r#"{"config":null}"#,
+            &format!(r#"{{"mediaType":"{OCI_MANIFEST}"}}"#),
+        ] {
             assert!(matches!(decode_index(bad.as_bytes()), Err(GoError::NotAnIndex)), "{bad}");
         }
         let many = format!("{{\"manifests\":[{}{{}}]}}", "{},".repeat(10_000));
         assert!(matches!(decode_index(many.as_bytes()), Err(GoError::Json(JsonError::Json(_)))));
         let deep = format!("{{\"x\":{}", "[".repeat(100_000));
         assert!(decode_index(deep.as_bytes()).is_err());
-        assert!(matches!(decode_index(&vec![b' '; MAX_DOCUMENT + 1]), Err(GoError::Json(JsonError::TooLarge { .. }))));
+        assert!(matches!(
+            decode_index(&vec![b' '; MAX_DOCUMENT + 1]),
+            Err(GoError::Json(JsonError::TooLarge { .. }))
+        ));
     }
 }

@@ -36,7 +36,11 @@ pub(super) trait Fields {
     ///
     /// # Errors
     /// If the JSON type does not match the field's type.
-    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Option<Result<(), A::Error>>;
+    fn field<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        map: &mut A,
+    ) -> Option<Result<(), A::Error>>;
     const NAMES: &'static [&'static str];
 }
 
@@ -66,12 +70,18 @@ macro_rules! fields {
 pub(super) use fields;
 
 /// Decodes the value of a key.
-pub(super) fn value<'de, A: MapAccess<'de>, T: Merge>(map: &mut A, onto: &mut T) -> Result<(), A::Error> {
+pub(super) fn value<'de, A: MapAccess<'de>, T: Merge>(
+    map: &mut A,
+    onto: &mut T,
+) -> Result<(), A::Error> {
     map.next_value_seed(MergeInto(onto))
 }
 
 /// Decodes an object; null changes nothing.
-pub(super) fn object<'de, D: Deserializer<'de>, T: Fields>(onto: &mut T, json: D) -> Result<(), D::Error> {
+pub(super) fn object<'de, D: Deserializer<'de>, T: Fields>(
+    onto: &mut T,
+    json: D,
+) -> Result<(), D::Error> {
     struct Object<'a, T>(&'a mut T);
     impl<'de, T: Fields> Visitor<'de> for Object<'_, T> {
         type Value = ();
@@ -232,7 +242,9 @@ impl<T: Merge + Default> Merge for Option<Vec<T>> {
                     list.extend(new);
                     count += 1;
                     if count > MAX_DESCRIPTORS {
-                        return Err(A::Error::custom(format_args!("a list has more than {MAX_DESCRIPTORS} elements")));
+                        return Err(A::Error::custom(format_args!(
+                            "a list has more than {MAX_DESCRIPTORS} elements"
+                        )));
                     }
                 }
                 list.truncate(count);

@@ -79,7 +79,9 @@ fn lone_surrogates(text: &str) -> Vec<usize> {
         match unit(bytes, at) {
             // An escaped backslash or another two-character escape.
             None => at += 2,
-            Some(0xd800..=0xdbff) if matches!(unit(bytes, at + ESCAPE), Some(0xdc00..=0xdfff)) => at += 2 * ESCAPE,
+            Some(0xd800..=0xdbff) if matches!(unit(bytes, at + ESCAPE), Some(0xdc00..=0xdfff)) => {
+                at += 2 * ESCAPE
+            }
             Some(0xd800..=0xdfff) => {
                 lone.push(at);
                 at += ESCAPE;

@@ -28,7 +28,9 @@ pub fn file(entry: Entry) -> Result<FileMetadata, UnservableReason> {
             let reason = format!("its tar has a PAX global header at byte {}", entry.header);
             return Err(UnservableReason::new(UnservableCode::PaxGlobalHeader, reason));
         }
-        Err(UnlistedEntry::Sparse) => return Err(refuse(UnservableCode::SparseFile, &entry, "is a sparse file")),
+        Err(UnlistedEntry::Sparse) => {
+            return Err(refuse(UnservableCode::SparseFile, &entry, "is a sparse file"));
+        }
         Err(UnlistedEntry::Other(flag)) => {
             let what = format!("has the entry type {:?}", char::from(flag));
             return Err(refuse(UnservableCode::EntryType, &entry, &what));
@@ -43,11 +45,15 @@ pub fn file(entry: Entry) -> Result<FileMetadata, UnservableReason> {
         return Err(refuse(UnservableCode::OwnerOutOfRange, &entry, &what));
     };
     if !entry.mtime.has_rfc3339() {
-        let what = format!("was modified {} seconds after 1970, outside the years 0 to 9999", entry.mtime.seconds);
+        let what = format!(
+            "was modified {} seconds after 1970, outside the years 0 to 9999",
+            entry.mtime.seconds
+        );
         return Err(refuse(UnservableCode::MtimeOutOfRange, &entry, &what));
     }
     if kind == FileKind::Regular && states_other_type(entry.mode) {
-        let what = format!("is a regular file, but its mode {:o} is that of another type", entry.mode);
+        let what =
+            format!("is a regular file, but its mode {:o} is that of another type", entry.mode);
         return Err(refuse(UnservableCode::ModeTypeBits, &entry, &what));
     }
     if loses_xattr(&entry.pax) {
@@ -120,7 +126,11 @@ pub(super) fn unlink_whiteouts(files: &mut [FileMetadata]) {
 
 /// The entry as the ztoc may state it: a whiteout that is a hard link may also be an empty file.
 pub(super) fn stated_like(stated: &FileMetadata, actual: FileMetadata) -> FileMetadata {
-    if stated.kind == FileKind::Regular && is_linked_whiteout(&actual) { as_empty_file(actual) } else { actual }
+    if stated.kind == FileKind::Regular && is_linked_whiteout(&actual) {
+        as_empty_file(actual)
+    } else {
+        actual
+    }
 }
 
 /// Whether this is a whiteout that is a hard link, and could be an empty file instead.
@@ -140,15 +150,23 @@ fn as_empty_file(file: FileMetadata) -> FileMetadata {
 /// The reason why it could not.
 pub fn servable(ztoc: &Ztoc) -> Result<(), UnservableReason> {
     for file in &ztoc.files {
-        let refused = |code, what: &str| Err(UnservableReason::new(code, format!("{} {what}", shown(&file.name))));
+        let refused = |code, what: &str| {
+            Err(UnservableReason::new(code, format!("{} {what}", shown(&file.name))))
+        };
         if file.kind != FileKind::Regular && file.size != 0 {
-            return refused(UnservableCode::SizeWithoutData, "claims data, which its type does not allow");
+            return refused(
+                UnservableCode::SizeWithoutData,
+                "claims data, which its type does not allow",
+            );
         }
         if file.mtime.is_none() {
             return refused(UnservableCode::MtimeOutOfRange, "has no time of modification");
         }
         if file.kind == FileKind::Regular && states_other_type(file.mode) {
-            return refused(UnservableCode::ModeTypeBits, "is a regular file, but its mode is that of another type");
+            return refused(
+                UnservableCode::ModeTypeBits,
+                "is a regular file, but its mode is that of another type",
+            );
         }
         if loses_xattr(&file.pax) {
             return refused(
@@ -173,10 +191,16 @@ pub(super) fn layer(
     match checkpoints {
         Checkpoints::Gzip { list, .. } => {
             let starts = list.iter().map(|c| (c.span_start(), c.output));
-            let ends = list.iter().skip(1).map(|c| (c.input, c.output)).chain([(compressed, uncompressed)]);
+            let ends = list
+                .iter()
+                .skip(1)
+                .map(|c| (c.input, c.output))
+                .chain([(compressed, uncompressed)]);
             for (span, ((start, first), (end, last))) in starts.zip(ends).enumerate() {
                 if last < first {
-                    let reason = format!("zeros after the end of the tar (byte {last}) extend into span {span}");
+                    let reason = format!(
+                        "zeros after the end of the tar (byte {last}) extend into span {span}"
+                    );
                     return Err(UnservableReason::new(UnservableCode::PaddingPastSpan, reason));
                 }
                 if end - start > MAX_SPAN || last - first > MAX_SPAN {
@@ -189,7 +213,9 @@ pub(super) fn layer(
                 }
             }
         }
-        Checkpoints::Uncompressed { span_size, size } => plain_layer(files, *span_size, *size, uncompressed)?,
+        Checkpoints::Uncompressed { span_size, size } => {
+            plain_layer(files, *span_size, *size, uncompressed)?
+        }
     }
     tree::check(files)
 }
@@ -206,7 +232,8 @@ fn plain_layer(
     let span_size = span_size.get();
     let last_span = (size - 1) / span_size;
     if last_span * span_size > end.0 {
-        let reason = format!("zeros after the end of the tar (byte {end}) extend into span {last_span}");
+        let reason =
+            format!("zeros after the end of the tar (byte {end}) extend into span {last_span}");
         return Err(UnservableReason::new(UnservableCode::PaddingPastSpan, reason));
     }
     if span_size.min(size) > MAX_SPAN || last_span >= MAX_SPAN {
@@ -216,11 +243,15 @@ fn plain_layer(
         ));
     }
     // After reading to the very end, the consumer looks for a span after the last one.
-    let reaches_end = |file: &&FileMetadata| file.kind == FileKind::Regular && file.offset.0 + file.size == size;
+    let reaches_end =
+        |file: &&FileMetadata| file.kind == FileKind::Regular && file.offset.0 + file.size == size;
     if size.is_multiple_of(span_size)
         && let Some(file) = files.last().filter(reaches_end)
     {
-        let reason = format!("{} ends where the blob and a span end, and no end blocks follow", shown(&file.name));
+        let reason = format!(
+            "{} ends where the blob and a span end, and no end blocks follow",
+            shown(&file.name)
+        );
         return Err(UnservableReason::new(UnservableCode::EndsOnSpanBorder, reason));
     }
     Ok(())
@@ -229,7 +260,10 @@ fn plain_layer(
 /// Whether Go reads another type from the mode than from the type flag (archive/tar
 /// headerFileInfo.Mode).
 fn states_other_type(mode: i64) -> bool {
-    matches!(mode as u32 & !0o7777, 0o010_000 | 0o020_000 | 0o040_000 | 0o060_000 | 0o120_000 | 0o140_000)
+    matches!(
+        mode as u32 & !0o7777,
+        0o010_000 | 0o020_000 | 0o040_000 | 0o060_000 | 0o120_000 | 0o140_000
+    )
 }
 
 /// Whether the consumer's database drops or refuses an xattr. It stores one xattr, in no certain
@@ -237,14 +271,20 @@ fn states_other_type(mode: i64) -> bool {
 /// writeNodeEntry).
 fn loses_xattr(records: &[PaxRecord]) -> bool {
     xattrs(records).count() > 1
-        && xattrs(records).any(|(name, value)| value.is_empty() || name.is_empty() || name.len() > MAX_KEY)
+        && xattrs(records)
+            .any(|(name, value)| value.is_empty() || name.is_empty() || name.len() > MAX_KEY)
 }
 
 /// The names and values of an entry's xattrs, as the consumer finds them.
 fn xattrs(records: &[PaxRecord]) -> impl Iterator<Item = (&[u8], &[u8])> {
-    records.iter().filter_map(|record| Some((record.key.strip_prefix(b"SCHILY.xattr.")?, &record.value[..])))
+    records
+        .iter()
+        .filter_map(|record| Some((record.key.strip_prefix(b"SCHILY.xattr.")?, &record.value[..])))
 }
 
 fn refuse(code: UnservableCode, entry: &Entry, what: &str) -> UnservableReason {
-    UnservableReason::new(code, format!("{} {what} (tar header at byte {})", shown(&entry.name), entry.header))
+    UnservableReason::new(
+        code,
+        format!("{} {what} (tar header at byte {})", shown(&entry.name), entry.header),
+    )
 }

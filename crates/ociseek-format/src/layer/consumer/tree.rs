@@ -94,7 +94,8 @@ pub(in crate::layer) fn loose_whiteouts(files: &[FileMetadata]) -> Vec<usize> {
     let mut tree = Tree::new(files.len());
     let mut loose = Vec::new();
     for (number, file) in files.iter().enumerate() {
-        let is_loose = is_linked_whiteout(file) && tree.link_target(file, &clean(&file.name)).is_err();
+        let is_loose =
+            is_linked_whiteout(file) && tree.link_target(file, &clean(&file.name)).is_err();
         let added = if is_loose {
             loose.push(number);
             tree.add_named(file, &as_empty_file(file.clone()))
@@ -144,7 +145,11 @@ impl<'a> Tree<'a> {
     }
 
     /// Adds an entry under the name of `named`.
-    fn add_named(&mut self, named: &'a FileMetadata, file: &FileMetadata) -> Result<(), UnservableReason> {
+    fn add_named(
+        &mut self,
+        named: &'a FileMetadata,
+        file: &FileMetadata,
+    ) -> Result<(), UnservableReason> {
         let mut parts = std::mem::take(&mut self.parts);
         clean_into(&mut parts, &named.name);
         let added = self.add(file, &parts);
@@ -167,7 +172,11 @@ impl<'a> Tree<'a> {
                 format!("the name {} is too long", shown(&file.name)),
             ));
         }
-        let target = if file.kind == FileKind::HardLink { Some(self.link_target(file, path)?) } else { None };
+        let target = if file.kind == FileKind::HardLink {
+            Some(self.link_target(file, path)?)
+        } else {
+            None
+        };
         let parent = self.directory(parents, file)?;
         match (target, self.children.entry((parent, base))) {
             (Some(target), slot) => {
@@ -180,7 +189,10 @@ impl<'a> Tree<'a> {
             (None, Slot::Occupied(slot)) if is_dir => {
                 let node = &mut self.nodes[*slot.get() as usize];
                 if !node.is_dir && node.is_linked {
-                    let reason = format!("the directory {} replaces a file with hard links", shown(&file.name));
+                    let reason = format!(
+                        "the directory {} replaces a file with hard links",
+                        shown(&file.name)
+                    );
                     return Err(UnservableReason::new(UnservableCode::HardLinkTarget, reason));
                 }
                 node.is_dir = true;
@@ -198,20 +210,26 @@ impl<'a> Tree<'a> {
     /// The target of a hard link: an earlier entry of the same layer that is not a directory.
     fn link_target(&self, file: &FileMetadata, path: &[&[u8]]) -> Result<u32, UnservableReason> {
         let target = clean(&file.linkname);
-        let node = target.iter().try_fold(ROOT, |node, part| self.children.get(&(node, *part)).copied());
+        let node =
+            target.iter().try_fold(ROOT, |node, part| self.children.get(&(node, *part)).copied());
         let problem = match node {
             _ if target == path => "itself",
             None => "something that is not an earlier entry of this layer",
             Some(node) if self.nodes[node as usize].is_dir => "a directory",
             Some(node) => return Ok(node),
         };
-        let reason = format!("{} is a hard link to {problem}: {}", shown(&file.name), shown(&file.linkname));
+        let reason =
+            format!("{} is a hard link to {problem}: {}", shown(&file.name), shown(&file.linkname));
         Err(UnservableReason::new(UnservableCode::HardLinkTarget, reason))
     }
 
     /// The directory at `path`, created if it does not exist. The recent directory is forgotten
     /// when an entry reuses an existing name.
-    fn directory(&mut self, path: &[&'a [u8]], file: &FileMetadata) -> Result<u32, UnservableReason> {
+    fn directory(
+        &mut self,
+        path: &[&'a [u8]],
+        file: &FileMetadata,
+    ) -> Result<u32, UnservableReason> {
         if let (recent, Some(node)) = &self.recent
             && recent == path
         {
@@ -224,8 +242,11 @@ impl<'a> Tree<'a> {
             if node == fresh {
                 self.nodes.push(Node::directory());
             } else if !self.nodes[node as usize].is_dir {
-                let reason =
-                    format!("{} is below {}, which is not a directory in this layer", shown(&file.name), shown(part));
+                let reason = format!(
+                    "{} is below {}, which is not a directory in this layer",
+                    shown(&file.name),
+                    shown(part)
+                );
                 return Err(UnservableReason::new(UnservableCode::BelowNonDirectory, reason));
             }
         }

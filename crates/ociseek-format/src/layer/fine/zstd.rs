@@ -99,7 +99,11 @@ impl ZstdPlanner {
     /// For a whole blob.
     pub(in crate::layer) fn new(memory: Charge) -> ZstdPlanner {
         let blocks = Some(ZstdBlocks::new(Compressed(0), Uncompressed(0)));
-        let checkpoints = Checkpoints::after(None, Choice::Own(Box::new(BlobParts::new())), memory.budget().clone());
+        let checkpoints = Checkpoints::after(
+            None,
+            Choice::Own(Box::new(BlobParts::new())),
+            memory.budget().clone(),
+        );
         ZstdPlanner { blocks, checkpoints, memory, charged: 0 }
     }
 
@@ -120,7 +124,11 @@ impl ZstdPlanner {
     }
 
     /// Reads the next bytes of the blob, or the last ones. None after an error.
-    pub(in crate::layer) fn plan<C: AsRef<[u8]>>(&mut self, chunks: &[C], is_end: bool) -> Option<ZstdPlan> {
+    pub(in crate::layer) fn plan<C: AsRef<[u8]>>(
+        &mut self,
+        chunks: &[C],
+        is_end: bool,
+    ) -> Option<ZstdPlan> {
         let blocks = self.blocks.as_mut()?;
         let checkpoints = &mut self.checkpoints;
         let memory = &mut self.memory;
@@ -133,7 +141,8 @@ impl ZstdPlanner {
             }
             checkpoints.check_size(blocks.output());
             let used = checkpoints.footprint();
-            memory.grow(used.saturating_sub(*charged), || "what its windows refer to".to_owned())?;
+            memory
+                .grow(used.saturating_sub(*charged), || "what its windows refer to".to_owned())?;
             *charged = used.max(*charged);
             Ok(checkpoints.over.take().map_or(Ok(()), Err)?)
         });
@@ -159,8 +168,15 @@ impl ZstdPlanner {
         let Some(blocks) = self.blocks.as_ref().filter(|_| !self.checkpoints.is_over) else {
             return Uncompressed(u64::MAX);
         };
-        let windows = self.checkpoints.window.iter().chain(self.checkpoints.undecided().map(|part| &part.window));
-        let starts = self.checkpoints.undecided().map(|part| Uncompressed(part.start.output.0.saturating_sub(1)));
+        let windows = self
+            .checkpoints
+            .window
+            .iter()
+            .chain(self.checkpoints.undecided().map(|part| &part.window));
+        let starts = self
+            .checkpoints
+            .undecided()
+            .map(|part| Uncompressed(part.start.output.0.saturating_sub(1)));
         let needed = windows.filter_map(|window| match window {
             OpenWindow::Frame => None,
             OpenWindow::Block { from, .. } => Some(*from),
@@ -220,7 +236,9 @@ impl Checkpoints {
             self.advance(count);
         }
         if let Choice::Own(parts) = &mut self.choice {
-            parts.following(usize::MAX).for_each(|(distance, part)| mark(&mut self.used, distance, &part.references));
+            parts
+                .following(usize::MAX)
+                .for_each(|(distance, part)| mark(&mut self.used, distance, &part.references));
             parts.pass();
         }
     }
@@ -228,7 +246,9 @@ impl Checkpoints {
     /// Takes the checkpoint that is `count` parts after the last one.
     fn advance(&mut self, count: usize) {
         let Choice::Own(parts) = &mut self.choice else { return };
-        parts.following(count).for_each(|(distance, part)| mark(&mut self.used, distance, &part.references));
+        parts
+            .following(count)
+            .for_each(|(distance, part)| mark(&mut self.used, distance, &part.references));
         let Some(first) = parts.advance(count) else { return };
         let next = first.start;
         let window = std::mem::replace(&mut first.window, OpenWindow::Frame);
@@ -263,7 +283,9 @@ impl Checkpoints {
 
     /// Gives up if the last span is too large with the output up to `end`.
     fn check_size(&mut self, end: Uncompressed) {
-        if let Some(last) = self.last.filter(|last| end - last.output > MAX_ZSTD_SPAN && !self.is_over) {
+        if let Some(last) =
+            self.last.filter(|last| end - last.output > MAX_ZSTD_SPAN && !self.is_over)
+        {
             self.give_up(last.output);
         }
     }
@@ -323,9 +345,10 @@ impl ZstdSink for Checkpoints {
     fn since(&self) -> Option<Uncompressed> {
         match &self.choice {
             Choice::Own(parts) => parts.last().filter(|_| !self.is_over).map(|last| last.output),
-            Choice::Given(_) => {
-                self.last.filter(|_| matches!(self.window, Some(OpenWindow::Block { .. }))).map(|last| last.output)
-            }
+            Choice::Given(_) => self
+                .last
+                .filter(|_| matches!(self.window, Some(OpenWindow::Block { .. })))
+                .map(|last| last.output),
         }
     }
 
@@ -400,7 +423,9 @@ impl UsedOutput {
             while left != 0 {
                 let group = number * 64 + left.trailing_zeros() as usize;
                 left &= left - 1;
-                for (place, word) in self.words.iter_mut().enumerate().skip(group * GROUP).take(GROUP) {
+                for (place, word) in
+                    self.words.iter_mut().enumerate().skip(group * GROUP).take(GROUP)
+                {
                     let mut bits = std::mem::take(word);
                     while bits != 0 {
                         let from = bits.trailing_zeros();

@@ -77,7 +77,13 @@ impl BlobParts {
     pub(super) fn new() -> BlobParts {
         let users = vec![0; PIECES].into();
         let ages = vec![0; OLD + 1].into();
-        BlobParts { list: VecDeque::new(), number: 0, users, ages, divisions: [READ, 2 * READ].map(SpanDivisions::new) }
+        BlobParts {
+            list: VecDeque::new(),
+            number: 0,
+            users,
+            ages,
+            divisions: [READ, 2 * READ].map(SpanDivisions::new),
+        }
     }
 
     /// The start of the last part.
@@ -93,7 +99,8 @@ impl BlobParts {
     /// Whether a part can begin here.
     pub(super) fn can_begin(&self, next: &FineStart) -> bool {
         self.last().is_none_or(|last| {
-            next.output - last.output >= PART && (next.border() > last.border() || last.output.0 == 0)
+            next.output - last.output >= PART
+                && (next.border() > last.border() || last.output.0 == 0)
         })
     }
 
@@ -112,7 +119,14 @@ impl BlobParts {
         let is_frame = matches!(window, OpenWindow::Frame);
         let references = Vec::new();
         let adds = Vec::new();
-        self.list.push_back(BlobPart { start, window, is_frame, is_passed: false, references, adds });
+        self.list.push_back(BlobPart {
+            start,
+            window,
+            is_frame,
+            is_passed: false,
+            references,
+            adds,
+        });
     }
 
     /// Takes what the last part refers to before its start. Returns whether it keeps that, because
@@ -134,7 +148,8 @@ impl BlobParts {
             }
             while at < end {
                 let next = ((at / PIECE + 1) * PIECE).min(end);
-                let user = std::mem::replace(&mut self.users[(at / PIECE) as usize % PIECES], self.number);
+                let user =
+                    std::mem::replace(&mut self.users[(at / PIECE) as usize % PIECES], self.number);
                 let age = usize::from(self.number.wrapping_sub(user));
                 self.ages[age.min(OLD)] += next - at + place;
                 place = select_unpredictable(age > 0, 0, place);
@@ -161,7 +176,9 @@ impl BlobParts {
     pub(super) fn choose(&mut self) -> Option<usize> {
         let first = self.list.front()?.start;
         let last = self.last()?;
-        (last.output - first.output >= AHEAD).then(|| self.cheapest(last, self.list.len() - 1)).flatten()
+        (last.output - first.output >= AHEAD)
+            .then(|| self.cheapest(last, self.list.len() - 1))
+            .flatten()
     }
 
     /// The same if nothing that follows matters, with the end of what was read.
@@ -180,7 +197,8 @@ impl BlobParts {
         let stored = end.input - self.list.front()?.start.input;
         let [once, twice] = &mut self.divisions;
         let (first, document) = once.divide(&self.list, end, count);
-        let first = if document > stored / MUCH { twice.divide(&self.list, end, count).0 } else { first };
+        let first =
+            if document > stored / MUCH { twice.divide(&self.list, end, count).0 } else { first };
         (first < count).then_some(first)
     }
 
@@ -210,9 +228,13 @@ impl BlobParts {
     /// Its memory in bytes.
     pub(super) fn footprint(&self) -> u64 {
         let of_part = |part: &BlobPart| {
-            size_of::<BlobPart>() + part.references.capacity() * size_of::<ZstdReference>() + part.adds.capacity() * 8
+            size_of::<BlobPart>()
+                + part.references.capacity() * size_of::<ZstdReference>()
+                + part.adds.capacity() * 8
         };
-        (self.list.iter().map(of_part).sum::<usize>() + size_of_val(&*self.users) + size_of_val(&*self.ages)) as u64
+        (self.list.iter().map(of_part).sum::<usize>()
+            + size_of_val(&*self.users)
+            + size_of_val(&*self.ages)) as u64
     }
 }
 
@@ -371,7 +393,8 @@ mod tests {
         let mut sum = 0;
         for (number, &from) in starts.iter().enumerate() {
             let to = starts.get(number + 1).copied().unwrap_or(parts.list.len());
-            let (start, next) = (parts.list[from].start, parts.list.get(to).map_or(end, |part| part.start));
+            let (start, next) =
+                (parts.list[from].start, parts.list.get(to).map_or(end, |part| part.start));
             let size = next.output - start.output;
             if to < parts.list.len() && (size <= SPAN_SIZE || next.border() >= end.input.0) {
                 return None;
@@ -387,7 +410,9 @@ mod tests {
     fn the_division_is_the_cheapest() {
         let mut random = 7u64;
         let mut next = |below: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) % below
         };
         let mut firsts = Vec::new();
@@ -413,7 +438,8 @@ mod tests {
             let cheapest = |parts: &BlobParts| {
                 let count = parts.list.len();
                 let ways = (0..1u32 << (count - 1)).filter_map(|way| {
-                    let starts: Vec<usize> = (1..count).filter(|part| way >> (part - 1) & 1 == 1).collect();
+                    let starts: Vec<usize> =
+                        (1..count).filter(|part| way >> (part - 1) & 1 == 1).collect();
                     Some((cost_of(parts, end, &starts)?, starts))
                 });
                 ways.min().unwrap().1.first().copied()
@@ -443,7 +469,9 @@ mod tests {
     fn earlier_divisions_hold_when_parts_follow() {
         let mut random = 3u64;
         let mut next = |below: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) % below
         };
         let mut found = Vec::new();
@@ -453,7 +481,10 @@ mod tests {
             let mut output = 0;
             for _ in 0..40 {
                 let state = crate::codec::zstd::ZstdState::initial();
-                parts.begin(at(input, output), OpenWindow::Block { state, reach: 8, from: Uncompressed(0) });
+                parts.begin(
+                    at(input, output),
+                    OpenWindow::Block { state, reach: 8, from: Uncompressed(0) },
+                );
                 let references: Vec<_> = (0..next(30))
                     .map(|_| ZstdReference { back: 1 + next(output.max(1)) as u32, length: 1 })
                     .filter(|_| output > 0)

@@ -76,11 +76,14 @@ impl FineZstd {
         window: Option<&SpanWindow>,
         plan: &mut ZstdPlan,
     ) -> Result<FineZstd, FineError> {
-        let this = spans.starts().get(span.0 as usize).map_or(Uncompressed(0), |start| start.output);
+        let this =
+            spans.starts().get(span.0 as usize).map_or(Uncompressed(0), |start| start.output);
         let mut before = Vec::new();
         if let Some(window) = window {
             before.resize(window.length(), 0);
-            window.parts().for_each(|(from, part)| before[from..from + part.len()].copy_from_slice(part));
+            window
+                .parts()
+                .for_each(|(from, part)| before[from..from + part.len()].copy_from_slice(part));
         }
         // The window may begin before the tar does.
         let before = &before[before.len().saturating_sub(this.0 as usize)..];
@@ -93,7 +96,15 @@ impl FineZstd {
     fn after(last: Option<Uncompressed>, end: Uncompressed) -> FineZstd {
         let starts = VecDeque::new();
         let windows = VecDeque::new();
-        FineZstd { room: vec![0; ROOM].into(), end, starts, last, windows, is_over: false, notes: Vec::new() }
+        FineZstd {
+            room: vec![0; ROOM].into(),
+            end,
+            starts,
+            last,
+            windows,
+            is_over: false,
+            notes: Vec::new(),
+        }
     }
 
     /// Takes the plan of the bytes that are decoded next.
@@ -165,7 +176,8 @@ impl FineZstd {
                 PlannedContent::TooLarge => return Err(FineError::LongSpan(at)),
                 PlannedContent::Frame => SpanWindow::of_frame(),
                 PlannedContent::Block { state, length, parts, .. } => {
-                    let parts = parts.iter().map(|(back, size)| ((length - back) as usize, *size as usize));
+                    let parts =
+                        parts.iter().map(|(back, size)| ((length - back) as usize, *size as usize));
                     SpanWindow::of_zstd(state, length, parts, taker.bytes)
                 }
             };
@@ -181,7 +193,9 @@ impl FineZstd {
     fn check_size(&self, end: Uncompressed) -> Result<(), FineError> {
         match self.last {
             // To divide a span, the output begins before it.
-            Some(last) if end.0.saturating_sub(last.0) > MAX_ZSTD_SPAN => Err(FineError::LongSpan(last)),
+            Some(last) if end.0.saturating_sub(last.0) > MAX_ZSTD_SPAN => {
+                Err(FineError::LongSpan(last))
+            }
             _ => Ok(()),
         }
     }

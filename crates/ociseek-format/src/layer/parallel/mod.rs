@@ -134,7 +134,8 @@ fn scan_chunks<E>(
             }
             Ok((scan.end()?, scan))
         });
-        let mut cutter = if decoders > 1 { BlobCutter::new(threads.guide) } else { BlobCutter::idle() };
+        let mut cutter =
+            if decoders > 1 { BlobCutter::new(threads.guide) } else { BlobCutter::idle() };
         let mut pass_on_all = |pieces: Vec<Piece>, pool: &mut DecoderPool, is_end: bool| {
             let mut ready = Vec::new();
             let mut batch = Vec::new();
@@ -146,8 +147,12 @@ fn scan_chunks<E>(
                             ready.extend(planner.plan(std::mem::take(&mut batch)));
                         }
                         ready.extend(planner.give_up().map(|held| (held, None)));
-                        reader.pass_on(ready.drain(..).map(|(chunks, plan)| WorkItem::Batch(chunks, plan)), most)?;
-                        reader.pass_on([WorkItem::Stretch(pool.decode(at, begin, chunks))], most)?;
+                        reader.pass_on(
+                            ready.drain(..).map(|(chunks, plan)| WorkItem::Batch(chunks, plan)),
+                            most,
+                        )?;
+                        reader
+                            .pass_on([WorkItem::Stretch(pool.decode(at, begin, chunks))], most)?;
                     }
                 }
             }
@@ -159,11 +164,15 @@ fn scan_chunks<E>(
             }
             let Some((_, plan)) = ready.first() else { return Ok(()) };
             let most = if plan.is_some() { AHEAD } else { most };
-            reader.pass_on(ready.into_iter().map(|(chunks, plan)| WorkItem::Batch(chunks, plan)), most)
+            reader.pass_on(
+                ready.into_iter().map(|(chunks, plan)| WorkItem::Batch(chunks, plan)),
+                most,
+            )
         };
         let mut passed_on = Ok(());
         while passed_on.is_ok()
-            && let Some(chunks) = next().inspect_err(|_| reader.give_up()).map_err(ChunksError::Next)?
+            && let Some(chunks) =
+                next().inspect_err(|_| reader.give_up()).map_err(ChunksError::Next)?
         {
             let mut pieces = Vec::with_capacity(chunks.len());
             chunks.into_iter().for_each(|chunk| cutter.push(chunk, |piece| pieces.push(piece)));
@@ -173,7 +182,8 @@ fn scan_chunks<E>(
             }
         }
         // The scan reports that the layer is broken.
-        let _ = passed_on.and_then(|()| pass_on_all(cutter.end().into_iter().collect(), &mut pool, true));
+        let _ = passed_on
+            .and_then(|()| pass_on_all(cutter.end().into_iter().collect(), &mut pool, true));
         drop(pool);
         reader.finish();
         match scanning.join() {
@@ -259,13 +269,19 @@ impl SharedWork {
 
     /// Hashes an item that was scanned. Waits for a change if there is none, or the other thread is
     /// hashing.
-    fn hash_or_wait<'a>(&'a self, mut queues: MutexGuard<'a, WorkQueues>) -> MutexGuard<'a, WorkQueues> {
+    fn hash_or_wait<'a>(
+        &'a self,
+        mut queues: MutexGuard<'a, WorkQueues>,
+    ) -> MutexGuard<'a, WorkQueues> {
         if !queues.is_hashing
             && let Some((work, spans)) = queues.to_hash.pop_front()
         {
             queues.is_hashing = true;
             drop(queues);
-            self.hashes.lock().unwrap_or_else(PoisonError::into_inner).push_all(work.chunks(), spans);
+            self.hashes
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push_all(work.chunks(), spans);
             drop(work);
             queues = self.queues();
             queues.is_hashing = false;

@@ -80,7 +80,10 @@ impl BlobCutter {
             self.open = Some(OpenStretch { at: self.position, begin, chunks: Vec::new(), size: 0 });
         }
         let ended = self.add(chunk);
-        if matches!(self.search, Search::Members(_)) && self.position.0 > SEARCHED && ended.is_some() {
+        if matches!(self.search, Search::Members(_))
+            && self.position.0 > SEARCHED
+            && ended.is_some()
+        {
             self.search = Search::Over;
         }
         if self.open.as_ref().is_some_and(|open| open.size > MOST)
@@ -119,7 +122,8 @@ impl BlobCutter {
     /// Where in `chunk` a stretch should begin, and how.
     fn border(&mut self, chunk: &Bytes) -> Option<(usize, StretchStart)> {
         // The start of the blob needs no search.
-        let least = |open: &Option<OpenStretch>| open.as_ref().map_or(1, |open| open.at.0 + LEAST as u64);
+        let least =
+            |open: &Option<OpenStretch>| open.as_ref().map_or(1, |open| open.at.0 + LEAST as u64);
         match &mut self.search {
             Search::Members(finder) => {
                 let from = least(&self.open).saturating_sub(self.position.0) as usize;
@@ -127,9 +131,13 @@ impl BlobCutter {
             }
             Search::Checkpoints(ztoc, next) => {
                 let Checkpoints::Gzip { list, .. } = &ztoc.checkpoints else { return None };
-                let opened = next.checked_sub(1).filter(|_| self.open.is_some()).map(|opened| list[opened].output);
+                let opened = next
+                    .checked_sub(1)
+                    .filter(|_| self.open.is_some())
+                    .map(|opened| list[opened].output);
                 let is_far = |checkpoint: &Checkpoint| {
-                    let plain = opened.map_or(0, |opened| checkpoint.output.0.saturating_sub(opened.0));
+                    let plain =
+                        opened.map_or(0, |opened| checkpoint.output.0.saturating_sub(opened.0));
                     checkpoint.input.0 >= least(&self.open) || plain >= SPAN
                 };
                 // Decoding cannot start at a block before the first window is full.
@@ -139,7 +147,8 @@ impl BlobCutter {
                 };
                 let number = *next + list[*next..].iter().take_while(skipped).count();
                 let Checkpoint { input, bits, window, .. } = list.get(number)?;
-                let at = usize::try_from(*input - self.position).ok().filter(|at| *at < chunk.len())?;
+                let at =
+                    usize::try_from(*input - self.position).ok().filter(|at| *at < chunk.len())?;
                 let before = at.checked_sub(1).map_or(self.last_byte, |before| chunk[before]);
                 *next = number + 1;
                 Some((at, StretchStart::Block { bits: *bits, before, window: window.clone() }))
@@ -163,7 +172,11 @@ impl BlobCutter {
     }
 
     fn close(&mut self) -> Option<Piece> {
-        self.open.take().map(|OpenStretch { at, begin, chunks, .. }| Piece::Stretch { at, begin, chunks })
+        self.open.take().map(|OpenStretch { at, begin, chunks, .. }| Piece::Stretch {
+            at,
+            begin,
+            chunks,
+        })
     }
 }
 
@@ -205,7 +218,11 @@ pub(super) struct PoolState {
 }
 
 impl<'scope, 'env> DecoderPool<'scope, 'env> {
-    pub(super) fn new(scope: &'scope Scope<'scope, 'env>, threads: usize, is_fine: bool) -> DecoderPool<'scope, 'env> {
+    pub(super) fn new(
+        scope: &'scope Scope<'scope, 'env>,
+        threads: usize,
+        is_fine: bool,
+    ) -> DecoderPool<'scope, 'env> {
         DecoderPool { scope, threads, is_fine, jobs: None, shared: Arc::default() }
     }
 
@@ -219,10 +236,17 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
     }
 
     /// Queues a stretch that lies at `at` in the blob for decoding.
-    pub(super) fn decode(&mut self, at: Compressed, begin: StretchStart, chunks: Vec<Bytes>) -> QueuedStretch {
+    pub(super) fn decode(
+        &mut self,
+        at: Compressed,
+        begin: StretchStart,
+        chunks: Vec<Bytes>,
+    ) -> QueuedStretch {
         let chunks = Arc::new(chunks);
         let (reply, decoded) = sync_channel(1);
-        let jobs = self.jobs.get_or_insert_with(|| start(self.scope, self.threads, self.is_fine, &self.shared));
+        let jobs = self
+            .jobs
+            .get_or_insert_with(|| start(self.scope, self.threads, self.is_fine, &self.shared));
         // If all threads are gone, the scan decodes the stretch.
         let _ = jobs.send(Job { at, begin, chunks: Arc::clone(&chunks), reply });
         QueuedStretch { chunks, decoded }
@@ -255,7 +279,11 @@ fn start<'scope>(
 
 impl PoolState {
     /// Waits for a stretch and passes it to `scan`.
-    pub(super) fn scan(&self, queued: &QueuedStretch, scan: &mut LayerScan) -> Result<ScannedSpans, LayerError> {
+    pub(super) fn scan(
+        &self,
+        queued: &QueuedStretch,
+        scan: &mut LayerScan,
+    ) -> Result<ScannedSpans, LayerError> {
         // The stretch is missing if its thread panicked. The scope passes that on when it ends.
         let stretch = queued.decoded.recv().unwrap_or_default();
         let decoded = scan.push_decoded(&queued.chunks, stretch)?;
@@ -318,7 +346,10 @@ mod tests {
             assert!(stretches.len() >= 5, "{pieces:?}");
             assert!(stretches.iter().all(|(at, _, _)| headers.contains(at)), "{pieces:?}");
             let (_, whole) = stretches.split_last().unwrap();
-            assert!(whole.iter().all(|(_, size, _)| (LEAST..LEAST + 100_000).contains(size)), "{pieces:?}");
+            assert!(
+                whole.iter().all(|(_, size, _)| (LEAST..LEAST + 100_000).contains(size)),
+                "{pieces:?}"
+            );
         }
     }
 
@@ -326,8 +357,12 @@ mod tests {
     fn a_long_member_ends_a_stretch() {
         let blob = blob(20 << 20, &[0, 1 << 20, 2 << 20, 15 << 20]);
         let pieces = cut(&blob, 256 << 10);
-        let stretches: Vec<_> = pieces.iter().filter(|piece| piece.2).map(|&(at, size, _)| (at, size)).collect();
-        assert_eq!(stretches, [(1 << 20, 1 << 20), (2 << 20, MOST + (256 << 10)), (15 << 20, MOST + (256 << 10))]);
+        let stretches: Vec<_> =
+            pieces.iter().filter(|piece| piece.2).map(|&(at, size, _)| (at, size)).collect();
+        assert_eq!(
+            stretches,
+            [(1 << 20, 1 << 20), (2 << 20, MOST + (256 << 10)), (15 << 20, MOST + (256 << 10))]
+        );
     }
 
     #[test]

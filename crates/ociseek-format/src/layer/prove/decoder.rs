@@ -95,9 +95,11 @@ impl LayerDecoder {
                     decoder.get_mut().0 = Some(plain);
                     State::Zstd(Box::new(decoder))
                 }
-                Err(error) => {
-                    State::Ended(DecodedLayer { plain, format: Format::Zstd, broken: Some(error.to_string()) })
-                }
+                Err(error) => State::Ended(DecodedLayer {
+                    plain,
+                    format: Format::Zstd,
+                    broken: Some(error.to_string()),
+                }),
             },
             foreign @ Format::Foreign(name) => {
                 let reason = format!("{name} is not supported");

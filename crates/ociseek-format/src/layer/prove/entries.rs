@@ -37,7 +37,13 @@ impl EntryCheck {
     pub(super) fn new(ztoc: Arc<Ztoc>) -> EntryCheck {
         let met = vec![false; ztoc.files.len()];
         let compare = Compare { next: 0, met, furthest: None, by_offset: None, unservable: false };
-        EntryCheck { ztoc, walker: Walker::new(), error: None, compare, differences: Differences::default() }
+        EntryCheck {
+            ztoc,
+            walker: Walker::new(),
+            error: None,
+            compare,
+            differences: Differences::default(),
+        }
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
@@ -45,7 +51,8 @@ impl EntryCheck {
             return;
         }
         let EntryCheck { ztoc, walker, compare, differences, .. } = self;
-        let walked = walker.push(bytes, &mut |entry| compare.entry(entry, &ztoc.files, differences));
+        let walked =
+            walker.push(bytes, &mut |entry| compare.entry(entry, &ztoc.files, differences));
         self.error = walked.err().map(|error| error.to_string());
     }
 
@@ -59,14 +66,19 @@ impl EntryCheck {
         let stated = ztoc.uncompressed_size.0;
         match end {
             Ok(actual) if actual.0 != stated => {
-                differences.add(Difference::Size { what: "the end of the tar", stated, actual: actual.0 });
+                differences.add(Difference::Size {
+                    what: "the end of the tar",
+                    stated,
+                    actual: actual.0,
+                });
             }
             Ok(_) => {}
             // The broken layer was already reported.
             Err(_) if is_broken => {}
             Err(reason) => differences.add(Difference::Tar(reason)),
         }
-        for (entry, file) in ztoc.files.iter().enumerate().filter(|(entry, _)| !compare.met[*entry]) {
+        for (entry, file) in ztoc.files.iter().enumerate().filter(|(entry, _)| !compare.met[*entry])
+        {
             differences.add(Difference::EntryAdded { entry, name: file.name.clone() });
         }
         differences
@@ -102,7 +114,8 @@ impl Compare {
             }
         };
         if self.furthest.is_some_and(|furthest| number < furthest) {
-            differences.add(Difference::EntryOrder { entry: number, name: files[number].name.clone() });
+            differences
+                .add(Difference::EntryOrder { entry: number, name: files[number].name.clone() });
         }
         self.furthest = self.furthest.max(Some(number));
         self.met[number] = true;
@@ -142,7 +155,12 @@ impl Compare {
 }
 
 /// Compares all fields that the format has for an entry.
-pub(super) fn fields(entry: usize, stated: &FileMetadata, actual: &FileMetadata, differences: &mut Differences) {
+pub(super) fn fields(
+    entry: usize,
+    stated: &FileMetadata,
+    actual: &FileMetadata,
+    differences: &mut Differences,
+) {
     for (field, says, is) in differing(stated, actual) {
         let name = stated.name.clone();
         differences.add(Difference::Entry { entry, name, field, stated: says, actual: is });
@@ -150,7 +168,10 @@ pub(super) fn fields(entry: usize, stated: &FileMetadata, actual: &FileMetadata,
 }
 
 /// The fields in which two entries differ, with both values in readable form.
-pub fn differing(stated: &FileMetadata, actual: &FileMetadata) -> Vec<(&'static str, String, String)> {
+pub fn differing(
+    stated: &FileMetadata,
+    actual: &FileMetadata,
+) -> Vec<(&'static str, String, String)> {
     let mut found = Vec::new();
     if stated == actual {
         return found;
@@ -163,13 +184,16 @@ pub fn differing(stated: &FileMetadata, actual: &FileMetadata) -> Vec<(&'static 
         let actual = of(actual);
         (stated != actual).then(|| (stated.to_string(), actual.to_string()))
     };
-    let time = |file: &FileMetadata| file.mtime.and_then(|time| time.to_rfc3339()).unwrap_or_else(|| "nothing".into());
+    let time = |file: &FileMetadata| {
+        file.mtime.and_then(|time| time.to_rfc3339()).unwrap_or_else(|| "nothing".into())
+    };
     compared("name", text(&stated.name, &actual.name));
     compared("type", text(stated.kind.name().as_bytes(), actual.kind.name().as_bytes()));
     compared("offset", number(|file| file.offset.0.into()));
     compared("size", number(|file| file.size.into()));
     compared("linkname", text(&stated.linkname, &actual.linkname));
-    let modes = (stated.mode != actual.mode).then(|| (format!("{:#o}", stated.mode), format!("{:#o}", actual.mode)));
+    let modes = (stated.mode != actual.mode)
+        .then(|| (format!("{:#o}", stated.mode), format!("{:#o}", actual.mode)));
     compared("mode", modes);
     compared("uid", number(|file| file.uid.into()));
     compared("gid", number(|file| file.gid.into()));
@@ -193,7 +217,9 @@ fn records(stated: &FileMetadata, actual: &FileMetadata) -> Option<(String, Stri
     let actual = sorted(actual);
     let at = (0..stated.len().max(actual.len())).find(|&at| stated.get(at) != actual.get(at))?;
     let shown = |records: &[PaxRecord]| {
-        records.get(at).map_or_else(Vec::new, |record| [&record.key[..], b"=", &record.value].concat())
+        records
+            .get(at)
+            .map_or_else(Vec::new, |record| [&record.key[..], b"=", &record.value].concat())
     };
     text(&shown(&stated), &shown(&actual))
 }
@@ -206,7 +232,8 @@ fn text(stated: &[u8], actual: &[u8]) -> Option<(String, String)> {
         return None;
     }
     let common = stated.iter().zip(actual).take_while(|(one, other)| one == other).count();
-    let from = if stated.len().max(actual.len()) > MOST { common.saturating_sub(MOST / 4) } else { 0 };
+    let from =
+        if stated.len().max(actual.len()) > MOST { common.saturating_sub(MOST / 4) } else { 0 };
     let shown = |bytes: &[u8]| {
         let to = bytes.len().min(from + MOST);
         let part = bytes.get(from..to).unwrap_or_default().escape_ascii();
@@ -245,7 +272,11 @@ impl<'a> SpanHeaders<'a> {
     /// returns, and `first` is the number of the first one.
     ///
     /// [`FileList::near`]: crate::layer::FileList::near
-    pub fn among(first: usize, files: &'a [FileMetadata], span: &Range<Uncompressed>) -> SpanHeaders<'a> {
+    pub fn among(
+        first: usize,
+        files: &'a [FileMetadata],
+        span: &Range<Uncompressed>,
+    ) -> SpanHeaders<'a> {
         // The headers of an entry begin after the padded data of the previous one.
         let next = match span.start {
             Uncompressed(0) => 0,
@@ -253,7 +284,8 @@ impl<'a> SpanHeaders<'a> {
         };
         let before = next.checked_sub(1).map(|before| files.get(before));
         // If no earlier entry reaches into the span, it only holds the end of the tar.
-        let begin = before.map_or(Uncompressed(0), |before| before.map_or(span.end, FileMetadata::data_end));
+        let begin = before
+            .map_or(Uncompressed(0), |before| before.map_or(span.end, FileMetadata::data_end));
         let differences = Differences::default();
         let position = span.start;
         let end = span.end;
@@ -276,7 +308,9 @@ impl<'a> SpanHeaders<'a> {
             match (stated(entry), files.get(*next)) {
                 (Err(unservable), _) => differences.add(Difference::Unservable(unservable)),
                 (Ok(_), None) => differences.add(Difference::EntryMissing { name, offset }),
-                (Ok(actual), Some(file)) => fields(*first + *next, file, &stated_like(file, actual), differences),
+                (Ok(actual), Some(file)) => {
+                    fields(*first + *next, file, &stated_like(file, actual), differences)
+                }
             }
             *next += 1;
         });
@@ -288,11 +322,15 @@ impl<'a> SpanHeaders<'a> {
     pub fn finish(mut self) -> Vec<Difference> {
         // A span may have been decoded only in part.
         let end = self.end.min(self.position);
-        let overdue = self.files.get(self.next).filter(|file| self.walker.is_over() || file.offset <= end);
+        let overdue =
+            self.files.get(self.next).filter(|file| self.walker.is_over() || file.offset <= end);
         if let Some(error) = self.error {
             self.differences.add(Difference::Tar(error));
         } else if let Some(file) = overdue.filter(|_| self.begin < end) {
-            self.differences.add(Difference::EntryAdded { entry: self.first + self.next, name: file.name.clone() });
+            self.differences.add(Difference::EntryAdded {
+                entry: self.first + self.next,
+                name: file.name.clone(),
+            });
         }
         self.differences.list
     }
@@ -338,14 +376,18 @@ mod tests {
         let options = LayerOptions { span_size: SpanSize::mib::<1>(), ..LayerOptions::default() };
         let mut indexer = LayerIndexer::new(options, None);
         indexer.push(tar).unwrap();
-        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
+        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else {
+            panic!("it has a ztoc")
+        };
         ztoc::decode(&built.bytes).unwrap().files
     }
 
     fn codes(tar: &[u8], files: &[FileMetadata], span: Range<u64>) -> Vec<&'static str> {
         let range = Uncompressed(span.start)..Uncompressed(span.end);
         let mut headers = SpanHeaders::new(files, &range);
-        tar[span.start as usize..span.end as usize].chunks(100).for_each(|piece| headers.push(piece));
+        tar[span.start as usize..span.end as usize]
+            .chunks(100)
+            .for_each(|piece| headers.push(piece));
         headers.finish().iter().map(|found| found.code().word()).collect()
     }
 
@@ -377,7 +419,8 @@ mod tests {
             codes(&tar, &files, all.clone())
         };
         let as_link = |file: &mut FileMetadata| {
-            (file.kind, file.linkname) = (FileKind::HardLink, b"below/in/another/layer".as_slice().into());
+            (file.kind, file.linkname) =
+                (FileKind::HardLink, b"below/in/another/layer".as_slice().into());
         };
         assert_eq!(stated(as_link), [""; 0]);
         assert_eq!(stated(|file| file.kind = FileKind::Symlink), ["entry-field"; 2]);

@@ -77,22 +77,36 @@ impl Sink for OutputHasher {
 impl SpanDecoder {
     fn new(at: BlockStart<'_>, before: u8, lead: &[u8], size: u64) -> SpanDecoder {
         let hasher = || Hasher::new(Algorithm::Sha256);
-        let output = OutputHasher { all: hasher(), left: size, first: hasher(), first_left: size.min(WINDOW as u64) };
-        let mut decoder = SpanDecoder { reader: GzipReader::resume(at, before), error: None, output };
+        let output = OutputHasher {
+            all: hasher(),
+            left: size,
+            first: hasher(),
+            first_left: size.min(WINDOW as u64),
+        };
+        let mut decoder =
+            SpanDecoder { reader: GzipReader::resume(at, before), error: None, output };
         decoder.push(lead);
         decoder
     }
 
     fn push(&mut self, bytes: &[u8]) {
         if self.error.is_none() {
-            self.error = self.reader.push(bytes, &mut self.output).err().map(|error| error.to_string());
+            self.error =
+                self.reader.push(bytes, &mut self.output).err().map(|error| error.to_string());
         }
     }
 }
 
 impl FineBlob {
     pub(super) fn new(layer: Arc<FineLayer>) -> FineBlob {
-        FineBlob { layer, group: None, current: SpanId(0), open: None, position: 0, decoded: Vec::new() }
+        FineBlob {
+            layer,
+            group: None,
+            current: SpanId(0),
+            open: None,
+            position: 0,
+            decoded: Vec::new(),
+        }
     }
 
     pub(super) fn push(&mut self, chunk: &[u8], differences: &mut Differences) {
@@ -129,7 +143,8 @@ impl FineBlob {
         let size = plain.end - plain.start;
         let proof = Hasher::resume(start.state, spans.fetch_range(span).start.0);
         let read = |window: &[u8; WINDOW], before: u8, lead: &[u8]| {
-            let at = BlockStart { input: start.input, output: start.output, bits: start.bits, window };
+            let at =
+                BlockStart { input: start.input, output: start.output, bits: start.bits, window };
             SpanDecoder::new(at, before, lead, size)
         };
         let mut skip = 0;
@@ -141,7 +156,9 @@ impl FineBlob {
                     Some((before, rest)) if start.bits != 0 => (*before, rest),
                     _ => (0, window.lead()),
                 };
-                Decoding::Gzip(Box::new([0, 0xff].map(|left_out| read(&window.expand(left_out), before, lead))))
+                Decoding::Gzip(Box::new(
+                    [0, 0xff].map(|left_out| read(&window.expand(left_out), before, lead)),
+                ))
             }
             None => {
                 skip = start.input.0 as usize;
@@ -184,15 +201,24 @@ impl FineBlob {
         };
         self.decoded.push(match (zeros.error, zeros.output.left) {
             // Nobody reads past the wanted bytes, so later errors do not matter.
-            (_, 0) if ones.output.first.finish() == zeros.output.first.finish() => Ok(zeros.output.all.finish()),
+            (_, 0) if ones.output.first.finish() == zeros.output.first.finish() => {
+                Ok(zeros.output.all.finish())
+            }
             (_, 0) => Err("it refers to bytes of its window that are left out".to_owned()),
             (Some(error), _) => Err(error),
-            (None, left) => Err(format!("it decodes to {left} bytes fewer than the fine document says")),
+            (None, left) => {
+                Err(format!("it decodes to {left} bytes fewer than the fine document says"))
+            }
         });
     }
 
     /// The digest of what a span of zstd decodes to.
-    fn zstd(&self, span: SpanId, window: Option<&SpanWindow>, blob: &[u8]) -> Result<Digest, String> {
+    fn zstd(
+        &self,
+        span: SpanId,
+        window: Option<&SpanWindow>,
+        blob: &[u8],
+    ) -> Result<Digest, String> {
         let plain = self.layer.spans().plain_range(span);
         let size = plain.end - plain.start;
         let decoded = |fill| {
@@ -201,13 +227,23 @@ impl FineBlob {
                 hasher.update(bytes);
                 ControlFlow::Continue(())
             };
-            let decoded =
-                decode_zstd(span, self.layer.spans(), window, fill, blob, &mut SpanFilter::new(size, &mut take));
+            let decoded = decode_zstd(
+                span,
+                self.layer.spans(),
+                window,
+                fill,
+                blob,
+                &mut SpanFilter::new(size, &mut take),
+            );
             decoded.map(|()| hasher.finish()).map_err(|error| error.to_string())
         };
         let zeros = decoded(0)?;
         let ones = decoded(0xff)?;
-        if zeros == ones { Ok(zeros) } else { Err("it refers to bytes of its window that are left out".to_owned()) }
+        if zeros == ones {
+            Ok(zeros)
+        } else {
+            Err("it refers to bytes of its window that are left out".to_owned())
+        }
     }
 
     /// Ends the blob. `plain` holds the digests of the spans' bytes, from the layer decoded from
@@ -216,7 +252,9 @@ impl FineBlob {
         if let Some(open) = self.open.take() {
             self.close(open, differences);
         }
-        for (number, span) in SpanId::each(SpanId(0)..SpanId(self.layer.spans().count())).enumerate() {
+        for (number, span) in
+            SpanId::each(SpanId(0)..SpanId(self.layer.spans().count())).enumerate()
+        {
             let reason = match (self.decoded.get(number), plain.get(number)) {
                 (Some(Ok(decoded)), Some(plain)) if decoded == plain => continue,
                 (Some(Ok(_)), Some(_)) => "the decoded bytes differ from the layer".to_owned(),
@@ -251,7 +289,12 @@ pub(super) struct FinePlainCheck {
 
 impl FinePlainCheck {
     pub(super) fn new(layer: Arc<FineLayer>) -> FinePlainCheck {
-        FinePlainCheck { layer, hasher: Hasher::new(Algorithm::Sha256), position: 0, hashes: Vec::new() }
+        FinePlainCheck {
+            layer,
+            hasher: Hasher::new(Algorithm::Sha256),
+            position: 0,
+            hashes: Vec::new(),
+        }
     }
 
     pub(super) fn push(&mut self, mut bytes: &[u8]) {

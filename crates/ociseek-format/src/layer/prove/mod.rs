@@ -115,7 +115,8 @@ impl LayerProof {
     ) -> LayerProof {
         let mut differences = Differences::default();
         // The same entries are compared once for both.
-        let own_entries = fine.as_deref().filter(|fine| ztoc.as_ref().is_none_or(|ztoc| !is_same(ztoc, fine)));
+        let own_entries =
+            fine.as_deref().filter(|fine| ztoc.as_ref().is_none_or(|ztoc| !is_same(ztoc, fine)));
         let table = ztoc.as_ref().and_then(|ztoc| {
             if *ztoc.version != *VERSION {
                 differences.add(Difference::Version(ztoc.version.clone()));
@@ -123,7 +124,9 @@ impl LayerProof {
             if let Err(unservable) = servable(ztoc) {
                 differences.add(Difference::Unservable(unservable));
             }
-            SpanTable::new(ztoc.clone()).map_err(|error| differences.add(Difference::Spans(error))).ok()
+            SpanTable::new(ztoc.clone())
+                .map_err(|error| differences.add(Difference::Spans(error)))
+                .ok()
         });
         let plain = PlainCheck {
             diff_id: Hasher::new(diff_id),
@@ -151,7 +154,10 @@ impl LayerProof {
     ///
     /// # Errors
     /// Those of `next`.
-    pub fn read<E>(self, mut next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>) -> Result<Proof, E> {
+    pub fn read<E>(
+        self,
+        mut next: impl FnMut() -> Result<Option<Vec<Bytes>>, E>,
+    ) -> Result<Proof, E> {
         let LayerProof { mut decoder, mut blob, ztoc } = self;
         thread::scope(|scope| {
             let (read, chunks) = sync_channel::<Vec<Bytes>>(BATCHES);
@@ -179,7 +185,8 @@ impl LayerProof {
     /// Ends the blob.
     pub fn finish(self) -> Proof {
         let LayerProof { decoder, blob, ztoc } = self;
-        let Blob { digest, size, spans, fine, mut differences, fine_differences: mut of_document } = blob;
+        let Blob { digest, size, spans, fine, mut differences, fine_differences: mut of_document } =
+            blob;
         let decoder = decoder.finish();
         let mut plain = decoder.plain;
         if let Some(ztoc) = &ztoc {
@@ -192,7 +199,11 @@ impl LayerProof {
             }
             if ztoc.compressed_size.0 != size {
                 let stated = ztoc.compressed_size.0;
-                differences.add(Difference::Size { what: "the size of the blob", stated, actual: size });
+                differences.add(Difference::Size {
+                    what: "the size of the blob",
+                    stated,
+                    actual: size,
+                });
             }
         }
         if let Some(reason) = &decoder.broken {
@@ -302,7 +313,9 @@ pub enum Difference {
         files: u64,
         first: Option<Box<[u8]>>,
     },
-    #[error("the bytes of span {span} of the fine document do not have the state of SHA-256 that it says")]
+    #[error(
+        "the bytes of span {span} of the fine document do not have the state of SHA-256 that it says"
+    )]
     FineProof { span: SpanId },
     #[error("decoding span {span} by the fine document goes wrong: {reason}")]
     FineContent { span: SpanId, reason: String },
@@ -312,7 +325,10 @@ pub enum Difference {
     EntryAdded { entry: usize, name: Box<[u8]> },
     #[error("entry {entry} of the ztoc, {}, is out of order", shown(name))]
     EntryOrder { entry: usize, name: Box<[u8]> },
-    #[error("entry {entry} of the ztoc, {}, says {field} {stated}; the layer says {actual}", shown(name))]
+    #[error(
+        "entry {entry} of the ztoc, {}, says {field} {stated}; the layer says {actual}",
+        shown(name)
+    )]
     Entry { entry: usize, name: Box<[u8]>, field: &'static str, stated: String, actual: String },
 }
 
@@ -346,7 +362,10 @@ impl Difference {
                 format!("{what}: the fine document says {stated}, actual {actual}")
             }
             Difference::EntryMissing { name, offset } => {
-                format!("the entry {} at byte {offset} of the tar is not in the fine document", shown(name))
+                format!(
+                    "the entry {} at byte {offset} of the tar is not in the fine document",
+                    shown(name)
+                )
             }
             Difference::EntryAdded { entry, name } => {
                 format!("entry {entry} of the fine document, {}, is not in the layer", shown(name))
@@ -356,7 +375,9 @@ impl Difference {
             }
             Difference::Entry { entry, name, field, stated, actual } => {
                 let name = shown(name);
-                format!("entry {entry} of the fine document, {name}, says {field} {stated}; the layer says {actual}")
+                format!(
+                    "entry {entry} of the fine document, {name}, says {field} {stated}; the layer says {actual}"
+                )
             }
             other => other.to_string(),
         }

@@ -9,7 +9,8 @@ use crate::codec::zstd::{ZstdState, zstd_state_after};
 use crate::digest::Digest;
 use crate::fine::{Codec, FineSpans, SpanWindow};
 use crate::layer::span::{
-    HasSpans, SpanBounds, SpanError, SpanFilter, SpanSink, SpanTable, decode_checkpoint, decode_fine, decode_zstd,
+    HasSpans, SpanBounds, SpanError, SpanFilter, SpanSink, SpanTable, decode_checkpoint,
+    decode_fine, decode_zstd,
 };
 use crate::offset::{Compressed, SpanId, Uncompressed};
 
@@ -70,7 +71,8 @@ pub fn decode_to_next(
     if spans.codec() == Codec::Zstd {
         let parts = next.filter(|_| start.is_some()).map(|next| parts_before(next, size));
         let filter = SpanFilter::new(size, out);
-        let mut sink = ToNextZstd { filter, at: 0, size, parts, is_right: true, has_next: start.is_some() };
+        let mut sink =
+            ToNextZstd { filter, at: 0, size, parts, is_right: true, has_next: start.is_some() };
         return sink.decode(spans, span, [window, next], blob);
     }
     let mut sink = ToNext::new(SpanFilter::new(size, out), start);
@@ -85,7 +87,12 @@ pub fn decode_to_next(
 }
 
 /// The lead of the next span, which a span's bytes end with.
-fn lead_after(spans: &FineSpans, span: SpanId, window: Option<&SpanWindow>, blob: &[u8]) -> Vec<u8> {
+fn lead_after(
+    spans: &FineSpans,
+    span: SpanId,
+    window: Option<&SpanWindow>,
+    blob: &[u8],
+) -> Vec<u8> {
     let size = spans.lead(SpanId(span.0 + 1));
     let own_lead = window.map_or(&[][..], SpanWindow::lead);
     let missing = size.saturating_sub(blob.len()).min(own_lead.len());
@@ -163,7 +170,8 @@ impl<'p, I: Iterator<Item = (i64, &'p [u8])>> ToNextZstd<'_, I> {
             return Err(SpanError::NoBlock { span: after });
         }
         let lead = window.map_or(&[][..], SpanWindow::lead);
-        let state = zstd_state_after(window.and_then(SpanWindow::state), lead, spans.own(span, blob));
+        let state =
+            zstd_state_after(window.and_then(SpanWindow::state), lead, spans.own(span, blob));
         let state = state.ok_or(SpanError::NoBlock { span: after })?;
         let tail = SpanTail::new(&lead_after(spans, span, window, blob), state.as_ref());
         match next {
@@ -217,16 +225,21 @@ impl<T: HasSpans> SpanTable<T> {
         if let SpanBounds::Fine(head) = self.bounds() {
             return decode_to_next(head.spans(), span, windows, blob, out);
         }
-        let (Some(checkpoint), Some(next)) = (self.checkpoint(span), self.checkpoint(SpanId(span.0 + 1))) else {
+        let (Some(checkpoint), Some(next)) =
+            (self.checkpoint(span), self.checkpoint(SpanId(span.0 + 1)))
+        else {
             return self.decode(span, blob, out).map(|()| None);
         };
         self.check_digest(span, blob)?;
         let plain = self.plain_range(span);
         let size = plain.end - plain.start;
-        let mut sink = ToNext::new(SpanFilter::new(size, out), Some((next.input, next.output, next.bits)));
+        let mut sink =
+            ToNext::new(SpanFilter::new(size, out), Some((next.input, next.output, next.bits)));
         decode_checkpoint(span, checkpoint, blob, size, &mut sink)?;
         match sink.before(SpanId(span.0 + 1))? {
-            Some(before) if before != next.window => Err(SpanError::Window { span: SpanId(span.0 + 1) }),
+            Some(before) if before != next.window => {
+                Err(SpanError::Window { span: SpanId(span.0 + 1) })
+            }
             _ => Ok(None),
         }
     }

@@ -84,7 +84,16 @@ impl BlobSpans {
             Checkpoints::Gzip { .. } => HeaderEnd::Reading(Box::default()),
             Checkpoints::Uncompressed { .. } => HeaderEnd::Known(None),
         };
-        BlobSpans { table, current: 0, open: None, position: 0, last_byte: 0, header, decoded: Vec::new(), matching: 0 }
+        BlobSpans {
+            table,
+            current: 0,
+            open: None,
+            position: 0,
+            last_byte: 0,
+            header,
+            decoded: Vec::new(),
+            matching: 0,
+        }
     }
 
     pub(super) fn push(&mut self, chunk: &[u8], differences: &mut Differences) {
@@ -159,7 +168,11 @@ impl BlobSpans {
         {
             let stated = first.input.0;
             let actual = header.0;
-            differences.add(Difference::Size { what: "the end of the first gzip header", stated, actual });
+            differences.add(Difference::Size {
+                what: "the end of the first gzip header",
+                stated,
+                actual,
+            });
         }
         let mut compared = 0;
         let mut wrong: Vec<(SpanId, String)> = Vec::new();
@@ -222,9 +235,17 @@ impl OpenSpan {
             Checkpoints::Gzip { list, .. } => list.get(span.0 as usize).map(|checkpoint| {
                 let Checkpoint { input, output, bits, window } = checkpoint;
                 let at = BlockStart { input: *input, output: *output, bits: *bits, window };
-                let output =
-                    OutputHasher { hasher: Hasher::new(Algorithm::Sha256), left: plain.end - plain.start, excess: 0 };
-                SpanDecoder { reader: GzipReader::resume(at, before), read_to: input.0, error: None, output }
+                let output = OutputHasher {
+                    hasher: Hasher::new(Algorithm::Sha256),
+                    left: plain.end - plain.start,
+                    excess: 0,
+                };
+                SpanDecoder {
+                    reader: GzipReader::resume(at, before),
+                    read_to: input.0,
+                    error: None,
+                    output,
+                }
             }),
             Checkpoints::Uncompressed { .. } => None,
         };
@@ -239,7 +260,9 @@ impl OpenSpan {
             self.digest.update(&[last_byte]);
             self.hashed_to = start;
         }
-        let piece = |from: u64| chunk.get((from - start) as usize..(to - start) as usize).unwrap_or_default();
+        let piece = |from: u64| {
+            chunk.get((from - start) as usize..(to - start) as usize).unwrap_or_default()
+        };
         if self.hashed_to < to {
             self.digest.update(piece(self.hashed_to));
             self.hashed_to = to;
@@ -291,15 +314,29 @@ pub(super) struct PlainSpanCheck {
 
 impl PlainSpanCheck {
     pub(super) fn new(table: SpanTable) -> PlainSpanCheck {
-        PlainSpanCheck { table, next: 0, hasher: None, position: 0, recent: Vec::new(), hashes: Vec::new() }
+        PlainSpanCheck {
+            table,
+            next: 0,
+            hasher: None,
+            position: 0,
+            recent: Vec::new(),
+            hashes: Vec::new(),
+        }
     }
 
     /// `layer` is updated with the same bytes.
-    pub(super) fn push(&mut self, mut bytes: &[u8], layer: &mut Hasher, differences: &mut Differences) {
+    pub(super) fn push(
+        &mut self,
+        mut bytes: &[u8],
+        layer: &mut Hasher,
+        differences: &mut Differences,
+    ) {
         let ztoc = self.table.ztoc().clone();
         let Checkpoints::Gzip { list, .. } = &ztoc.checkpoints else { return layer.update(bytes) };
         loop {
-            if let Some(checkpoint) = list.get(self.next).filter(|next| next.output.0 == self.position) {
+            if let Some(checkpoint) =
+                list.get(self.next).filter(|next| next.output.0 == self.position)
+            {
                 self.close();
                 self.check_window(checkpoint, differences);
                 self.hasher = Some(Hasher::new(Algorithm::Sha256));
@@ -317,7 +354,8 @@ impl PlainSpanCheck {
                 None if self.position < ztoc.uncompressed_size.0 => ztoc.uncompressed_size.0,
                 None => u64::MAX,
             };
-            let taken = usize::try_from(border - self.position).map_or(bytes.len(), |most| most.min(bytes.len()));
+            let taken = usize::try_from(border - self.position)
+                .map_or(bytes.len(), |most| most.min(bytes.len()));
             let (now, later) = bytes.split_at(taken);
             match &mut self.hasher {
                 Some(span) => Hasher::update_both(span, layer, now),
@@ -341,7 +379,11 @@ impl PlainSpanCheck {
         let recent = &self.recent[self.recent.len().saturating_sub(WINDOW)..];
         let (zeros, history) = checkpoint.window.split_at(WINDOW - recent.len());
         let at = zeros.iter().position(|&b| b != 0).or_else(|| {
-            history.iter().zip(recent).position(|(stated, actual)| stated != actual).map(|at| zeros.len() + at)
+            history
+                .iter()
+                .zip(recent)
+                .position(|(stated, actual)| stated != actual)
+                .map(|at| zeros.len() + at)
         });
         if let Some(at) = at {
             let at = Uncompressed((checkpoint.output.0 + at as u64).saturating_sub(WINDOW as u64));

@@ -69,7 +69,11 @@ impl FoundFine {
     /// Whether it lists another document than the one that this machine built. That is only known
     /// of documents without a recorded start, since the start changes the bytes.
     fn contradicts(&self, layers: &[CandidateLayer]) -> bool {
-        let listed = self.content.iter().flat_map(|index| &index.layers).filter(|listed| !listed.has_start());
+        let listed = self
+            .content
+            .iter()
+            .flat_map(|index| &index.layers)
+            .filter(|listed| !listed.has_start());
         let mut built = listed.filter_map(|listed| {
             let built = layers.iter().find(|layer| layer.layer == listed.layer)?.built?;
             Some(built == listed.document)
@@ -87,7 +91,9 @@ impl FinePlan {
         work: Work<'_>,
     ) -> Result<FinePlan, IndexError> {
         let mut seen = BTreeSet::new();
-        let wanted = layers.iter().filter(|layer| may_have_document(layer, work.options) && seen.insert(layer.digest));
+        let wanted = layers
+            .iter()
+            .filter(|layer| may_have_document(layer, work.options) && seen.insert(layer.digest));
         let wanted: Vec<Descriptor> = wanted.cloned().collect();
         let found = find(destination, &subject.digest).await?;
         let layers = layers.to_vec();
@@ -120,37 +126,56 @@ impl FinePlan {
     }
 
     /// The existing fine indexes as sources of documents.
-    pub(super) fn offers(&self, destination: &Destination, options: &IndexOptions) -> Vec<DocumentOffer> {
+    pub(super) fn offers(
+        &self,
+        destination: &Destination,
+        options: &IndexOptions,
+    ) -> Vec<DocumentOffer> {
         let store = destination.as_source();
         self.found.iter().filter_map(|found| DocumentOffer::of(found, &store, options)).collect()
     }
 
-    async fn decide(&mut self, destination: Option<&Destination>, work: Work<'_>) -> Result<(), IndexError> {
+    async fn decide(
+        &mut self,
+        destination: Option<&Destination>,
+        work: Work<'_>,
+    ) -> Result<(), IndexError> {
         let options = work.options;
         let mut candidates = candidates(&self.found, self.wanted.iter(), work).await;
         for (candidate, layer) in candidates.iter_mut().zip(&self.wanted) {
-            let is_needed = options.existing == Existing::Skip && !self.found.is_empty() && !candidate.unservable;
-            let budget = destination.map(|there| there.as_source().budget().clone()).filter(|_| is_needed);
+            let is_needed = options.existing == Existing::Skip
+                && !self.found.is_empty()
+                && !candidate.unservable;
+            let budget =
+                destination.map(|there| there.as_source().budget().clone()).filter(|_| is_needed);
             candidate.built = match budget {
-                Some(budget) => cached_document(work.cache, layer, &budget).await.map(|document| document.digest),
+                Some(budget) => cached_document(work.cache, layer, &budget)
+                    .await
+                    .map(|document| document.digest),
                 None => None,
             };
         }
         let all: BTreeSet<Digest> = self.wanted.iter().map(|layer| layer.digest).collect();
         let profile = options.prefetch.as_ref().map(|list| list.digest());
         let tool = &options.layer.build_tool_identifier;
-        let read = preferred(self.found.iter().map(|found| found.content.as_ref().ok()), &self.layers);
+        let read =
+            preferred(self.found.iter().map(|found| found.content.as_ref().ok()), &self.layers);
         let decided = |layers: &[CandidateLayer]| {
             let needed = layers.iter().filter(|layer| !layer.unservable).map(|layer| layer.layer);
             let needed: BTreeSet<Digest> = needed.collect();
             let seen = self.found.iter().map(|found| {
                 let covered = found.covered();
-                let has_all = covered.is_subset(&all) && needed.is_subset(&covered) && !covered.is_empty();
-                let is_same = has_all && found.is_alike(tool, profile.as_ref()) && !found.contradicts(layers);
+                let has_all =
+                    covered.is_subset(&all) && needed.is_subset(&covered) && !covered.is_empty();
+                let is_same =
+                    has_all && found.is_alike(tool, profile.as_ref()) && !found.contradicts(layers);
                 found.facts(is_same)
             });
             let seen: Vec<_> = seen.collect();
-            let disputed = is_disputed(self.found.iter().filter_map(|found| found.content.as_ref().ok()), tool);
+            let disputed = is_disputed(
+                self.found.iter().filter_map(|found| found.content.as_ref().ok()),
+                tool,
+            );
             match (options.existing, read) {
                 (Existing::Skip, Some(_)) if disputed => replaced(&seen, tool),
                 (Existing::Keep, Some(read)) => Decision::Keep(read),
@@ -162,7 +187,8 @@ impl FinePlan {
         self.decision = decide_examined(&self.found, &candidates, destination, decided).await?;
         if let Decision::Done(place) | Decision::Keep(place) = self.decision {
             let listed = self.found[place].content.iter().flat_map(|content| &content.layers);
-            self.check = check_of(listed.map(|listed| (listed.layer, listed.document)), &candidates);
+            self.check =
+                check_of(listed.map(|listed| (listed.layer, listed.document)), &candidates);
         }
         Ok(())
     }
@@ -173,10 +199,11 @@ impl FinePlan {
 fn is_disputed<'a>(found: impl Iterator<Item = &'a FineIndex>, tool: &str) -> bool {
     let ours = found.filter(|index| index.build_tool.as_deref() == Some(tool));
     let mut known = BTreeMap::new();
-    let documents = ours.flat_map(|index| index.layers.iter().map(|listed| (listed, index.profile)));
-    documents
-        .filter(|(listed, _)| !listed.has_start())
-        .any(|(listed, profile)| *known.entry((listed.layer, profile)).or_insert(listed.document) != listed.document)
+    let documents =
+        ours.flat_map(|index| index.layers.iter().map(|listed| (listed, index.profile)));
+    documents.filter(|(listed, _)| !listed.has_start()).any(|(listed, profile)| {
+        *known.entry((listed.layer, profile)).or_insert(listed.document) != listed.document
+    })
 }
 
 impl AttachedIndex for FineIndex {
@@ -214,21 +241,34 @@ const PROBES: u32 = 4;
 
 impl DocumentOffer {
     /// Those of a fine index whose documents may be the ones that `options` would give.
-    pub(super) fn of(found: &FoundFine, store: &Source, options: &IndexOptions) -> Option<DocumentOffer> {
+    pub(super) fn of(
+        found: &FoundFine,
+        store: &Source,
+        options: &IndexOptions,
+    ) -> Option<DocumentOffer> {
         let index = found.content.as_ref().ok()?;
-        let is_alike = builds_alike(index.build_tool.as_deref()?, &options.layer.build_tool_identifier);
+        let is_alike =
+            builds_alike(index.build_tool.as_deref()?, &options.layer.build_tool_identifier);
         is_alike.then(|| DocumentOffer { store: store.clone(), documents: index.layers.clone() })
     }
 }
 
 /// Adds documents for the layers of `missing`, where fine indexes have them.
-pub(in crate::index) async fn reuse_documents(layers: &mut Layers, missing: Vec<Descriptor>, supply: &Supply<'_>) {
+pub(in crate::index) async fn reuse_documents(
+    layers: &mut Layers,
+    missing: Vec<Descriptor>,
+    supply: &Supply<'_>,
+) {
     let options = supply.work.options;
-    if !supply.trusts_repository() || options.existing == Existing::Replace || supply.documents.is_empty() {
+    if !supply.trusts_repository()
+        || options.existing == Existing::Replace
+        || supply.documents.is_empty()
+    {
         return;
     }
     let mut by_layer: BTreeMap<Digest, Vec<(&FineRef, &Source)>> = BTreeMap::new();
-    for (document, store) in supply.documents.iter().flat_map(|offer| offer.documents.iter().map(|d| (d, &offer.store)))
+    for (document, store) in
+        supply.documents.iter().flat_map(|offer| offer.documents.iter().map(|d| (d, &offer.store)))
     {
         let there = by_layer.entry(document.layer).or_default();
         if there.iter().all(|(known, _)| known.document != document.document) {
@@ -272,7 +312,10 @@ impl DocumentReuse<'_> {
                 Err(NotReusable::Other) => {}
                 Err(NotReusable::Wrong(why)) => {
                     let name = document.document;
-                    let text = format!("fine document {name} of layer {} is not reused: {why}", layer.digest);
+                    let text = format!(
+                        "fine document {name} of layer {} is not reused: {why}",
+                        layer.digest
+                    );
                     self.supply.work.progress.report(ProgressEvent::Warning(text));
                 }
             }
@@ -293,12 +336,17 @@ impl DocumentReuse<'_> {
         let what = || format!("fine document {} of {} bytes", document.document, document.size);
         let charged = store.budget().charge(document.size.saturating_mul(COST), what);
         let mut memory = charged.map_err(|error| wrong(&error))?;
-        let bytes = store.blob_bytes(&document.blob(), document.size).await.map_err(|error| wrong(&error))?;
+        let bytes = store
+            .blob_bytes(&document.blob(), document.size)
+            .await
+            .map_err(|error| wrong(&error))?;
         let head = usize::try_from(document.head_size).unwrap_or(usize::MAX).min(bytes.len());
         let fetched = FetchedDocument { reference: document.clone(), bytes: bytes.slice(..head) };
         let opened = fit_document(layer, &fetched, &mut memory);
         let (spans, _) = opened.map_err(|error| wrong(&error))?;
-        let probed = probe_document(self.supply.source, layer, (&spans, bytes.clone()), PROBES, self.seed).await;
+        let probed =
+            probe_document(self.supply.source, layer, (&spans, bytes.clone()), PROBES, self.seed)
+                .await;
         let probed = probed.map_err(|error| wrong(&error))?;
         *read += probed.bytes_read;
         match probed.differences.first() {
@@ -320,7 +368,9 @@ impl DocumentReuse<'_> {
 /// # Errors
 /// If indexing would not make it.
 fn encoded(bytes: &Bytes, is_plain: bool, mut memory: Charge) -> Result<EncodedFine, NotReusable> {
-    let layer = fine::decode(bytes, &mut memory).and_then(FineLayer::undivided).map_err(|error| wrong(&error))?;
+    let layer = fine::decode(bytes, &mut memory)
+        .and_then(FineLayer::undivided)
+        .map_err(|error| wrong(&error))?;
     if !is_as_built(&layer) || (is_plain && layer.spans().codec() != Codec::Plain) {
         return Err(NotReusable::Wrong("ociseek would build it differently".to_owned()));
     }
@@ -366,7 +416,13 @@ mod tests {
             (index("y", b"layer", b"two", 0), false),
             (index("x", b"layer", b"two", 5), false),
             (index("x", b"other", b"two", 0), false),
-            (FineIndex { profile: Some(Digest::sha256(b"reads")), ..index("x", b"layer", b"two", 0) }, false),
+            (
+                FineIndex {
+                    profile: Some(Digest::sha256(b"reads")),
+                    ..index("x", b"layer", b"two", 0)
+                },
+                false,
+            ),
         ] {
             assert_eq!(is_disputed([&one, &other].into_iter(), "x"), disputed, "{other:?}");
         }

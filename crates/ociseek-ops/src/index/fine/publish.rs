@@ -48,10 +48,18 @@ impl Publisher<'_> {
             Decision::Done(place) => stays(&found[place], found[place].already_there(false, check)),
             Decision::Keep(place) => stays(&found[place], found[place].kept()),
             Decision::Build { replaces } => {
-                let is_left =
-                    |layer: &&Descriptor| self.layers.get(layer).is_none() && self.layers.document(layer).is_none();
+                let is_left = |layer: &&Descriptor| {
+                    self.layers.get(layer).is_none() && self.layers.document(layer).is_none()
+                };
                 left = wanted.iter().filter(is_left).cloned().collect();
-                self.build_fine(subject, &found, replaces, made(self.layers, &wanted), !left.is_empty()).await?
+                self.build_fine(
+                    subject,
+                    &found,
+                    replaces,
+                    made(self.layers, &wanted),
+                    !left.is_empty(),
+                )
+                .await?
             }
             Decision::NotRequested => FineResult::without_index(ManifestResult::NotRequested),
         };
@@ -74,9 +82,12 @@ impl Publisher<'_> {
         let list = prefetch.as_ref();
         let profile = list.map(|list| list.digest());
         if is_partial {
-            let covered: BTreeSet<Digest> = documents.iter().map(|(layer, _)| layer.digest).collect();
+            let covered: BTreeSet<Digest> =
+                documents.iter().map(|(layer, _)| layer.digest).collect();
             replaces = outdone(found, &replaces, &covered);
-            let better = found.iter().find(|f| f.is_alike(tool, profile.as_ref()) && covered.is_subset(&f.covered()));
+            let better = found
+                .iter()
+                .find(|f| f.is_alike(tool, profile.as_ref()) && covered.is_subset(&f.covered()));
             if let (Some(better), Some(there)) = (better, self.destination)
                 && better.is_whole(there, BlobCheck::Size).await?
             {
@@ -94,24 +105,28 @@ impl Publisher<'_> {
             let has_list = found.content.as_ref().is_ok_and(|index| index.profile.is_some());
             has_list && replaces.contains(&found.descriptor.digest)
         });
-        let writer = StartWriter { source: self.source, work: self.work, bytes_read: &self.bytes_read };
+        let writer =
+            StartWriter { source: self.source, work: self.work, bytes_read: &self.bytes_read };
         // `_memory` is that of documents that were encoded again, which the budget does not know
         // yet.
         let (documents, _memory, profile) = match (list, old, self.destination) {
             (Some(list), ..) => {
-                let (EncodedDocuments { documents, memory }, missing) = writer.with_list(list, documents).await?;
+                let (EncodedDocuments { documents, memory }, missing) =
+                    writer.with_list(list, documents).await?;
                 if !self.work.options.kinds.has_soci() {
                     // Otherwise they were already reported for the SOCI index's list.
-                    missing
-                        .iter()
-                        .for_each(|missing| self.work.progress.report(ProgressEvent::Warning(missing.to_string())));
+                    missing.iter().for_each(|missing| {
+                        self.work.progress.report(ProgressEvent::Warning(missing.to_string()))
+                    });
                 }
                 (documents, Some(memory), profile)
             }
             (None, Some(old), Some(there)) => {
-                let (EncodedDocuments { documents, memory }, is_whole) = writer.with_old(old, there, documents).await?;
+                let (EncodedDocuments { documents, memory }, is_whole) =
+                    writer.with_old(old, there, documents).await?;
                 // Otherwise `--profile` with the same list would conclude that it exists.
-                let profile = old.content.as_ref().ok().and_then(|index| index.profile).filter(|_| is_whole);
+                let profile =
+                    old.content.as_ref().ok().and_then(|index| index.profile).filter(|_| is_whole);
                 (documents, Some(memory), profile)
             }
             (None, ..) => (documents, None, None),
@@ -122,8 +137,9 @@ impl Publisher<'_> {
             build_tool: Some(tool.clone()),
             profile,
         };
-        let (result, bytes_written) =
-            self.attach(subject, NewIndex::new(index.encode(), blobs(&documents)), found, replaces).await?;
+        let (result, bytes_written) = self
+            .attach(subject, NewIndex::new(index.encode(), blobs(&documents)), found, replaces)
+            .await?;
         Ok(FineResult { result, documents: index.layers, profile, bytes_written })
     }
 }
@@ -178,10 +194,13 @@ pub(crate) async fn bound_fine(
 
 /// The documents of `wanted` that were made. A layer whose content differs from its type has none.
 fn made(layers: &Layers, wanted: &[Descriptor]) -> Vec<LayerDocument> {
-    let is_mislabelled =
-        |layer: &Descriptor| layers.get(layer).is_some_and(|built| lacks_document(layer, &built.outcome));
+    let is_mislabelled = |layer: &Descriptor| {
+        layers.get(layer).is_some_and(|built| lacks_document(layer, &built.outcome))
+    };
     let labelled = wanted.iter().filter(|layer| !is_mislabelled(layer));
-    labelled.filter_map(|layer| Some((layer.clone(), Arc::clone(layers.document(layer)?)))).collect()
+    labelled
+        .filter_map(|layer| Some((layer.clone(), Arc::clone(layers.document(layer)?))))
+        .collect()
 }
 
 /// The blobs of a fine index with these documents.

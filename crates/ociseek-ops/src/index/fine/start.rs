@@ -73,7 +73,8 @@ impl StartWriter<'_> {
             let mut memory = budget.open();
             let layers = decoded(documents, &mut memory)?;
             let _tree = charge_tree(&budget, layers.iter().map(|(.., fine)| fine.entries()))?;
-            let (reads, missing) = reads(&list, layers.iter().map(|(layer, _, fine)| (layer.digest, fine)))?;
+            let (reads, missing) =
+                reads(&list, layers.iter().map(|(layer, _, fine)| (layer.digest, fine)))?;
             Ok((layers, memory, reads, missing))
         });
         let (layers, memory, reads, missing) = found.await?;
@@ -120,15 +121,18 @@ impl StartWriter<'_> {
         memory: Charge,
     ) -> Result<EncodedDocuments, IndexError> {
         let budget = self.source.budget();
-        let mut encoded = EncodedDocuments { documents: Vec::with_capacity(layers.len()), memory: budget.open() };
+        let mut encoded =
+            EncodedDocuments { documents: Vec::with_capacity(layers.len()), memory: budget.open() };
         for (layer, whole, fine) in layers {
             let of = layer.digest;
             let reads = reads.get(&layer.digest).cloned().unwrap_or_default();
             let divisions = divide(self, &layer, &fine, &reads).await?;
             let cache = self.work.cache.filter(|_| !self.work.options.dry_run).cloned();
             let encode = blocking(move || {
-                let fine = fine.divided(&divisions.spans).map_err(|source| unwritten(&layer, source))?;
-                let start: Vec<Range<SpanId>> = reads.into_iter().map(|bytes| fine.spans_of(bytes)).collect();
+                let fine =
+                    fine.divided(&divisions.spans).map_err(|source| unwritten(&layer, source))?;
+                let start: Vec<Range<SpanId>> =
+                    reads.into_iter().map(|bytes| fine.spans_of(bytes)).collect();
                 let document = encoded.push(layer, &fine, &start)?;
                 // Its spans were divided by reading the layer, so it is as good as the one without
                 // a start.
@@ -153,8 +157,9 @@ impl EncodedDocuments {
         start: &[Range<SpanId>],
     ) -> Result<Arc<EncodedFine>, IndexError> {
         let document = fine.encode(start).map_err(|source| unwritten(&layer, source))?;
-        let charged =
-            self.memory.grow(document.bytes.len() as u64, || format!("the fine document of {}", layer.digest));
+        let charged = self
+            .memory
+            .grow(document.bytes.len() as u64, || format!("the fine document of {}", layer.digest));
         charged.map_err(|source| unwritten(&layer, source.into()))?;
         let document = Arc::new(document);
         self.documents.push((layer, Arc::clone(&document)));
@@ -163,7 +168,10 @@ impl EncodedDocuments {
 }
 
 /// The parts of the layer's tar that are the start in a document, which takes reading its head.
-async fn start_of(there: &Destination, document: &FineRef) -> Result<Vec<Range<Uncompressed>>, NotCarriedOver> {
+async fn start_of(
+    there: &Destination,
+    document: &FineRef,
+) -> Result<Vec<Range<Uncompressed>>, NotCarriedOver> {
     if !document.has_start() {
         return Ok(Vec::new());
     }
@@ -174,37 +182,53 @@ async fn start_of(there: &Destination, document: &FineRef) -> Result<Vec<Range<U
     let blob = document.blob();
     let mut bypass_caches = false;
     let head = loop {
-        let head = match store.blob_range_bypassing(&blob, 0..document.head_size, bypass_caches).await {
-            Ok(head) => head,
-            // A web page instead of it may come once.
-            Err(error) if !bypass_caches && store.is_remote() && Damage::of(&error) == Some(Damage::Damaged) => {
-                bypass_caches = true;
-                continue;
-            }
-            Err(error) => match BlobCheck::Size.damage(there, &blob).await {
-                Ok(Some(_)) => return Err(NotCarriedOver::lost(&error)),
-                _ => return Err(NotCarriedOver::of("fine document", blob.digest, error)),
-            },
-        };
+        let head =
+            match store.blob_range_bypassing(&blob, 0..document.head_size, bypass_caches).await {
+                Ok(head) => head,
+                // A web page instead of it may come once.
+                Err(error)
+                    if !bypass_caches
+                        && store.is_remote()
+                        && Damage::of(&error) == Some(Damage::Damaged) =>
+                {
+                    bypass_caches = true;
+                    continue;
+                }
+                Err(error) => match BlobCheck::Size.damage(there, &blob).await {
+                    Ok(Some(_)) => return Err(NotCarriedOver::lost(&error)),
+                    _ => return Err(NotCarriedOver::of("fine document", blob.digest, error)),
+                },
+            };
         if Digest::sha256(&head) == document.head_digest {
             break head;
         }
         // The bytes may have been damaged on the way, or by a cache.
         if bypass_caches || !store.is_remote() {
-            let text = format!("the head of {} does not have the digest that its index states", document.document);
+            let text = format!(
+                "the head of {} does not have the digest that its index states",
+                document.document
+            );
             return Err(NotCarriedOver::Lost(text));
         }
         bypass_caches = true;
     };
-    let head = fine::decode_head(&head, document.size, &mut memory).map_err(|error| NotCarriedOver::lost(&error))?;
-    let (spans, last) = (head.spans(), |spans: &Range<SpanId>| SpanId(spans.end.0.saturating_sub(1)));
-    let bytes = |range: &Range<SpanId>| spans.plain_range(range.start).start..spans.plain_range(last(range)).end;
+    let head = fine::decode_head(&head, document.size, &mut memory)
+        .map_err(|error| NotCarriedOver::lost(&error))?;
+    let (spans, last) =
+        (head.spans(), |spans: &Range<SpanId>| SpanId(spans.end.0.saturating_sub(1)));
+    let bytes = |range: &Range<SpanId>| {
+        spans.plain_range(range.start).start..spans.plain_range(last(range)).end
+    };
     Ok(head.start().iter().map(bytes).collect())
 }
 
-fn decoded(documents: Vec<LayerDocument>, memory: &mut Charge) -> Result<Vec<DecodedDocument>, IndexError> {
+fn decoded(
+    documents: Vec<LayerDocument>,
+    memory: &mut Charge,
+) -> Result<Vec<DecodedDocument>, IndexError> {
     let decoded = documents.into_iter().map(|(layer, document)| {
-        let fine = fine::decode(&document.bytes, memory).map_err(|source| unwritten(&layer, source))?;
+        let fine =
+            fine::decode(&document.bytes, memory).map_err(|source| unwritten(&layer, source))?;
         Ok((layer, document.head_digest, fine))
     });
     decoded.collect()
@@ -251,7 +275,8 @@ async fn divide(
     reads: &[Range<Uncompressed>],
 ) -> Result<Divisions, IndexError> {
     let mut memory = writer.source.budget().open();
-    let unwritten = |source: OverBudget| IndexError::Fine { layer: layer.digest, source: source.into() };
+    let unwritten =
+        |source: OverBudget| IndexError::Fine { layer: layer.digest, source: source.into() };
     let what = || format!("the divided spans of {}", layer.digest);
     // A copy of where spans begin, and the list with those of divided spans.
     let starts = 2 * u64::from(fine.spans().count()) * size_of::<FineStart>() as u64;
@@ -261,7 +286,9 @@ async fn divide(
     let read: Arc<[Range<Uncompressed>]> = reads.into();
     let mut divided = BTreeMap::new();
     let dividing = async {
-        let mut batches = batches.into_iter().map(|batch| divide_batch(writer, layer, fine, &spans, &read, batch));
+        let mut batches = batches
+            .into_iter()
+            .map(|batch| divide_batch(writer, layer, fine, &spans, &read, batch));
         // Whether the registry sends parts of blobs is known after one request.
         let first = stream::iter(batches.next()).buffered(1);
         let mut done = first.chain(stream::iter(batches).buffer_unordered(AT_A_TIME));
@@ -276,7 +303,11 @@ async fn divide(
                         divided.insert(span, division);
                     }
                     Err(error) => {
-                        let text = format!("layer {}: span {span} is not divided: {}", layer.digest, causes(&error));
+                        let text = format!(
+                            "layer {}: span {span} is not divided: {}",
+                            layer.digest,
+                            causes(&error)
+                        );
                         writer.work.progress.report(ProgressEvent::Warning(text));
                     }
                 }
@@ -284,8 +315,13 @@ async fn divide(
         }
         Ok::<_, IndexError>(Ok(()))
     };
-    if let Err(why) = writer.work.options.before_deadline(dividing).await.unwrap_or(Ok(Err("time ran out")))? {
-        let text = format!("layer {}: the spans of the recorded start are not divided: {why}", layer.digest);
+    if let Err(why) =
+        writer.work.options.before_deadline(dividing).await.unwrap_or(Ok(Err("time ran out")))?
+    {
+        let text = format!(
+            "layer {}: the spans of the recorded start are not divided: {why}",
+            layer.digest
+        );
         writer.work.progress.report(ProgressEvent::Warning(text));
         divided.clear();
     }
@@ -306,7 +342,9 @@ fn batches(spans: &FineSpans, reads: &[Range<Uncompressed>]) -> Vec<Vec<SpanId>>
         let plain = spans.plain_range(span);
         let blob = spans.fetch_range(span);
         let is_large = match spans.codec() {
-            Codec::Plain | Codec::Gzip => plain.end - plain.start > MAX_PLAIN || blob.end - blob.start > REQUEST,
+            Codec::Plain | Codec::Gzip => {
+                plain.end - plain.start > MAX_PLAIN || blob.end - blob.start > REQUEST
+            }
             // These are meant to be divided, whatever their size is.
             Codec::Zstd => false,
         };
@@ -341,8 +379,11 @@ async fn divide_batch(
     let what = || format!("spans {first} to {last} of {}", layer.digest);
     let charged = writer.source.budget().charge(range.end - range.start, what);
     let _memory = charged.map_err(|source| unwritten(source.into()))?;
-    let whole: Vec<WholeSpan> =
-        batch.into_iter().map(|span| Ok((span, fine.window(span)?))).collect::<Result<_, _>>().map_err(unwritten)?;
+    let whole: Vec<WholeSpan> = batch
+        .into_iter()
+        .map(|span| Ok((span, fine.window(span)?)))
+        .collect::<Result<_, _>>()
+        .map_err(unwritten)?;
     let mut bypass_caches = false;
     loop {
         let read = writer.source.blob_range_bypassing(layer, range.clone(), bypass_caches).await;
@@ -355,7 +396,10 @@ async fn divide_batch(
         let dividing = spawn_blocking(move || divide_all(&spans, whole, &reads, &bytes, start));
         let divided = dividing.await.map_err(|_| IndexError::PrefetchThread)?;
         // The bytes may have been damaged on the way, or by a cache.
-        if bypass_caches || !writer.source.is_remote() || divided.iter().all(|(_, division)| division.is_ok()) {
+        if bypass_caches
+            || !writer.source.is_remote()
+            || divided.iter().all(|(_, division)| division.is_ok())
+        {
             return Ok(divided);
         }
         bypass_caches = true;
@@ -372,7 +416,9 @@ fn divide_all(
 ) -> Vec<(SpanId, Result<SpanDivision, SpanError>)> {
     let divide = |(span, window): WholeSpan| {
         let range = spans.fetch_range(span);
-        let blob = bytes.get((range.start.0 - start) as usize..(range.end.0 - start) as usize).unwrap_or_default();
+        let blob = bytes
+            .get((range.start.0 - start) as usize..(range.end.0 - start) as usize)
+            .unwrap_or_default();
         (span, divide_span(spans, span, window.as_ref(), blob, reads))
     };
     whole.into_iter().map(divide).collect()
@@ -402,7 +448,8 @@ mod tests {
                 state: ChainState::INITIAL,
             }],
         };
-        let fine = FineLayer::new(Vec::new(), FineSpans::new(parts).unwrap(), std::iter::empty()).unwrap();
+        let fine =
+            FineLayer::new(Vec::new(), FineSpans::new(parts).unwrap(), std::iter::empty()).unwrap();
         let size = fine.encode(&[]).unwrap().bytes.len() as u64;
         let budget = Budget::new(2 * size - 1);
         let mut encoded = EncodedDocuments { documents: Vec::new(), memory: budget.open() };
@@ -410,7 +457,10 @@ mod tests {
         encoded.push(layer.clone(), &fine, &[]).unwrap();
         assert_eq!(budget.used(), size);
         let refused = encoded.push(layer, &fine, &[]);
-        assert!(matches!(refused, Err(IndexError::Fine { source: FineError::Memory(_), .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(IndexError::Fine { source: FineError::Memory(_), .. })),
+            "{refused:?}"
+        );
         assert_eq!(encoded.documents.len(), 1);
         drop(encoded);
         assert_eq!(budget.used(), 0);

@@ -52,13 +52,18 @@ const MOST_PROBES: u64 = 4;
 
 /// Gets ztocs for the layers of `unread` from indexes. The layers that remain in `unread` must be
 /// read.
-pub(super) async fn reuse(layers: &mut Layers, unread: Vec<Descriptor>, supply: &Supply<'_>) -> Vec<Descriptor> {
+pub(super) async fn reuse(
+    layers: &mut Layers,
+    unread: Vec<Descriptor>,
+    supply: &Supply<'_>,
+) -> Vec<Descriptor> {
     let options = supply.work.options;
     if !options.reuse.indexes {
         return unread;
     }
     let seed = RandomState::new().build_hasher().finish();
-    let mut context = ReuseContext { supply, claims: BTreeMap::new(), disputed: BTreeSet::new(), seed };
+    let mut context =
+        ReuseContext { supply, claims: BTreeMap::new(), disputed: BTreeSet::new(), seed };
     let mut places = ReuseSearch::new(supply);
     let mut missing = unread;
     // A user who replaces all indexes wants no ztocs from them, but may name other images.
@@ -70,13 +75,17 @@ pub(super) async fn reuse(layers: &mut Layers, unread: Vec<Descriptor>, supply: 
         if attached {
             missing = context.take(layers, missing, &supply.known).await;
         }
-        let Some(own) = options.before_deadline(places.own(&missing, attached)).await else { return missing };
+        let Some(own) = options.before_deadline(places.own(&missing, attached)).await else {
+            return missing;
+        };
         missing = context.take(layers, missing, &own).await;
     }
     let Some(named) = options.before_deadline(places.named(&missing)).await else { return missing };
     missing = context.take(layers, missing, &named).await;
     if !replaces_all && attached {
-        let Some(others) = options.before_deadline(places.tags(&missing)).await else { return missing };
+        let Some(others) = options.before_deadline(places.tags(&missing)).await else {
+            return missing;
+        };
         missing = context.take(layers, missing, &others).await;
     }
     missing
@@ -116,9 +125,13 @@ impl ReuseContext<'_> {
 
     /// Whether indexes contradict each other about a layer. Reports it once.
     fn is_disputed(&mut self, layer: &Digest) -> bool {
-        let about =
-            self.claims.range((*layer, Arc::from(""), SpanSize::LEAST)..).take_while(|((about, ..), _)| about == layer);
-        let Some((_, ztocs)) = about.into_iter().find(|(_, ztocs)| ztocs.len() > 1) else { return false };
+        let about = self
+            .claims
+            .range((*layer, Arc::from(""), SpanSize::LEAST)..)
+            .take_while(|((about, ..), _)| about == layer);
+        let Some((_, ztocs)) = about.into_iter().find(|(_, ztocs)| ztocs.len() > 1) else {
+            return false;
+        };
         if self.disputed.insert(*layer) {
             self.supply.work.progress.report(ProgressEvent::Warning(format!(
                 "layer {layer} is read: indexes by the same tool and options list {} different ztocs of it, and at \
@@ -131,12 +144,18 @@ impl ReuseContext<'_> {
 
     /// Takes ztocs from `offers`, and returns the layers of `missing` without one, in the same
     /// order.
-    async fn take(&mut self, layers: &mut Layers, missing: Vec<Descriptor>, offers: &[ZtocOffer]) -> Vec<Descriptor> {
+    async fn take(
+        &mut self,
+        layers: &mut Layers,
+        missing: Vec<Descriptor>,
+        offers: &[ZtocOffer],
+    ) -> Vec<Descriptor> {
         self.note(&missing, offers);
-        let ztocs = offers.iter().flat_map(|offer| offer.ztocs.iter().map(move |ztoc| (ztoc, offer)));
+        let ztocs =
+            offers.iter().flat_map(|offer| offer.ztocs.iter().map(move |ztoc| (ztoc, offer)));
         let mut by_layer: BTreeMap<Digest, Vec<(&ZtocRef, &ZtocOffer)>> = BTreeMap::new();
-        for (ztoc, offer) in
-            ztocs.filter(|(ztoc, offer)| may_fit(offer.tool.as_deref(), ztoc, self.supply.work.options))
+        for (ztoc, offer) in ztocs
+            .filter(|(ztoc, offer)| may_fit(offer.tool.as_deref(), ztoc, self.supply.work.options))
         {
             let there = by_layer.entry(ztoc.layer).or_default();
             if there.iter().all(|(known, _)| known.ztoc != ztoc.ztoc) {
@@ -163,7 +182,11 @@ impl ReuseContext<'_> {
             layers.bytes_compared += read;
             match found {
                 Some((ztoc, origin, from)) => {
-                    let built = BuiltLayer { outcome: Arc::new(Outcome::Ztoc(ztoc)), origin, sampled: Some(from) };
+                    let built = BuiltLayer {
+                        outcome: Arc::new(Outcome::Ztoc(ztoc)),
+                        origin,
+                        sampled: Some(from),
+                    };
                     if layers.add(&layer, built).is_err() {
                         unread.push(layer);
                     }
@@ -179,11 +202,18 @@ impl ReuseContext<'_> {
         for (ztoc, offer) in offered.iter().take(TRIES) {
             match self.fetch(ztoc, offer, &layer, &mut read).await {
                 Ok(built) => {
-                    return ReuseAttempt { layer, found: Some((built, offer.origin.clone(), ztoc.ztoc)), read };
+                    return ReuseAttempt {
+                        layer,
+                        found: Some((built, offer.origin.clone(), ztoc.ztoc)),
+                        read,
+                    };
                 }
                 Err(NotReusable::Other) => {}
                 Err(NotReusable::Wrong(why)) => {
-                    let text = format!("ztoc {} of layer {} is not reused: {why}", ztoc.ztoc, layer.digest);
+                    let text = format!(
+                        "ztoc {} of layer {} is not reused: {why}",
+                        ztoc.ztoc, layer.digest
+                    );
                     self.supply.work.progress.report(ProgressEvent::Warning(text));
                 }
             }
@@ -204,11 +234,15 @@ impl ReuseContext<'_> {
         let what = || format!("ztoc {} of {} bytes", ztoc.ztoc, ztoc.size);
         let charged = self.supply.source.budget().charge(ztoc.size.saturating_mul(COST), what);
         let mut memory = charged.map_err(|error| NotReusable::Wrong(causes(&error)))?;
-        let bytes =
-            offer.store.blob_bytes(&ztoc.blob(), MAX_ZTOC).await.map_err(|error| NotReusable::Wrong(causes(&error)))?;
+        let bytes = offer
+            .store
+            .blob_bytes(&ztoc.blob(), MAX_ZTOC)
+            .await
+            .map_err(|error| NotReusable::Wrong(causes(&error)))?;
         let layer_size = layer.size;
         let options = self.supply.work.options.layer.clone();
-        let decode = move || decoded(&bytes, layer_size, &options, &mut memory).map(|spans| (spans, memory));
+        let decode =
+            move || decoded(&bytes, layer_size, &options, &mut memory).map(|spans| (spans, memory));
         let (spans, _memory) = spawn_blocking(decode).await.map_err(|_| NotReusable::Other)??;
 
         let count = 1 + (layer.size / PROBE_EVERY).min(MOST_PROBES - 1);
@@ -251,7 +285,8 @@ fn may_fit(tool: Option<&str>, ztoc: &ZtocRef, options: &IndexOptions) -> bool {
 /// was compressed to an eighth. For most layers a ztoc is some hundredths of the layer. A larger
 /// one may be correct, but then reading its layer costs little more than fetching the ztoc.
 pub(in crate::index) fn in_proportion(layer_size: u64, distance: u64) -> u64 {
-    let checkpoints = layer_size.saturating_mul(RATIO).div_ceil(distance.max(1)).saturating_mul(CHECKPOINT);
+    let checkpoints =
+        layer_size.saturating_mul(RATIO).div_ceil(distance.max(1)).saturating_mul(CHECKPOINT);
     (layer_size / 2).saturating_add(checkpoints).saturating_add(SMALL).min(MAX_ZTOC)
 }
 
@@ -284,7 +319,9 @@ fn decoded(
     if head.span_size != options.span_size {
         let found = head.span_size;
         let expected = options.span_size;
-        return Err(NotReusable::Wrong(format!("it has spans of {found} bytes, but its index says {expected}")));
+        return Err(NotReusable::Wrong(format!(
+            "it has spans of {found} bytes, but its index says {expected}"
+        )));
     }
     let mut ztoc = ztoc::decode_within(bytes, memory).map_err(|error| wrong(&error))?;
     servable(&ztoc).map_err(|error| wrong(&error))?;
@@ -345,19 +382,29 @@ mod tests {
         assert_eq!(in_proportion(u64::MAX, 1), MAX_ZTOC);
     }
 
-    fn decoded(bytes: &[u8], layer_size: u64, options: &LayerOptions) -> Result<SpanTable, NotReusable> {
+    fn decoded(
+        bytes: &[u8],
+        layer_size: u64,
+        options: &LayerOptions,
+    ) -> Result<SpanTable, NotReusable> {
         super::decoded(bytes, layer_size, options, &mut Budget::default().open())
     }
 
     fn options(tool: &str) -> LayerOptions {
-        LayerOptions { span_size: SpanSize::new(4096).unwrap(), build_tool_identifier: tool.into(), fine: false }
+        LayerOptions {
+            span_size: SpanSize::new(4096).unwrap(),
+            build_tool_identifier: tool.into(),
+            fine: false,
+        }
     }
 
     /// The ztoc of a layer of 1024 bytes.
     fn built(options: LayerOptions) -> BuiltZtoc {
         let mut indexer = LayerIndexer::new(options, None);
         indexer.push(&[0; 1024]).unwrap();
-        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
+        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else {
+            panic!("it has a ztoc")
+        };
         built
     }
 
@@ -375,7 +422,11 @@ mod tests {
     fn different_ztocs_are_skipped_and_mismatched_ones_are_wrong() {
         let ours = options(TOOL_IDENTIFIER);
         for tool in ["AWS SOCI CLI v0.2", "ociseek v999.0.0"] {
-            assert_eq!(decoded(&built(options(tool)).bytes, 1024, &ours).err(), Some(NotReusable::Other), "{tool}");
+            assert_eq!(
+                decoded(&built(options(tool)).bytes, 1024, &ours).err(),
+                Some(NotReusable::Other),
+                "{tool}"
+            );
         }
         let bytes = built(ours.clone()).bytes;
         let is_wrong = |bytes: &[u8], size, options: &LayerOptions| {
@@ -383,7 +434,11 @@ mod tests {
         };
         assert!(is_wrong(&bytes, 1025, &ours));
         assert!(is_wrong(&bytes[..bytes.len() / 2], 1024, &ours));
-        assert!(is_wrong(&bytes, 1024, &LayerOptions { span_size: SpanSize::new(8192).unwrap(), ..ours.clone() }));
+        assert!(is_wrong(
+            &bytes,
+            1024,
+            &LayerOptions { span_size: SpanSize::new(8192).unwrap(), ..ours.clone() }
+        ));
         let mut sha512 = ztoc::decode(&bytes).unwrap();
         sha512.span_digests[0] = Digest::of(Algorithm::Sha512, b"x");
         assert!(is_wrong(&ztoc::encode(&sha512), 1024, &ours));
@@ -393,13 +448,20 @@ mod tests {
     fn pax_records_must_be_sorted() {
         let mut indexer = LayerIndexer::new(options(TOOL_IDENTIFIER), None);
         let mut builder = tar::Builder::new(Vec::new());
-        builder.append_pax_extensions([("SCHILY.xattr.user.a", &b"1"[..]), ("SCHILY.xattr.user.b", b"2")]).unwrap();
+        builder
+            .append_pax_extensions([
+                ("SCHILY.xattr.user.a", &b"1"[..]),
+                ("SCHILY.xattr.user.b", b"2"),
+            ])
+            .unwrap();
         let mut header = tar::Header::new_ustar();
         header.set_size(0);
         builder.append_data(&mut header, "file", &[][..]).unwrap();
         let layer = builder.into_inner().unwrap();
         indexer.push(&layer).unwrap();
-        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
+        let Outcome::Ztoc(built) = indexer.finish().unwrap().outcome else {
+            panic!("it has a ztoc")
+        };
         let mut ztoc = ztoc::decode(&built.bytes).unwrap();
         assert!(is_as_built(&ztoc));
         let reversed: Vec<PaxRecord> = ztoc.files[0].pax.iter().rev().cloned().collect();

@@ -74,7 +74,9 @@ impl<'a> ReuseSearch<'a> {
         let mut offers = Vec::new();
         for manifest in manifests.iter().filter(|manifest| in_common(manifest, missing) > 0) {
             let source = self.supply.source;
-            for (index, content) in discover::usable(source, manifest, artifacts, attached && !is_listed).await {
+            for (index, content) in
+                discover::usable(source, manifest, artifacts, attached && !is_listed).await
+            {
                 offers.push(offer(source, content, index.to_string().into()));
             }
         }
@@ -97,7 +99,8 @@ impl<'a> ReuseSearch<'a> {
             match self.images(place.clone(), PLATFORMS_OF_NAMED).await {
                 Ok(images) => found.extend(images),
                 Err(error) => {
-                    let text = format!("cannot reuse anything from {}: {}", place.name, causes(&error));
+                    let text =
+                        format!("cannot reuse anything from {}: {}", place.name, causes(&error));
                     self.supply.work.progress.report(ProgressEvent::Warning(text));
                 }
             }
@@ -142,8 +145,10 @@ impl<'a> ReuseSearch<'a> {
         let mut missing = missing.to_vec();
         let mut offers = Vec::new();
         for _ in 0..MOST_LISTED {
-            let shares =
-                images.iter().enumerate().map(|(at, image)| (in_common(&image.manifest, &missing), Reverse(at)));
+            let shares = images
+                .iter()
+                .enumerate()
+                .map(|(at, image)| (in_common(&image.manifest, &missing), Reverse(at)));
             let Some((1.., Reverse(best))) = shares.max() else { break };
             let Image { store, manifest, artifacts, name } = images.remove(best);
             for (_, content) in discover::usable(&store, &manifest, &artifacts, true).await {
@@ -200,10 +205,19 @@ async fn listed(repository: &Repository, own: Option<&str>) -> Vec<String> {
 }
 
 /// The images of at most `most` platforms for a name.
-async fn images(place: ReuseSource, options: &IndexOptions, most: usize) -> Result<Vec<Image>, ResolveError> {
+async fn images(
+    place: ReuseSource,
+    options: &IndexOptions,
+    most: usize,
+) -> Result<Vec<Image>, ResolveError> {
     let ReuseSource { name, source: store, target } = place;
     let document = store.manifest(&target).await.map_err(ResolveError::Find)?;
-    let image = |manifest, artifacts| Image { store: store.clone(), manifest, artifacts, name: Arc::clone(&name) };
+    let image = |manifest, artifacts| Image {
+        store: store.clone(),
+        manifest,
+        artifacts,
+        name: Arc::clone(&name),
+    };
     let index = match parse(&document)? {
         Manifest::Image(found) => {
             return Ok(vec![image(PlatformManifest::alone(&document, found), Vec::new())]);
@@ -221,7 +235,8 @@ async fn images(place: ReuseSource, options: &IndexOptions, most: usize) -> Resu
         // Manifests that are not images have no layers.
         if let Ok(Manifest::Image(found)) = parse(&document) {
             let platform = child.platform.clone();
-            let manifest = PlatformManifest { platform, ..PlatformManifest::alone(&document, found) };
+            let manifest =
+                PlatformManifest { platform, ..PlatformManifest::alone(&document, found) };
             images.push(image(manifest, soci_indexes(&index.manifests).cloned().collect()));
         }
     }
@@ -331,7 +346,8 @@ mod tests {
 
     #[test]
     fn versions_are_compared_by_number() {
-        let names = ["v1.4.2", "latest", "v1.4.10", "v1.4.1", "v1.4.3", "v0.9", "v2.0.0", "v1.3.9", "dev"];
+        let names =
+            ["v1.4.2", "latest", "v1.4.10", "v1.4.1", "v1.4.3", "v0.9", "v2.0.0", "v1.3.9", "dev"];
         let nearest = ["latest", "v1.4.1", "v1.4.3", "v1.4.10", "v1.3.9", "v2.0.0", "v0.9", "dev"];
         assert_eq!(found(Some("v1.4.2"), &names, 20), nearest);
         assert_eq!(found(Some("v1.4.2"), &names, 3), nearest[..3]);
@@ -355,7 +371,8 @@ mod tests {
     #[test]
     fn fallback_tags_are_not_images() {
         let hex = "0123456789abcdef".repeat(4);
-        let names = [format!("sha256-{hex}"), format!("sha256-{hex}.sig"), "v1".into(), "v1".into()];
+        let names =
+            [format!("sha256-{hex}"), format!("sha256-{hex}.sig"), "v1".into(), "v1".into()];
         assert_eq!(nearest(Some("v2"), names.to_vec(), 9), ["v1"]);
         assert_eq!(found(Some(""), &["99999999999999999999999", "x"], 9).len(), 2);
     }

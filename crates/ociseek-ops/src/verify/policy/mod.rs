@@ -140,7 +140,13 @@ impl<'a> JudgedIndex<'a> {
             Some(JudgedDocument { layer, digest: ztoc.ztoc, size: ztoc.size, tool })
         });
         let of_index = content.index.build_tool_identifier.as_deref();
-        JudgedIndex { layers, is_fine: false, tool: of_index, covered: covered.collect(), signatures }
+        JudgedIndex {
+            layers,
+            is_fine: false,
+            tool: of_index,
+            covered: covered.collect(),
+            signatures,
+        }
     }
 
     /// A fine index for an image with these `layers`.
@@ -151,7 +157,12 @@ impl<'a> JudgedIndex<'a> {
     ) -> JudgedIndex<'a> {
         let covered = once(layers).filter_map(|layer| {
             let document = content.documents.get(&layer.digest)?;
-            Some(JudgedDocument { layer, digest: document.document, size: document.size, tool: None })
+            Some(JudgedDocument {
+                layer,
+                digest: document.document,
+                size: document.size,
+                tool: None,
+            })
         });
         let tool = content.index.build_tool.as_deref();
         JudgedIndex { layers, is_fine: true, tool, covered: covered.collect(), signatures }
@@ -160,7 +171,8 @@ impl<'a> JudgedIndex<'a> {
 
 /// The layers without duplicates.
 fn once(layers: &[Descriptor]) -> impl Iterator<Item = &Descriptor> {
-    let first = |at: usize| layers.iter().position(|layer| layer.digest == layers[at].digest) == Some(at);
+    let first =
+        |at: usize| layers.iter().position(|layer| layer.digest == layers[at].digest) == Some(at);
     layers.iter().enumerate().filter(move |(at, _)| first(*at)).map(|(_, layer)| layer)
 }
 
@@ -174,7 +186,9 @@ pub(crate) fn judge(policy: &Policy, subject: &JudgedIndex<'_>) -> Vec<Ruling> {
     }
     let mut rulings = Vec::new();
     if !subject.is_fine {
-        rulings.extend(policy.least_coverage.map(|least| coverage(subject, least, policy.min_layer_size)));
+        rulings.extend(
+            policy.least_coverage.map(|least| coverage(subject, least, policy.min_layer_size)),
+        );
         rulings.extend(policy.max_ztoc_ratio.map(|most| ratio(subject, most)));
     }
     if !policy.tools.is_empty() {
@@ -187,7 +201,8 @@ pub(crate) fn judge(policy: &Policy, subject: &JudgedIndex<'_>) -> Vec<Ruling> {
 
 fn coverage(subject: &JudgedIndex<'_>, least: Share, min_layer_size: u64) -> Ruling {
     let large = subject.layers.iter().filter(|layer| layer.size >= min_layer_size);
-    let covered: BTreeSet<Digest> = subject.covered.iter().map(|document| document.layer.digest).collect();
+    let covered: BTreeSet<Digest> =
+        subject.covered.iter().map(|document| document.layer.digest).collect();
     let is = Coverage::of(large, |layer| covered.contains(&layer.digest));
     let found = format!(
         "{} ({} of {} layers of at least {min_layer_size} bytes, {} of {} bytes)",
@@ -197,15 +212,26 @@ fn coverage(subject: &JudgedIndex<'_>, least: Share, min_layer_size: u64) -> Rul
         is.bytes,
         is.of_bytes
     );
-    let violation = || Problem::new(Code::Coverage, format!("the index covers {found}; at least {least} is required"));
+    let violation = || {
+        Problem::new(
+            Code::Coverage,
+            format!("the index covers {found}; at least {least} is required"),
+        )
+    };
     let violations = (!is.reaches(least)).then(violation).into_iter().collect();
     Ruling { rule: Rule::MinCoverage, wanted: format!("at least {least}"), found, violations }
 }
 
 fn ratio(subject: &JudgedIndex<'_>, most: Share) -> Ruling {
     // Rounded up, so that a ratio above the limit is never shown as within it.
-    let hundredths = |ztoc: u64, layer: u64| (u128::from(ztoc) * 10_000).div_ceil(u128::from(layer.max(1)));
-    let ratios = || subject.covered.iter().map(|covered| (hundredths(covered.size, covered.layer.size), covered));
+    let hundredths =
+        |ztoc: u64, layer: u64| (u128::from(ztoc) * 10_000).div_ceil(u128::from(layer.max(1)));
+    let ratios = || {
+        subject
+            .covered
+            .iter()
+            .map(|covered| (hundredths(covered.size, covered.layer.size), covered))
+    };
     let violations = ratios().filter(|(_, covered)| !most.bounds(covered.size, covered.layer.size));
     let violation = |(ratio, covered): (u128, &JudgedDocument<'_>)| {
         let JudgedDocument { layer, digest, size, .. } = covered;
@@ -229,18 +255,25 @@ fn tool(subject: &JudgedIndex<'_>, tools: &[ToolPattern]) -> Ruling {
     match subject.tool {
         Some(tool) if is_allowed(tool) => {}
         Some(tool) => {
-            violations.push(Problem::new(Code::Tool, format!("the index was made by {:?}", cut(tool))));
+            violations
+                .push(Problem::new(Code::Tool, format!("the index was made by {:?}", cut(tool))));
         }
-        None => violations.push(Problem::new(Code::Tool, "the index does not say which tool made it")),
+        None => {
+            violations.push(Problem::new(Code::Tool, "the index does not say which tool made it"))
+        }
     }
     for JudgedDocument { digest, tool, .. } in &subject.covered {
         let Some(tool) = tool else { continue };
         if !std::str::from_utf8(tool).is_ok_and(is_allowed) {
             let tool = String::from_utf8_lossy(tool);
-            violations.push(Problem::new(Code::ZtocTool, format!("ztoc {digest} was made by {:?}", cut(&tool))));
+            violations.push(Problem::new(
+                Code::ZtocTool,
+                format!("ztoc {digest} was made by {:?}", cut(&tool)),
+            ));
         }
     }
-    let found = subject.tool.map_or_else(|| "none stated".to_owned(), |tool| format!("{:?}", cut(tool)));
+    let found =
+        subject.tool.map_or_else(|| "none stated".to_owned(), |tool| format!("{:?}", cut(tool)));
     let wanted = tools.iter().map(|tool| format!("'{tool}'")).collect::<Vec<_>>().join(" or ");
     Ruling { rule: Rule::AllowTool, wanted, found, violations }
 }
@@ -248,7 +281,9 @@ fn tool(subject: &JudgedIndex<'_>, tools: &[ToolPattern]) -> Ruling {
 fn signature(trust: &Trust, signatures: &Signatures) -> Ruling {
     let wanted = format!("by one of: {}", trust.names().collect::<Vec<_>>().join(", "));
     let (found, violations) = match signatures {
-        Signatures::Trusted { signer, kind, subject } => (format!("{kind}, {signer}, for {subject}"), Vec::new()),
+        Signatures::Trusted { signer, kind, subject } => {
+            (format!("{kind}, {signer}, for {subject}"), Vec::new())
+        }
         Signatures::None { subjects } => {
             let subjects: Vec<String> = subjects.iter().map(ToString::to_string).collect();
             let text = format!("no signature was found for {}", subjects.join(" or "));

@@ -60,7 +60,8 @@ impl ToolPattern {
             return is_named(name) || is_named(identifier);
         }
         let Some(version) = version else { return false };
-        is_named(name) && self.bounds.iter().all(|(operator, bound)| operator.holds(version.cmp(bound)))
+        is_named(name)
+            && self.bounds.iter().all(|(operator, bound)| operator.holds(version.cmp(bound)))
     }
 }
 
@@ -97,7 +98,8 @@ fn bound(text: &str) -> Result<(Operator, Version), ToolPatternError> {
         ("=", Operator::Equal),
     ];
     let text = text.trim();
-    let parsed = OPERATORS.iter().find_map(|(sign, operator)| Some((*operator, text.strip_prefix(sign)?)));
+    let parsed =
+        OPERATORS.iter().find_map(|(sign, operator)| Some((*operator, text.strip_prefix(sign)?)));
     parsed
         .and_then(|(operator, version)| Some((operator, Version::parse(version.trim())?)))
         .ok_or_else(|| ToolPatternError::Bound(text.to_owned()))
@@ -106,7 +108,10 @@ fn bound(text: &str) -> Result<(Operator, Version), ToolPatternError> {
 /// The name and version in a tool identifier.
 fn split(identifier: &str) -> (&str, Option<Version>) {
     let identifier = identifier.trim();
-    match identifier.rsplit_once(char::is_whitespace).map(|(name, last)| (name, Version::parse(last))) {
+    match identifier
+        .rsplit_once(char::is_whitespace)
+        .map(|(name, last)| (name, Version::parse(last)))
+    {
         Some((name, Some(version))) => (name.trim_end(), Some(version)),
         _ => (identifier, None),
     }
@@ -133,7 +138,8 @@ impl Version {
             Some((core, pre_release)) => (core, Some(pre_release.to_owned())),
             None => (text, None),
         };
-        let number = |part: &str| part.parse().ok().filter(|_| part.bytes().all(|b| b.is_ascii_digit()));
+        let number =
+            |part: &str| part.parse().ok().filter(|_| part.bytes().all(|b| b.is_ascii_digit()));
         let numbers = core.split('.').map(number).collect::<Option<_>>()?;
         Some(Version { numbers, pre_release })
     }
@@ -157,7 +163,9 @@ impl Version {
 
 /// Compares pre-releases (semantic versioning 2.0.0, section 11.4).
 fn pre_releases(a: &str, b: &str) -> Ordering {
-    let of = |text: &str| text.split('.').map(|part| (part.parse::<u64>().ok(), part.to_owned())).collect::<Vec<_>>();
+    let of = |text: &str| {
+        text.split('.').map(|part| (part.parse::<u64>().ok(), part.to_owned())).collect::<Vec<_>>()
+    };
     let a = of(a);
     let b = of(b);
     let differing = a.iter().zip(&b).map(|(a, b)| match (a.0, b.0) {
@@ -230,8 +238,13 @@ mod tests {
         for text in ["", "  ", ">= 1", &"x".repeat(300)] {
             assert_eq!(text.parse::<ToolPattern>(), Err(ToolPatternError::NoName), "{text}");
         }
-        for text in ["a >=", "a >= x", "a => 1", "a == 1", "a >= 1,", "a >= 1 < 2", "a >= 1, 2", "a >= -1"] {
-            assert!(matches!(text.parse::<ToolPattern>(), Err(ToolPatternError::Bound(_))), "{text}");
+        for text in
+            ["a >=", "a >= x", "a => 1", "a == 1", "a >= 1,", "a >= 1 < 2", "a >= 1, 2", "a >= -1"]
+        {
+            assert!(
+                matches!(text.parse::<ToolPattern>(), Err(ToolPatternError::Bound(_))),
+                "{text}"
+            );
         }
         assert_eq!(" a >=1 ".parse::<ToolPattern>().unwrap().to_string(), "a >=1");
     }

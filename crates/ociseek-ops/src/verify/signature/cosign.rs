@@ -77,7 +77,9 @@ pub(super) fn bundle(bytes: &[u8]) -> Result<SignatureBundle, Rejection> {
     match (raw.dsse_envelope, raw.message_signature) {
         (Some(envelope), None) => Ok(SignatureBundle::Dsse(envelope)),
         (None, Some(message)) => Ok(SignatureBundle::Message { signature: message.signature }),
-        _ => Err(Rejection::Malformed("the bundle must have either dsseEnvelope or messageSignature".into())),
+        _ => Err(Rejection::Malformed(
+            "the bundle must have either dsseEnvelope or messageSignature".into(),
+        )),
     }
 }
 
@@ -100,7 +102,11 @@ impl Envelope {
     ///
     /// # Errors
     /// As [`simple`].
-    pub(super) fn verify<'a>(&self, subject: &Digest, keys: &'a [PublicKey]) -> Result<&'a PublicKey, Rejection> {
+    pub(super) fn verify<'a>(
+        &self,
+        subject: &Digest,
+        keys: &'a [PublicKey],
+    ) -> Result<&'a PublicKey, Rejection> {
         let payload = decoded(&self.payload)?;
         let signatures = self.signatures.iter().take(MOST).map(|signature| &signature.sig[..]);
         let key = signer(&pre_authentication(&self.payload_type, &payload), signatures, keys)?;
@@ -113,12 +119,15 @@ impl Envelope {
         }
         let algorithm = subject.algorithm().name();
         let hex = subject.hex();
-        let names = |of: &SubjectDigests| of.digest.get(algorithm).is_some_and(|digest| *digest == hex);
+        let names =
+            |of: &SubjectDigests| of.digest.get(algorithm).is_some_and(|digest| *digest == hex);
         if said.subject.iter().any(names) {
             Ok(key)
         } else {
             let first = said.subject.first().and_then(|of| of.digest.iter().next());
-            Err(Rejection::Subject(first.map_or_else(String::new, |(name, hex)| cut(&format!("{name}:{hex}")))))
+            Err(Rejection::Subject(
+                first.map_or_else(String::new, |(name, hex)| cut(&format!("{name}:{hex}"))),
+            ))
         }
     }
 }
@@ -127,13 +136,18 @@ impl Envelope {
 ///
 /// # Errors
 /// If none of the keys made it.
-pub(super) fn message<'a>(manifest: &[u8], signature: &str, keys: &'a [PublicKey]) -> Result<&'a PublicKey, Rejection> {
+pub(super) fn message<'a>(
+    manifest: &[u8],
+    signature: &str,
+    keys: &'a [PublicKey],
+) -> Result<&'a PublicKey, Rejection> {
     signer(manifest, std::iter::once(signature), keys)
 }
 
 /// The content that a DSSE signature covers (protocol.md, "PAE").
 fn pre_authentication(payload_type: &str, payload: &[u8]) -> Vec<u8> {
-    let mut message = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len()).into_bytes();
+    let mut message =
+        format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len()).into_bytes();
     message.extend_from_slice(payload);
     message
 }

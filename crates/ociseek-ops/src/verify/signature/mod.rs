@@ -7,10 +7,14 @@
 
 use bytes::Bytes;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer, UnixTime};
+use rustls_pki_types::{
+    CertificateDer, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer, UnixTime,
+};
 use serde::Deserialize;
 use webpki::RawPublicKeyEntity;
-use webpki::ring::{ECDSA_P256_SHA256, ECDSA_P384_SHA256, ECDSA_P384_SHA384, ED25519, RSA_PKCS1_2048_8192_SHA256};
+use webpki::ring::{
+    ECDSA_P256_SHA256, ECDSA_P384_SHA256, ECDSA_P384_SHA384, ED25519, RSA_PKCS1_2048_8192_SHA256,
+};
 
 use super::VerifyError;
 use crate::damage::Damage;
@@ -86,12 +90,19 @@ enum Rejection {
 ///
 /// # Errors
 /// If the store does not list signatures, or fails to return one.
-pub(crate) async fn find(source: &Source, subjects: &[Digest], trust: &Trust) -> Result<Signatures, VerifyError> {
+pub(crate) async fn find(
+    source: &Source,
+    subjects: &[Digest],
+    trust: &Trust,
+) -> Result<Signatures, VerifyError> {
     let mut passed_over = Vec::new();
     for subject in subjects {
-        let mut search = Search { source, subject, trust, passed_over: &mut passed_over, left: MOST };
+        let mut search =
+            Search { source, subject, trust, passed_over: &mut passed_over, left: MOST };
         let found = search.run().await;
-        if let Some((signer, kind)) = found.map_err(|source| VerifyError::Signatures { subject: *subject, source })? {
+        if let Some((signer, kind)) =
+            found.map_err(|source| VerifyError::Signatures { subject: *subject, source })?
+        {
             return Ok(Signatures::Trusted { signer, kind, subject: *subject });
         }
     }
@@ -101,7 +112,9 @@ pub(crate) async fn find(source: &Source, subjects: &[Digest], trust: &Trust) ->
     let count = passed_over.iter().map(|(_, times)| times).sum();
     let more = passed_over.len().saturating_sub(REASONS);
     passed_over.truncate(REASONS);
-    let times = |(why, times): (String, usize)| if times > 1 { format!("{why} ({times} times)") } else { why };
+    let times = |(why, times): (String, usize)| {
+        if times > 1 { format!("{why} ({times} times)") } else { why }
+    };
     let mut reasons: Vec<String> = passed_over.into_iter().map(times).collect();
     if more > 0 {
         reasons.push(format!("and for {more} more reasons"));
@@ -173,7 +186,9 @@ impl Search<'_> {
             };
             let signer = match kind {
                 cosign::ARTIFACT => self.simple_signatures(&document.bytes).await?,
-                notation::ARTIFACT => self.one(&document.bytes, notation::JWS, notation::MAX_ENVELOPE).await?,
+                notation::ARTIFACT => {
+                    self.one(&document.bytes, notation::JWS, notation::MAX_ENVELOPE).await?
+                }
                 _ => self.one(&document.bytes, cosign::BUNDLE, cosign::MAX_DOCUMENT).await?,
             };
             if signer.is_some() {
@@ -219,14 +234,21 @@ impl Search<'_> {
     }
 
     /// Verifies the first layer with this media type, which is a bundle or an envelope.
-    async fn one(&mut self, manifest: &[u8], media_type: &str, limit: usize) -> Result<Option<Signer>, StoreError> {
+    async fn one(
+        &mut self,
+        manifest: &[u8],
+        media_type: &str,
+        limit: usize,
+    ) -> Result<Option<Signer>, StoreError> {
         self.left = self.left.saturating_sub(1);
         let layer = match layers(manifest) {
             Ok(layers) => layers.into_iter().find(|layer| layer.media_type.starts_with(media_type)),
             Err(why) => return Ok(self.reject(why)),
         };
         let Some(layer) = layer else {
-            return Ok(self.reject(Rejection::Malformed(format!("it has no layer of type {media_type}"))));
+            return Ok(
+                self.reject(Rejection::Malformed(format!("it has no layer of type {media_type}")))
+            );
         };
         let bytes = match self.source.blob_bytes(&layer, limit as u64).await {
             Ok(bytes) => bytes,
@@ -236,7 +258,9 @@ impl Search<'_> {
         let certificates = &self.trust.certificates;
         let key = if media_type == notation::JWS {
             match notation::verify(&bytes, self.subject, certificates, UnixTime::now()) {
-                Ok(certificate) => return Ok(Some((format!("certificate {}", certificate.name), "notation"))),
+                Ok(certificate) => {
+                    return Ok(Some((format!("certificate {}", certificate.name), "notation")));
+                }
                 Err(why) => return Ok(self.reject(why)),
             }
         } else {
@@ -311,8 +335,9 @@ impl Trust {
     /// The names for people, without duplicates, because a file may hold several keys.
     pub(in crate::verify) fn names(&self) -> impl Iterator<Item = String> {
         let keys = self.keys.iter().map(|key| format!("key {}", key.name));
-        let mut names: Vec<_> =
-            keys.chain(self.certificates.iter().map(|c| format!("certificate {}", c.name))).collect();
+        let mut names: Vec<_> = keys
+            .chain(self.certificates.iter().map(|c| format!("certificate {}", c.name)))
+            .collect();
         names.dedup();
         names.into_iter()
     }
@@ -346,7 +371,9 @@ pub enum TrustError {
     NoKey,
     #[error("its public key is malformed")]
     Key(#[source] Cause),
-    #[error("unsupported kind of public key: expected ECDSA P-256 or P-384, Ed25519, or RSA of 2048 bits or more")]
+    #[error(
+        "unsupported kind of public key: expected ECDSA P-256 or P-384, Ed25519, or RSA of 2048 bits or more"
+    )]
     Kind,
     #[error("it has no certificate (BEGIN CERTIFICATE)")]
     NoCertificate,
@@ -409,7 +436,8 @@ impl Certificate {
         let mut certificates = Vec::new();
         for der in CertificateDer::pem_slice_iter(file) {
             let der = der.map_err(|error| TrustError::Pem(error.into()))?;
-            webpki::anchor_from_trusted_cert(&der).map_err(|error| TrustError::Certificate(error.into()))?;
+            webpki::anchor_from_trusted_cert(&der)
+                .map_err(|error| TrustError::Certificate(error.into()))?;
             certificates.push(Certificate { name: name.to_owned(), der });
         }
         if certificates.is_empty() { Err(TrustError::NoCertificate) } else { Ok(certificates) }

@@ -15,8 +15,8 @@ use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, UnixTime}
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use webpki::ring::{
-    ECDSA_P256_SHA256, ECDSA_P384_SHA384, RSA_PSS_2048_8192_SHA256_LEGACY_KEY, RSA_PSS_2048_8192_SHA384_LEGACY_KEY,
-    RSA_PSS_2048_8192_SHA512_LEGACY_KEY,
+    ECDSA_P256_SHA256, ECDSA_P384_SHA384, RSA_PSS_2048_8192_SHA256_LEGACY_KEY,
+    RSA_PSS_2048_8192_SHA384_LEGACY_KEY, RSA_PSS_2048_8192_SHA512_LEGACY_KEY,
 };
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage};
 
@@ -93,13 +93,16 @@ pub(super) fn verify<'a>(
     trusted: &'a [Certificate],
     now: UnixTime,
 ) -> Result<&'a Certificate, Rejection> {
-    let envelope: Envelope = json::parse(envelope, MAX_ENVELOPE, &["payload", "protected", "header", "signature"])?;
+    let envelope: Envelope =
+        json::parse(envelope, MAX_ENVELOPE, &["payload", "protected", "header", "signature"])?;
     if envelope.header.x5c.len() > MOST {
         return Err(Rejection::Malformed(format!("it has more than {MOST} certificates")));
     }
     let certificate = |text: &String| Some(CertificateDer::from(STANDARD.decode(text).ok()?));
-    let chain: Option<Vec<CertificateDer<'_>>> = envelope.header.x5c.iter().map(certificate).collect();
-    let chain = chain.ok_or_else(|| Rejection::Malformed("its certificates are not base64".into()))?;
+    let chain: Option<Vec<CertificateDer<'_>>> =
+        envelope.header.x5c.iter().map(certificate).collect();
+    let chain =
+        chain.ok_or_else(|| Rejection::Malformed("its certificates are not base64".into()))?;
     let Some(leaf) = chain.first() else {
         return Err(Rejection::Malformed("it has no certificate".into()));
     };
@@ -114,7 +117,8 @@ pub(super) fn verify<'a>(
 
     let anchor = trusted_by(&chain, &protected.alg, trusted, now).map_err(Rejection::Chain)?;
     attributes(&protected, now)?;
-    let payload: Payload = json::parse(&decoded(&envelope.payload)?, MAX_ENVELOPE, &["targetArtifact"])?;
+    let payload: Payload =
+        json::parse(&decoded(&envelope.payload)?, MAX_ENVELOPE, &["targetArtifact"])?;
     if payload.target_artifact.digest == subject.to_string() {
         Ok(anchor)
     } else {
@@ -128,14 +132,22 @@ fn attributes(protected: &ProtectedHeader, now: UnixTime) -> Result<(), Rejectio
         return Err(Rejection::Purpose(cut(&protected.cty)));
     }
     if protected.scheme != SCHEME {
-        return malformed(format!("unsupported signing scheme {:?} (supported: {SCHEME:?})", cut(&protected.scheme)));
+        return malformed(format!(
+            "unsupported signing scheme {:?} (supported: {SCHEME:?})",
+            cut(&protected.scheme)
+        ));
     }
     let mut required = vec![SCHEME_ATTRIBUTE];
     required.extend(protected.expiry.as_ref().map(|_| EXPIRY_ATTRIBUTE));
     for critical in &protected.crit {
         match required.iter().position(|attribute| attribute == critical) {
             Some(at) => required.remove(at),
-            None => return malformed(format!("it has the unknown critical attribute {:?}", cut(critical))),
+            None => {
+                return malformed(format!(
+                    "it has the unknown critical attribute {:?}",
+                    cut(critical)
+                ));
+            }
         };
     }
     if let Some(missing) = required.first() {
@@ -166,7 +178,8 @@ fn algorithm(
     name: &str,
     signature: Vec<u8>,
 ) -> Result<(&'static dyn SignatureVerificationAlgorithm, Vec<u8>), Rejection> {
-    let malformed = || Rejection::Malformed("its signature has the wrong length for its algorithm".into());
+    let malformed =
+        || Rejection::Malformed("its signature has the wrong length for its algorithm".into());
     Ok(match name {
         "PS256" => (RSA_PSS_2048_8192_SHA256_LEGACY_KEY, signature),
         "PS384" => (RSA_PSS_2048_8192_SHA384_LEGACY_KEY, signature),
@@ -302,7 +315,9 @@ fn trusted_by<'a>(
         }
         parsed.push(certificate);
     }
-    for (at, (certificate, issuer)) in parsed.iter().zip(chain.iter().zip(&parsed).skip(1)).enumerate() {
+    for (at, (certificate, issuer)) in
+        parsed.iter().zip(chain.iter().zip(&parsed).skip(1)).enumerate()
+    {
         if !is_issued(certificate, issuer) {
             return Err(ChainError::Link(ChainPlace::Envelope(at)));
         }
@@ -336,19 +351,27 @@ fn is_trusted(
         return Ok(true);
     }
     let place = ChainPlace::Trusted(trusted.name.clone());
-    let Some(certificate) = X509::parse(&trusted.der) else { return Err(ChainError::Malformed(place)) };
-    let Some(last) = parsed.last().filter(|last| is_issued(last, (&trusted.der, &certificate))) else {
+    let Some(certificate) = X509::parse(&trusted.der) else {
+        return Err(ChainError::Malformed(place));
+    };
+    let Some(last) = parsed.last().filter(|last| is_issued(last, (&trusted.der, &certificate)))
+    else {
         return Ok(false);
     };
     valid(&certificate, now, &place)?;
     // One that is its own issuer has the same key and name as the trusted one.
-    let below = parsed.len() as u64 - 1 - u64::from(last.issuer == last.subject && parsed.len() > 1);
+    let below =
+        parsed.len() as u64 - 1 - u64::from(last.issuer == last.subject && parsed.len() > 1);
     authority(&certificate, below, &place)?;
     Ok(true)
 }
 
 /// Whether webpki finds a path from the signer to the trusted certificate.
-fn path(chain: &[CertificateDer<'_>], trusted: &Certificate, now: UnixTime) -> Result<(), webpki::Error> {
+fn path(
+    chain: &[CertificateDer<'_>],
+    trusted: &Certificate,
+    now: UnixTime,
+) -> Result<(), webpki::Error> {
     let Some((leaf, rest)) = chain.split_first() else { return Err(webpki::Error::UnknownIssuer) };
     let (between, anchor) = match chain.iter().position(|certificate| *certificate == trusted.der) {
         // The signer itself is trusted. The issuer of its certificate (perhaps itself) need not be
@@ -360,16 +383,20 @@ fn path(chain: &[CertificateDer<'_>], trusted: &Certificate, now: UnixTime) -> R
     let end = EndEntityCert::try_from(leaf)?;
     let anchor = webpki::anchor_from_trusted_cert(anchor)?;
     let usage = KeyUsage::required_if_present(CODE_SIGNING);
-    end.verify_for_usage(ALL_VERIFICATION_ALGS, &[anchor], between, now, usage, None, None).map(drop)
+    end.verify_for_usage(ALL_VERIFICATION_ALGS, &[anchor], between, now, usage, None, None)
+        .map(drop)
 }
 
 /// Whether `issuer` signed the certificate.
 fn is_issued(certificate: &X509<'_>, (der, issuer): (&CertificateDer<'_>, &X509<'_>)) -> bool {
     let Ok(key) = EndEntityCert::try_from(der) else { return false };
-    let mut algorithms =
-        ALL_VERIFICATION_ALGS.iter().filter(|known| *known.signature_alg_id() == *certificate.algorithm);
+    let mut algorithms = ALL_VERIFICATION_ALGS
+        .iter()
+        .filter(|known| *known.signature_alg_id() == *certificate.algorithm);
     certificate.issuer == issuer.subject
-        && algorithms.any(|known| key.verify_signature(*known, certificate.signed, certificate.signature).is_ok())
+        && algorithms.any(|known| {
+            key.verify_signature(*known, certificate.signed, certificate.signature).is_ok()
+        })
 }
 
 fn valid(certificate: &X509<'_>, now: i64, place: &ChainPlace) -> Result<(), ChainError> {
@@ -405,7 +432,8 @@ fn signer(certificate: &X509<'_>, algorithm: &str) -> Result<(), ChainError> {
     if certificate.is_authority {
         return Err(ChainError::Authority);
     }
-    if key_usage(certificate, &ChainPlace::Envelope(0))? & !CONTENT_COMMITMENT != DIGITAL_SIGNATURE {
+    if key_usage(certificate, &ChainPlace::Envelope(0))? & !CONTENT_COMMITMENT != DIGITAL_SIGNATURE
+    {
         return Err(ChainError::NoSigner);
     }
     if let Some(purposes) = &certificate.purposes {
@@ -424,7 +452,11 @@ fn signer(certificate: &X509<'_>, algorithm: &str) -> Result<(), ChainError> {
         Some(4096) => "PS512",
         Some(other) => return Err(ChainError::KeySize(other)),
     };
-    if algorithm == expected { Ok(()) } else { Err(ChainError::Algorithm { expected, found: algorithm.to_owned() }) }
+    if algorithm == expected {
+        Ok(())
+    } else {
+        Err(ChainError::Algorithm { expected, found: algorithm.to_owned() })
+    }
 }
 
 #[cfg(test)]

@@ -143,7 +143,8 @@ impl<'a> X509<'a> {
                     if *unused > 7 || u32::from(*unused) > padding {
                         return None;
                     }
-                    self.key_usage = Some(KeyUsageField { is_critical, bits: byte(0) << 8 | byte(1) });
+                    self.key_usage =
+                        Some(KeyUsageField { is_critical, bits: byte(0) << 8 | byte(1) });
                 }
                 EXTENDED_KEY_USAGE => {
                     let mut list = Der(value.take(SEQUENCE)?);
@@ -239,7 +240,11 @@ impl<'a> Der<'a> {
     fn time(&mut self) -> Option<i64> {
         let (century, text) = match self.optional(UTC_TIME)? {
             Some(text) => {
-                let year = text.get(..2).and_then(|year| std::str::from_utf8(year).ok())?.parse::<u8>().ok()?;
+                let year = text
+                    .get(..2)
+                    .and_then(|year| std::str::from_utf8(year).ok())?
+                    .parse::<u8>()
+                    .ok()?;
                 (if year < 50 { "20" } else { "19" }, text)
             }
             None => ("", self.take(GENERALIZED_TIME)?),

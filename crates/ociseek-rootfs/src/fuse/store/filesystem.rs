@@ -10,10 +10,10 @@ use std::time::{Duration, SystemTime};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fuser::{
-    AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use futures_util::future::join_all;
 use rustix::process::{getegid, geteuid};
@@ -64,14 +64,18 @@ impl StoreFs {
         let owner = (geteuid().as_raw(), getegid().as_raw());
         let nodes = Mutex::new(known.map_or_else(Nodes::default, Nodes::restored));
         let no_open = OnceLock::new();
-        StoreFs { shared: Arc::new(Shared { source, nodes, runtime, no_open, owner }), _alive: alive }
+        StoreFs {
+            shared: Arc::new(Shared { source, nodes, runtime, no_open, owner }),
+            _alive: alive,
+        }
     }
 
     /// Opens the layers that an earlier server has shown and runtimes use, as far as that is
     /// possible at present. Their files are needed at once.
     pub(crate) async fn reopen(&self) {
         let slots: Vec<_> = self.shared.nodes().slots().map(Arc::clone).collect();
-        let used = slots.iter().filter(|slot| self.shared.source.is_used(&slot.reference, &slot.layer));
+        let used =
+            slots.iter().filter(|slot| self.shared.source.is_used(&slot.reference, &slot.layer));
         join_all(used.map(|slot| self.shared.open(slot))).await;
     }
 
@@ -80,7 +84,9 @@ impl StoreFs {
         match StoreNode::of(inode) {
             StoreNode::Diff(slot) | StoreNode::Inside(slot) => {
                 let slot = self.shared.nodes().slot(slot).ok_or(Errno::ESTALE);
-                Some(slot.and_then(|slot| if slot.open.initialized() { Ok(slot) } else { Err(self.unopened(slot)) }))
+                Some(slot.and_then(|slot| {
+                    if slot.open.initialized() { Ok(slot) } else { Err(self.unopened(slot)) }
+                }))
             }
             _ => None,
         }
@@ -105,13 +111,28 @@ impl Shared {
     fn attributes(&self, node: StoreNode) -> Result<FileAttr, Errno> {
         let (uid, gid) = self.owner;
         let entry = FileAttr { ino: node.inode(), uid, gid, ..attr::nothing() };
-        let directory = FileAttr { kind: FileType::Directory, perm: 0o700, nlink: 2, size: u64::from(BLOCK), ..entry };
-        let file = |size: u64| FileAttr { perm: 0o400, nlink: 1, size, blocks: size.div_ceil(512), ..entry };
+        let directory = FileAttr {
+            kind: FileType::Directory,
+            perm: 0o700,
+            nlink: 2,
+            size: u64::from(BLOCK),
+            ..entry
+        };
+        let file = |size: u64| FileAttr {
+            perm: 0o400,
+            nlink: 1,
+            size,
+            blocks: size.div_ceil(512),
+            ..entry
+        };
         let slot = || node.slot().and_then(|slot| self.nodes().slot(slot)).ok_or(Errno::ESTALE);
-        let sized = |size: fn(&OpenSlot) -> u64| Ok(file(size(slot()?.open.get().ok_or(Errno::ESTALE)?)));
+        let sized =
+            |size: fn(&OpenSlot) -> u64| Ok(file(size(slot()?.open.get().ok_or(Errno::ESTALE)?)));
         match node {
             StoreNode::Root => Ok(directory),
-            StoreNode::Reference(number) => self.nodes().reference_at(number).map(|_| directory).ok_or(Errno::ESTALE),
+            StoreNode::Reference(number) => {
+                self.nodes().reference_at(number).map(|_| directory).ok_or(Errno::ESTALE)
+            }
             StoreNode::Layer(_) => slot().map(|_| directory),
             StoreNode::Info(_) => sized(|open| open.layer.info.len() as u64),
             StoreNode::Blob(_) => sized(|open| open.layer.blob_size),
@@ -124,7 +145,8 @@ impl Shared {
 
     /// Replies to a lookup that found `node`, or nothing.
     fn found(&self, node: Result<StoreNode, Errno>, reply: ReplyEntry) {
-        let found = node.and_then(|node| self.attributes(node).map(|attributes| (node, attributes)));
+        let found =
+            node.and_then(|node| self.attributes(node).map(|attributes| (node, attributes)));
         match found {
             Ok((node, attributes)) => {
                 // The reference has counted its own.
@@ -176,10 +198,13 @@ impl Shared {
             return Ok(());
         }
         let open = || async {
-            let layer = self.source.open(&slot.reference, &slot.layer).await.map_err(|error| match error {
-                // A runtime has it already, so it cannot be left to it any more.
-                NoLayer::LeftToRuntime | NoLayer::Failed => Errno::EIO,
-            })?;
+            let layer =
+                self.source.open(&slot.reference, &slot.layer).await.map_err(
+                    |error| match error {
+                        // A runtime has it already, so it cannot be left to it any more.
+                        NoLayer::LeftToRuntime | NoLayer::Failed => Errno::EIO,
+                    },
+                )?;
             self.open_slot(slot, layer).await
         };
         slot.open.get_or_try_init(open).await?;
@@ -204,7 +229,9 @@ impl Shared {
             return Err(Errno::EIO);
         }
         let tree = Arc::clone(&layer.tree);
-        let bytes = (0..tree.len() as u32).map(|id| tree.node(NodeId(id)).kind.size()).fold(0, u64::saturating_add);
+        let bytes = (0..tree.len() as u32)
+            .map(|id| tree.node(NodeId(id)).kind.size())
+            .fold(0, u64::saturating_add);
         let files = ImageFs {
             first_inode: u64::from(slot.number) << 32,
             tree,
@@ -235,7 +262,8 @@ impl Shared {
             StoreNode::Layer(slot) => {
                 let is_open = self.nodes().slot(slot).ok_or(Errno::ESTALE)?.open.initialized();
                 let parts = [("blob", StoreNode::Blob(slot)), ("diff", StoreNode::Diff(slot))];
-                let parts = parts.into_iter().chain([("info", StoreNode::Info(slot))]).filter(|_| is_open);
+                let parts =
+                    parts.into_iter().chain([("info", StoreNode::Info(slot))]).filter(|_| is_open);
                 entries.extend(parts.map(|(name, node)| (name.to_owned(), node)));
             }
             _ => return Err(Errno::ENOTDIR),
@@ -333,7 +361,8 @@ impl Filesystem for StoreFs {
         match StoreNode::of(parent) {
             StoreNode::Root => {
                 let found = name.to_str().ok_or_else(missing).and_then(|name| {
-                    let reference = STANDARD.decode(name).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+                    let reference =
+                        STANDARD.decode(name).ok().and_then(|bytes| String::from_utf8(bytes).ok());
                     let reference = reference.filter(|reference| shared.source.is_image(reference));
                     let reference = reference.ok_or_else(missing)?;
                     let (node, is_new) = {
@@ -348,13 +377,15 @@ impl Filesystem for StoreFs {
                 });
                 shared.found(found, reply);
             }
-            StoreNode::Reference(number) => match name.to_str().and_then(|name| name.parse::<Digest>().ok()) {
-                Some(layer) => drop(self.shared.runtime.spawn(async move {
-                    let found = shared.layer(number, layer).await;
-                    shared.found(found, reply);
-                })),
-                None => reply.error(Errno::ENOENT),
-            },
+            StoreNode::Reference(number) => {
+                match name.to_str().and_then(|name| name.parse::<Digest>().ok()) {
+                    Some(layer) => drop(self.shared.runtime.spawn(async move {
+                        let found = shared.layer(number, layer).await;
+                        shared.found(found, reply);
+                    })),
+                    None => reply.error(Errno::ENOENT),
+                }
+            }
             StoreNode::Layer(number) => {
                 let part = match name.as_bytes() {
                     b"diff" => StoreNode::Diff(number),
@@ -362,7 +393,9 @@ impl Filesystem for StoreFs {
                     b"blob" => StoreNode::Blob(number),
                     _ => return reply.error(Errno::ENOENT),
                 };
-                let Some(slot) = shared.nodes().slot(number) else { return reply.error(Errno::ESTALE) };
+                let Some(slot) = shared.nodes().slot(number) else {
+                    return reply.error(Errno::ESTALE);
+                };
                 self.shared.runtime.spawn(async move {
                     let found = shared.part(&slot, part).await;
                     shared.found(found, reply);
@@ -388,7 +421,13 @@ impl Filesystem for StoreFs {
         }
     }
 
-    fn getattr(&self, request: &Request, inode: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
         in_layer!(self, request, inode, reply, getattr(handle));
         match self.shared.attributes(StoreNode::of(inode)) {
             Ok(attributes) => reply.attr(&NOT_KEPT, &attributes),
@@ -428,7 +467,9 @@ impl Filesystem for StoreFs {
         in_layer!(self, request, inode, reply, read(handle, offset, size, flags, lock));
         let node = StoreNode::of(inode);
         let slot = node.slot().and_then(|slot| self.shared.nodes().slot(slot));
-        let Some(slot) = slot.filter(|slot| slot.open.initialized()) else { return reply.error(Errno::ESTALE) };
+        let Some(slot) = slot.filter(|slot| slot.open.initialized()) else {
+            return reply.error(Errno::ESTALE);
+        };
         self.shared.runtime.spawn(async move {
             let Some(open) = slot.open.get() else { return reply.error(Errno::ESTALE) };
             match node {
@@ -459,7 +500,14 @@ impl Filesystem for StoreFs {
         reply.error(Errno::ENOSYS);
     }
 
-    fn readdir(&self, request: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
         in_layer!(self, request, inode, reply, readdir(handle, offset));
         match self.shared.entries(inode, offset) {
             Ok(entries) => {
@@ -505,7 +553,14 @@ impl Filesystem for StoreFs {
         reply.statfs(0, 0, 0, 0, 0, BLOCK, NAME_MAX as u32, BLOCK);
     }
 
-    fn getxattr(&self, request: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
         in_layer!(self, request, inode, reply, getxattr(name, size));
         reply.error(Errno::NO_XATTR);
     }
@@ -520,7 +575,16 @@ impl Filesystem for StoreFs {
         reply.ok();
     }
 
-    fn create(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
+    fn create(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        _: u32,
+        _: u32,
+        _: i32,
+        reply: ReplyCreate,
+    ) {
         let slot = match StoreNode::of(parent) {
             StoreNode::Layer(slot) if name.as_bytes() == USE => self.shared.nodes().slot(slot),
             _ => return reply.error(Errno::EROFS),
@@ -532,7 +596,9 @@ impl Filesystem for StoreFs {
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let StoreNode::Reference(parent) = StoreNode::of(parent) else { return reply.error(Errno::EROFS) };
+        let StoreNode::Reference(parent) = StoreNode::of(parent) else {
+            return reply.error(Errno::EROFS);
+        };
         let layer = name.to_str().and_then(|name| name.parse::<Digest>().ok());
         let slot = layer.and_then(|layer| self.shared.nodes().known(parent, &layer));
         match slot {

@@ -66,7 +66,11 @@ pub trait LayerSource: Send + Sync + 'static {
     fn is_image(&self, reference: &str) -> bool;
 
     /// Opens a layer of an image, by the digest of its blob or of its table of contents.
-    fn open<'a>(&'a self, reference: &'a str, layer: &'a Digest) -> BoxFuture<'a, Result<StoredLayer, NoLayer>>;
+    fn open<'a>(
+        &'a self,
+        reference: &'a str,
+        layer: &'a Digest,
+    ) -> BoxFuture<'a, Result<StoredLayer, NoLayer>>;
 
     /// Whether a runtime uses a layer.
     fn is_used(&self, reference: &str, layer: &Digest) -> bool;

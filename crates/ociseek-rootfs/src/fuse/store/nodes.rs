@@ -165,14 +165,24 @@ impl Nodes {
             nodes.by_name.insert(name.clone(), *number);
             let name = name.clone();
             let reference = reference.as_str().into();
-            nodes.references.insert(*number, NamedImage { name, reference, lookups: UNKNOWN_LOOKUPS });
+            nodes
+                .references
+                .insert(*number, NamedImage { name, reference, lookups: UNKNOWN_LOOKUPS });
         }
         for KnownLayer { slot, parent, layer, tree } in &known.layers {
             let Some(reference) = nodes.reference_at(*parent) else { continue };
             let identity = tree.map_or_else(OnceLock::new, OnceLock::from);
             let open = OnceCell::new();
             let lookups = AtomicU64::new(UNKNOWN_LOOKUPS);
-            let restored = Slot { number: *slot, parent: *parent, reference, layer: *layer, open, identity, lookups };
+            let restored = Slot {
+                number: *slot,
+                parent: *parent,
+                reference,
+                layer: *layer,
+                open,
+                identity,
+                lookups,
+            };
             nodes.slots.insert(*slot, Arc::new(restored));
             nodes.by_layer.insert((*parent, *layer), *slot);
         }
@@ -225,7 +235,8 @@ impl Nodes {
             Entry::Vacant(new) => {
                 let number = FIRST_REFERENCE + self.last_reference;
                 self.last_reference += 1;
-                let entry = NamedImage { name: name.to_owned(), reference: reference.into(), lookups: 0 };
+                let entry =
+                    NamedImage { name: name.to_owned(), reference: reference.into(), lookups: 0 };
                 self.references.insert(number, entry);
                 *new.insert(number)
             }
@@ -271,12 +282,16 @@ impl Nodes {
     pub(super) fn names(&self, directory: StoreNode) -> Vec<(String, StoreNode)> {
         let mut names: Vec<(String, StoreNode)> = match directory {
             StoreNode::Root => {
-                let name = |(number, entry): (&u64, &NamedImage)| (entry.name.clone(), StoreNode::Reference(*number));
+                let name = |(number, entry): (&u64, &NamedImage)| {
+                    (entry.name.clone(), StoreNode::Reference(*number))
+                };
                 self.references.iter().map(name).collect()
             }
             StoreNode::Reference(parent) => {
                 let inside = self.by_layer.iter().filter(|((of, _), _)| *of == parent);
-                inside.map(|((_, layer), slot)| (layer.to_string(), StoreNode::Layer(*slot))).collect()
+                inside
+                    .map(|((_, layer), slot)| (layer.to_string(), StoreNode::Layer(*slot)))
+                    .collect()
             }
             _ => Vec::new(),
         };
@@ -315,7 +330,8 @@ impl Nodes {
                 // Changes happen only here and in `looked_up`, one at a time.
                 let subtract = |lookups: u64| Some(lookups.saturating_sub(count));
                 if let Some(slot) = slot {
-                    let _ = slot.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
+                    let _ =
+                        slot.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
                 }
             }
         }
@@ -369,12 +385,15 @@ mod tests {
         let layer = Digest::sha256(b"layer");
         let other = Digest::sha256(b"other");
         let tree = Digest::sha256(b"tree");
-        let StoreNode::Reference(parent) = nodes.reference("YQ==", "a") else { panic!("a reference") };
+        let StoreNode::Reference(parent) = nodes.reference("YQ==", "a") else {
+            panic!("a reference")
+        };
         let first = nodes.add(parent, layer).unwrap();
         first.identity.set(tree).unwrap();
         let second = nodes.add(parent, other).unwrap().number;
         let known = nodes.known_names();
-        let known: KnownNames = serde_json::from_slice(&serde_json::to_vec(&known).unwrap()).unwrap();
+        let known: KnownNames =
+            serde_json::from_slice(&serde_json::to_vec(&known).unwrap()).unwrap();
         let mut restored = Nodes::restored(&known);
         assert_eq!(restored.reference("YQ==", "a"), StoreNode::Reference(parent));
         let found = restored.known(parent, &layer).unwrap();
@@ -394,7 +413,9 @@ mod tests {
     fn what_nobody_uses_or_knows_is_gone() {
         let mut nodes = Nodes::default();
         let layer = Digest::sha256(b"layer");
-        let StoreNode::Reference(parent) = nodes.reference("YQ==", "a") else { panic!("a reference") };
+        let StoreNode::Reference(parent) = nodes.reference("YQ==", "a") else {
+            panic!("a reference")
+        };
         let slot = nodes.add(parent, layer).unwrap().number;
         assert_eq!(nodes.add(parent, layer).unwrap().number, slot);
         nodes.looked_up(StoreNode::Layer(slot));
@@ -410,7 +431,9 @@ mod tests {
         nodes.tidy(slot, false);
         assert!(nodes.slot(slot).is_none() && nodes.reference_at(parent).is_none());
         // Numbers are not used again.
-        let StoreNode::Reference(again) = nodes.reference("YQ==", "a") else { panic!("a reference") };
+        let StoreNode::Reference(again) = nodes.reference("YQ==", "a") else {
+            panic!("a reference")
+        };
         assert_ne!(again, parent);
         assert_ne!(nodes.add(again, layer).unwrap().number, slot);
     }

@@ -154,7 +154,8 @@ impl Authorizer {
     ) -> Result<(Option<Authorization>, Generation), RegistryError> {
         let slot = self.slot(scope);
         let mut slot = slot.lock().await;
-        let due = |header: &AuthorizationHeader| header.renew_at.is_some_and(|at| at <= Instant::now());
+        let due =
+            |header: &AuthorizationHeader| header.renew_at.is_some_and(|at| at <= Instant::now());
         if slot.header.as_ref().is_none_or(due) {
             let challenge = slot.challenge.clone().or_else(|| self.last().clone());
             if let Some(challenge) = challenge {
@@ -197,7 +198,13 @@ impl Authorizer {
 
     /// Renews the authorization after a refusal that may be about authorization that has expired.
     /// Returns false if it is new, or if there is nothing new to send.
-    pub(super) async fn renew_stale(&self, http: &Arc<Http>, base: &Url, scope: &Scope, used: Generation) -> bool {
+    pub(super) async fn renew_stale(
+        &self,
+        http: &Arc<Http>,
+        base: &Url,
+        scope: &Scope,
+        used: Generation,
+    ) -> bool {
         let slot = self.slot(scope);
         let mut slot = slot.lock().await;
         if Generation(slot.generation) != used {
@@ -228,8 +235,11 @@ impl Authorizer {
     ) -> Result<(), RegistryError> {
         let (found, renew_at) = self.credential(http, &scope.repository).await?;
         let plain = |value: String| {
-            let wrong =
-                |_| self.invalid_credentials("the credentials contain characters that are not allowed in a header");
+            let wrong = |_| {
+                self.invalid_credentials(
+                    "the credentials contain characters that are not allowed in a header",
+                )
+            };
             let mut value = HeaderValue::try_from(value).map_err(wrong)?;
             value.set_sensitive(true);
             Ok::<_, RegistryError>(Some(AuthorizationHeader {
@@ -241,21 +251,29 @@ impl Authorizer {
         };
         slot.header = match (&challenge, found.as_ref().map(|found| found.credential.clone())) {
             (_, Some(Credential::Registry(token))) => plain(format!("Bearer {token}"))?,
-            (Challenge::Basic, Some(Credential::Password { user, password })) => plain(basic(&user, &password))?,
-            (Challenge::Basic, Some(Credential::Identity { login: Some((user, password)), .. })) => {
+            (Challenge::Basic, Some(Credential::Password { user, password })) => {
                 plain(basic(&user, &password))?
             }
+            (
+                Challenge::Basic,
+                Some(Credential::Identity { login: Some((user, password)), .. }),
+            ) => plain(basic(&user, &password))?,
             (Challenge::Basic, _) => None,
             (Challenge::Bearer { realm, service, scope: requested }, _) => {
                 let scopes = union(scope, requested.as_deref());
-                let token = |found| self.token(http, base, realm, service.as_deref(), &scopes, found);
+                let token =
+                    |found| self.token(http, base, realm, service.as_deref(), &scopes, found);
                 let mut fetched = token(found.clone()).await;
                 // The password may have been changed since it was looked up.
-                if fetched.as_ref().is_err_and(|error| matches!(error.status(), Some(400 | 401 | 403)))
+                if fetched
+                    .as_ref()
+                    .is_err_and(|error| matches!(error.status(), Some(400 | 401 | 403)))
                     && self.forget_stale(http, &scope.repository).await
                 {
                     let (again, _) = self.credential(http, &scope.repository).await?;
-                    if again.as_ref().map(|now| &now.credential) != found.as_ref().map(|then| &then.credential) {
+                    if again.as_ref().map(|now| &now.credential)
+                        != found.as_ref().map(|then| &then.credential)
+                    {
                         fetched = token(again).await;
                     }
                 }
@@ -293,14 +311,21 @@ impl Authorizer {
         let lasts = has_short_logins(&self.registry).then_some(http.limits.ecr_login);
         let mut known = self.credentials.lock().await;
         let cached = known.get(repository);
-        let found = match cached.filter(|cached| lasts.is_none_or(|lasts| cached.at.elapsed() < lasts)) {
-            Some(cached) => {
-                return Ok((cached.found.clone(), lasts.map(|lasts| cached.at + lasts)));
-            }
-            None => credentials::find(&self.source, &self.registry, repository, http.limits.helper).await,
-        };
+        let found =
+            match cached.filter(|cached| lasts.is_none_or(|lasts| cached.at.elapsed() < lasts)) {
+                Some(cached) => {
+                    return Ok((cached.found.clone(), lasts.map(|lasts| cached.at + lasts)));
+                }
+                None => {
+                    credentials::find(&self.source, &self.registry, repository, http.limits.helper)
+                        .await
+                }
+            };
         if let Some(path) = credentials::missing_file(&self.source) {
-            http.warn_once(format!("$REGISTRY_AUTH_FILE names {}, which does not exist", path.display()));
+            http.warn_once(format!(
+                "$REGISTRY_AUTH_FILE names {}, which does not exist",
+                path.display()
+            ));
         }
         let found = match (found, cached) {
             (Ok(found), _) => found,
@@ -310,11 +335,15 @@ impl Authorizer {
                 cached.found.clone()
             }
             (Err(source), None) => {
-                return Err(RegistryError::Credentials { registry: Arc::clone(&self.registry), source });
+                return Err(RegistryError::Credentials {
+                    registry: Arc::clone(&self.registry),
+                    source,
+                });
             }
         };
         if known.len() >= KEPT && !known.contains_key(repository) {
-            let oldest = known.iter().min_by_key(|(_, cached)| cached.at).map(|(name, _)| Arc::clone(name));
+            let oldest =
+                known.iter().min_by_key(|(_, cached)| cached.at).map(|(name, _)| Arc::clone(name));
             oldest.and_then(|name| known.remove(&name));
         }
         let at = Instant::now();
@@ -334,7 +363,9 @@ impl Authorizer {
         let known = self.credentials.lock().await;
         let found = known.get(&scope.repository)?.found.as_ref()?;
         let origin = match found.credential {
-            Credential::Password { .. } | Credential::Identity { .. } if is_bearer => CredentialOrigin::Granted,
+            Credential::Password { .. } | Credential::Identity { .. } if is_bearer => {
+                CredentialOrigin::Granted
+            }
             _ => self.origin(),
         };
         Some(ShownLogin { origin, place: Arc::clone(&found.place) })
@@ -353,7 +384,8 @@ impl Authorizer {
     /// Forgets credentials that may have expired. Returns whether they will be looked up again.
     async fn forget_stale(&self, http: &Http, repository: &Arc<str>) -> bool {
         let mut known = self.credentials.lock().await;
-        let is_stale = known.get(repository).is_some_and(|cached| cached.at.elapsed() >= http.limits.stale);
+        let is_stale =
+            known.get(repository).is_some_and(|cached| cached.at.elapsed() >= http.limits.stale);
         if is_stale {
             known.remove(repository);
         }
@@ -396,8 +428,10 @@ mod tests {
         ] {
             let limits = Limits { ecr_login: lasts, ..Limits::default() };
             let config = ClientConfig { limits, ..ClientConfig::default() };
-            let http =
-                Arc::new(Http::new(&Arc::new(Common::new(&config).unwrap()), registry, &HostTls::default()).unwrap());
+            let http = Arc::new(
+                Http::new(&Arc::new(Common::new(&config).unwrap()), registry, &HostTls::default())
+                    .unwrap(),
+            );
             let user = "AWS".to_owned();
             let password = "p".to_owned();
             let source = CredentialSource::Only { registry: registry.to_owned(), user, password };
@@ -415,7 +449,11 @@ mod tests {
     #[tokio::test]
     async fn memory_does_not_grow_with_the_registry() {
         let mut tokens = TokenCache::default();
-        let scope = |n: usize| Scope { repository: format!("r{n}").into(), access: Access::Pull, from: None };
+        let scope = |n: usize| Scope {
+            repository: format!("r{n}").into(),
+            access: Access::Pull,
+            from: None,
+        };
         let waiting = tokens.slot(&scope(0));
         tokens.slot(&scope(1)).lock().await.generation = 7;
         for n in 2..10 * KEPT {

@@ -48,7 +48,8 @@ impl Authorizer {
             Some(Credential::Identity { token, .. }) => {
                 let mut form = form_urlencoded::Serializer::new(String::new());
                 form.append_pair("grant_type", "refresh_token").append_pair("client_id", "ociseek");
-                form.append_pair("service", service.unwrap_or_default()).append_pair("scope", scope);
+                form.append_pair("service", service.unwrap_or_default())
+                    .append_pair("scope", scope);
                 form.append_pair("refresh_token", &token);
                 let form_type = HeaderValue::from_static("application/x-www-form-urlencoded");
                 Request::new(Method::POST, url).body(form_type, Bytes::from(form.finish()))
@@ -69,8 +70,9 @@ impl Authorizer {
                 let mut request = Request::new(Method::GET, url);
                 if let Some(Credential::Password { user, password }) = &credential {
                     let value = HeaderValue::try_from(basic(user, password));
-                    let mut value =
-                        value.map_err(|_| self.invalid_credentials("the credentials do not fit in a header"))?;
+                    let mut value = value.map_err(|_| {
+                        self.invalid_credentials("the credentials do not fit in a header")
+                    })?;
                     value.set_sensitive(true);
                     request = request.header(AUTHORIZATION, value);
                 }
@@ -97,20 +99,37 @@ impl Authorizer {
             reason: "its token service is not a URL",
         })?;
         if let Some(reason) = refuse_realm(base, &url) {
-            return Err(RegistryError::Detour { line: line(&Method::GET, base), to: shown(&url), reason });
+            return Err(RegistryError::Detour {
+                line: line(&Method::GET, base),
+                to: shown(&url),
+                reason,
+            });
         }
         url.set_fragment(None);
-        let shown = found.as_ref().map(|found| ShownLogin { origin: self.origin(), place: Arc::clone(&found.place) });
+        let shown = found
+            .as_ref()
+            .map(|found| ShownLogin { origin: self.origin(), place: Arc::clone(&found.place) });
         if let Some(host) = elsewhere(base, realm).filter(|_| shown.is_some())
             && !self.has_warned.swap(true, Ordering::Relaxed)
         {
-            http.progress().report(ProgressEvent::TokenService { registry: self.registry.to_string(), host });
+            http.progress()
+                .report(ProgressEvent::TokenService { registry: self.registry.to_string(), host });
         }
 
-        let mut request = self.token_request(url, service, scope, found.map(|found| found.credential))?;
+        let mut request =
+            self.token_request(url, service, scope, found.map(|found| found.credential))?;
         let mut retry = Retry::new(http);
         loop {
-            match self.ask(http, &request, shown.clone(), line(&request.method, &request.url), retry.reads()).await {
+            match self
+                .ask(
+                    http,
+                    &request,
+                    shown.clone(),
+                    line(&request.method, &request.url),
+                    retry.reads(),
+                )
+                .await
+            {
                 Ok(header) => {
                     http.answered(&self.registry);
                     return Ok(header);
@@ -138,7 +157,9 @@ impl Authorizer {
                 301..=303 if request.method == Method::GET => response.location(),
                 _ => None,
             };
-            let next = next.and_then(|next| moved.url.join(&next).ok()).filter(|url| same_origin(url, &moved.url));
+            let next = next
+                .and_then(|next| moved.url.join(&next).ok())
+                .filter(|url| same_origin(url, &moved.url));
             let Some(next) = next else { break };
             moved.url = next;
             response = http.exchange(&moved, None, line.clone()).await?;
@@ -156,20 +177,30 @@ impl Authorizer {
             return Err(RegistryError::Json { line, source, reads });
         }
         // The source of an error in valid JSON may repeat its input, which could be a token here.
-        let wrong = |what: &str| RegistryError::Protocol { line: line.clone(), what: what.to_owned() };
-        let answer: Answer =
-            serde_json::from_slice(&body).map_err(|_| wrong("the token service's answer is not JSON with a token"))?;
-        let token = [answer.token, answer.access_token].into_iter().flatten().find(|token| !token.is_empty());
+        let wrong =
+            |what: &str| RegistryError::Protocol { line: line.clone(), what: what.to_owned() };
+        let answer: Answer = serde_json::from_slice(&body)
+            .map_err(|_| wrong("the token service's answer is not JSON with a token"))?;
+        let token = [answer.token, answer.access_token]
+            .into_iter()
+            .flatten()
+            .find(|token| !token.is_empty());
         let token = token.ok_or_else(|| wrong("the token service's answer contains no token"))?;
         let mut value = HeaderValue::try_from(format!("Bearer {token}"))
             .map_err(|_| wrong("the token service's token does not fit in a header"))?;
         value.set_sensitive(true);
-        let lasts = answer.expires_in.as_ref().and_then(serde_json::Value::as_f64).unwrap_or_default();
+        let lasts =
+            answer.expires_in.as_ref().and_then(serde_json::Value::as_f64).unwrap_or_default();
         let lasts = lifetime(lasts);
         let (_, realm) = line.parts();
         debug!(name: "token", target: TARGET, registry = &*self.registry, realm, seconds = lasts.as_secs());
         let issued = Instant::now();
-        Ok(AuthorizationHeader { value, issued, renew_at: Some(issued + lasts.mul_f64(0.8)), is_used: false })
+        Ok(AuthorizationHeader {
+            value,
+            issued,
+            renew_at: Some(issued + lasts.mul_f64(0.8)),
+            is_used: false,
+        })
     }
 }
 
@@ -197,13 +228,17 @@ pub(super) fn union(scope: &Scope, requested: Option<&str>) -> String {
     let own = access.actions();
     let scope = match requested {
         None => format!("{prefix}{own}"),
-        Some(requested) => match requested.strip_prefix(&prefix).filter(|actions| !actions.contains(' ')) {
-            Some(actions) => {
-                let more = actions.split(',').filter(|a| !a.is_empty() && !own.split(',').any(|o| o == *a));
-                more.fold(format!("{prefix}{own}"), |scope, action| scope + "," + action)
+        Some(requested) => {
+            match requested.strip_prefix(&prefix).filter(|actions| !actions.contains(' ')) {
+                Some(actions) => {
+                    let more = actions
+                        .split(',')
+                        .filter(|a| !a.is_empty() && !own.split(',').any(|o| o == *a));
+                    more.fold(format!("{prefix}{own}"), |scope, action| scope + "," + action)
+                }
+                None => return requested.to_owned(),
             }
-            None => return requested.to_owned(),
-        },
+        }
     };
     match from {
         Some(from) => format!("{scope} repository:{from}:{}", Access::Pull.actions()),
@@ -228,7 +263,11 @@ mod tests {
             (Access::Pull, Some("repository:a/b:pull,push"), "repository:a/b:pull,push"),
             (Access::Pull, Some("repository:a/b:*"), "repository:a/b:pull,*"),
             (Access::Pull, Some("registry:catalog:*"), "registry:catalog:*"),
-            (Access::Pull, Some("repository:x:pull repository:a/b:pull"), "repository:x:pull repository:a/b:pull"),
+            (
+                Access::Pull,
+                Some("repository:x:pull repository:a/b:pull"),
+                "repository:x:pull repository:a/b:pull",
+            ),
         ] {
             assert_eq!(union(&scope("a/b", access, None), requested), want);
         }

@@ -27,8 +27,11 @@ pub(super) fn is_docker_hub(host: &str) -> bool {
 /// The content of a file.
 pub(super) fn parse(path: &Path, text: &[u8]) -> Result<DockerConfig, CredentialError> {
     // serde_json's message may repeat a value from the file.
-    let json =
-        |e: serde_json::Error| CredentialError::Json { path: path.to_owned(), line: e.line(), column: e.column() };
+    let json = |e: serde_json::Error| CredentialError::Json {
+        path: path.to_owned(),
+        line: e.line(),
+        column: e.column(),
+    };
     // Like docker, ignore what follows the object.
     DockerConfig::deserialize(&mut serde_json::Deserializer::from_slice(text)).map_err(json)
 }
@@ -89,7 +92,8 @@ impl<'de> Deserialize<'de> for AuthEntry {
 
 impl DockerConfig {
     pub(super) fn helper(&self, registry: &str) -> Option<&str> {
-        let same = |key: &str| key == registry || is_docker_hub(registry) && is_docker_hub(host(key));
+        let same =
+            |key: &str| key == registry || is_docker_hub(registry) && is_docker_hub(host(key));
         let own = self.cred_helpers.iter().find(|(key, _)| same(key)).map(|(_, helper)| helper);
         let own = own.map(|helper| helper.as_deref().unwrap_or_default());
         Some(own.unwrap_or(&self.creds_store)).filter(|name| !name.is_empty())
@@ -115,7 +119,8 @@ fn matches(key: &str, registry: &str, repository: &str) -> Option<usize> {
         return same(host(key)).then_some(0);
     }
     let (name, path) = key.split_once('/').unwrap_or((key, ""));
-    let below = repository.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let below =
+        repository.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     let version = matches!(path.trim_end_matches('/'), "" | "v1" | "v2");
     match same(name) {
         true if version => Some(0),
@@ -147,7 +152,8 @@ impl AuthEntry {
             let login = (self.username.clone(), self.password.clone());
             return Ok(Some(login).filter(|(user, _)| !user.is_empty()));
         }
-        let lenient = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+        let lenient =
+            GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
         let decoder = GeneralPurpose::new(&base64::alphabet::STANDARD, lenient);
         // `base64` breaks long lines.
         let encoded: String = self.auth.split_ascii_whitespace().collect();
@@ -194,16 +200,23 @@ pub(super) async fn ask_helper(
 ) -> Result<Option<(String, String)>, HelperError> {
     let program = find(name, path)?;
     let answer = tokio::time::timeout(limit, ask(program, server)).await;
-    let (status, output) = answer.map_err(|_| HelperError::Hangs(limit))?.map_err(HelperError::Run)?;
+    let (status, output) =
+        answer.map_err(|_| HelperError::Hangs(limit))?.map_err(HelperError::Run)?;
     if !status.success() {
         // docker recognizes this case by the same words.
         let text = String::from_utf8_lossy(&output);
-        let none = ["credentials not found", "no credentials server URL", "no credentials username"];
-        return if none.iter().any(|words| text.contains(words)) { Ok(None) } else { Err(HelperError::Failed(status)) };
+        let none =
+            ["credentials not found", "no credentials server URL", "no credentials username"];
+        return if none.iter().any(|words| text.contains(words)) {
+            Ok(None)
+        } else {
+            Err(HelperError::Failed(status))
+        };
     }
     let answer = HelperAnswer::deserialize(&mut serde_json::Deserializer::from_slice(&output));
     let answer = answer.map_err(|_| HelperError::Answer)?;
-    Ok(Some((answer.username, answer.secret)).filter(|(user, secret)| !user.is_empty() || !secret.is_empty()))
+    Ok(Some((answer.username, answer.secret))
+        .filter(|(user, secret)| !user.is_empty() || !secret.is_empty()))
 }
 
 #[derive(Default)]
@@ -237,7 +250,10 @@ fn find(name: &str, path: &OsStr) -> Result<PathBuf, HelperError> {
     }
     let program = format!("docker-credential-{name}{}", std::env::consts::EXE_SUFFIX);
     let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute());
-    folders.map(|folder| folder.join(&program)).find(|file| file.is_file()).ok_or(HelperError::Missing)
+    folders
+        .map(|folder| folder.join(&program))
+        .find(|file| file.is_file())
+        .ok_or(HelperError::Missing)
 }
 
 async fn ask(program: PathBuf, server: &str) -> io::Result<(ExitStatus, Vec<u8>)> {
@@ -247,9 +263,17 @@ async fn ask(program: PathBuf, server: &str) -> io::Result<(ExitStatus, Vec<u8>)
 }
 
 /// Runs a program with this input. Returns at most `most` bytes of its output.
-pub(super) async fn converse(mut command: Command, input: &[u8], most: u64) -> io::Result<(ExitStatus, Vec<u8>)> {
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true).spawn()?;
+pub(super) async fn converse(
+    mut command: Command,
+    input: &[u8],
+    most: u64,
+) -> io::Result<(ExitStatus, Vec<u8>)> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
         match stdin.write_all(input).await {
             // The program may answer without reading its input.
@@ -299,7 +323,9 @@ fn go_object<'de, D: Deserializer<'de>, T: GoObject>(deserializer: D) -> Result<
 }
 
 /// The next value, or its default for null.
-fn go_value<'de, A: MapAccess<'de>, T: serde::Deserialize<'de> + Default>(values: &mut A) -> Result<T, A::Error> {
+fn go_value<'de, A: MapAccess<'de>, T: serde::Deserialize<'de> + Default>(
+    values: &mut A,
+) -> Result<T, A::Error> {
     Ok(values.next_value::<Option<T>>()?.unwrap_or_default())
 }
 
@@ -326,7 +352,8 @@ pub(super) mod tests {
         script(dir.path(), "fails", "echo hunter2; exit 3");
         script(dir.path(), "junk", "echo hunter2");
         script(dir.path(), "endless", "exec yes hunter2");
-        let get = |name: &'static str, limit| ask_helper(name, "r.io", dir.path().as_os_str(), limit);
+        let get =
+            |name: &'static str, limit| ask_helper(name, "r.io", dir.path().as_os_str(), limit);
         let begun = std::time::Instant::now();
         let error = get("hangs", Duration::from_millis(200)).await.unwrap_err();
         assert!(matches!(error, HelperError::Hangs(_)), "{error:?}");

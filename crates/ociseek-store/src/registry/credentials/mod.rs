@@ -94,18 +94,24 @@ pub(super) async fn find(
 ) -> Result<Option<FoundCredential>, CredentialError> {
     match source {
         CredentialSource::Anonymous => Ok(None),
-        CredentialSource::Only { registry: only, .. } if !only.eq_ignore_ascii_case(registry) => Ok(None),
+        CredentialSource::Only { registry: only, .. } if !only.eq_ignore_ascii_case(registry) => {
+            Ok(None)
+        }
         CredentialSource::Only { user, password, .. } => {
             log_lookup(registry, "given", "", true);
-            let credential = Credential::Password { user: user.clone(), password: password.clone() };
+            let credential =
+                Credential::Password { user: user.clone(), password: password.clone() };
             Ok(Some(FoundCredential { credential, place: "--creds".into() }))
         }
         CredentialSource::Ambient => {
             let uid = rustix::process::getuid().as_raw();
-            CredentialSettings::new(|name| std::env::var_os(name), uid).find(registry, repository, limit).await
+            CredentialSettings::new(|name| std::env::var_os(name), uid)
+                .find(registry, repository, limit)
+                .await
         }
         CredentialSource::Node(providers) => {
-            let ambient = Box::pin(find(&CredentialSource::Ambient, registry, repository, limit)).await?;
+            let ambient =
+                Box::pin(find(&CredentialSource::Ambient, registry, repository, limit)).await?;
             match ambient {
                 Some(found) => Ok(Some(found)),
                 None => providers.find(registry, repository, limit).await,
@@ -145,15 +151,26 @@ impl CredentialSettings {
         let home = folder("HOME");
         let in_home = |below: &str| home.as_ref().map(|home| home.join(below));
         // It should be a folder, and is often the file in it.
-        let in_folder = |folder: PathBuf| if folder.is_file() { folder } else { folder.join("config.json") };
+        let in_folder =
+            |folder: PathBuf| if folder.is_file() { folder } else { folder.join("config.json") };
         let docker = folder("DOCKER_CONFIG").map(in_folder);
         let by_default = docker.is_none().then(|| in_home(".docker/config.json")).flatten();
         // Without `$XDG_RUNTIME_DIR`, as for root, podman uses a system folder for each user.
         let runtime = folder("XDG_RUNTIME_DIR").map(|d| d.join("containers/auth.json"));
-        let runtime = runtime.or_else(|| Some(PathBuf::from(format!("/run/containers/{uid}/auth.json"))));
-        let config = folder("XDG_CONFIG_HOME").or_else(|| in_home(".config")).map(|d| d.join("containers/auth.json"));
-        let files = [docker, folder(AUTH_FILE), by_default, runtime, config].into_iter().flatten().collect();
-        CredentialSettings { inline: variable(INLINE), files, path: variable("PATH").unwrap_or_default() }
+        let runtime =
+            runtime.or_else(|| Some(PathBuf::from(format!("/run/containers/{uid}/auth.json"))));
+        let config = folder("XDG_CONFIG_HOME")
+            .or_else(|| in_home(".config"))
+            .map(|d| d.join("containers/auth.json"));
+        let files = [docker, folder(AUTH_FILE), by_default, runtime, config]
+            .into_iter()
+            .flatten()
+            .collect();
+        CredentialSettings {
+            inline: variable(INLINE),
+            files,
+            path: variable("PATH").unwrap_or_default(),
+        }
     }
 
     async fn find(
@@ -192,7 +209,8 @@ impl CredentialSettings {
         let shown = path.to_string_lossy();
         if let Some(name) = file.helper(registry) {
             let login = docker::ask_helper(name, server(registry), &self.path, limit).await;
-            let login = login.map_err(|source| CredentialError::Helper { name: name.to_owned(), source })?;
+            let login = login
+                .map_err(|source| CredentialError::Helper { name: name.to_owned(), source })?;
             log_lookup(registry, &format!("docker-credential-{name}"), &shown, login.is_some());
             if let Some((user, secret)) = login {
                 let credential = match user.as_str() {
@@ -206,9 +224,13 @@ impl CredentialSettings {
         let entry = file.entry(registry, repository);
         log_lookup(registry, &shown, entry.map_or("", |(key, _)| key), entry.is_some());
         let Some((key, entry)) = entry else { return Ok(None) };
-        let wrong = || CredentialError::Entry { path: path.to_owned(), key: key.chars().take(300).collect() };
+        let wrong = || CredentialError::Entry {
+            path: path.to_owned(),
+            key: key.chars().take(300).collect(),
+        };
         let credential = entry.credential().map_err(|_| wrong())?;
-        Ok(credential.map(|credential| FoundCredential { credential, place: shown.as_ref().into() }))
+        Ok(credential
+            .map(|credential| FoundCredential { credential, place: shown.as_ref().into() }))
     }
 }
 
@@ -228,7 +250,9 @@ fn read(path: &Path) -> Result<Option<DockerConfig>, CredentialError> {
     let failed = |source| CredentialError::File { path: path.to_owned(), source };
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
         Err(e) => return Err(failed(e)),
     };
     let mut text = Vec::new();
@@ -250,7 +274,11 @@ mod tests {
         Some(Credential::Password { user: user.into(), password: password.into() })
     }
 
-    async fn lookup(json: &str, registry: &str, repository: &str) -> Result<Option<Credential>, CredentialError> {
+    async fn lookup(
+        json: &str,
+        registry: &str,
+        repository: &str,
+    ) -> Result<Option<Credential>, CredentialError> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config.json");
         std::fs::write(&file, json).unwrap();
@@ -268,16 +296,27 @@ mod tests {
             (r#"{"auths":{"r.io":{"auth":"dTpwOnE"}}}"#, "r.io", password("u", "p:q")),
             (r#"{"auths":{"https://r.io/v2/":{"auth":"dTpw"}}}"#, "r.io", password("u", "p")),
             (r#"{"auths":{"r.io/v1/":{"auth":"dTpw"}}}"#, "r.io", password("u", "p")),
-            (r#"{"auths":{"r.io:5000":{"username":"u","password":"p"}}}"#, "r.io:5000", password("u", "p")),
+            (
+                r#"{"auths":{"r.io:5000":{"username":"u","password":"p"}}}"#,
+                "r.io:5000",
+                password("u", "p"),
+            ),
             (r#"{"auths":{"r.io:5000":{"auth":"dTpw"}}}"#, "r.io", None),
             (r#"{"auths":{"[::1]:5000":{"auth":"dTpw"}}}"#, "[::1]:5000", password("u", "p")),
-            (r#"{"auths":{"https://index.docker.io/v1/":{"auth":"dTpw"}}}"#, "docker.io", password("u", "p")),
+            (
+                r#"{"auths":{"https://index.docker.io/v1/":{"auth":"dTpw"}}}"#,
+                "docker.io",
+                password("u", "p"),
+            ),
             (r#"{"auths":{"docker.io":{"auth":"dTpw"}}}"#, "docker.io", password("u", "p")),
             (r#"{"auths":{"r.io":{}}}"#, "r.io", None),
             (
                 r#"{"auths":{"r.io":{"auth":"dTpw","identitytoken":"T"}}}"#,
                 "r.io",
-                Some(Credential::Identity { token: "T".into(), login: Some(("u".into(), "p".into())) }),
+                Some(Credential::Identity {
+                    token: "T".into(),
+                    login: Some(("u".into(), "p".into())),
+                }),
             ),
             // As Go reads it: null is the default, the case of keys does not matter, base64 may
             // have line breaks, and text after the object is ignored.
@@ -291,7 +330,11 @@ mod tests {
             (r#"{"auths":{"r.io":{"auth":"dT\r\npw\n"}}}"#, "r.io", password("u", "p")),
             (r#"{"auths":null,"credHelpers":{"r.io":null}}"#, "r.io", None),
             ("null", "r.io", None),
-            (r#"{"auths":{"r.io":{"registrytoken":"T"}}}"#, "r.io", Some(Credential::Registry("T".into()))),
+            (
+                r#"{"auths":{"r.io":{"registrytoken":"T"}}}"#,
+                "r.io",
+                Some(Credential::Registry("T".into())),
+            ),
             (r#"{"HttpHeaders":{"X":"y"},"credsStore":""}"#, "r.io", None),
             ("", "r.io", None),
         ] {
@@ -303,14 +346,17 @@ mod tests {
     async fn the_variable_takes_precedence_over_files() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config.json");
-        std::fs::write(&file, r#"{"auths":{"r.io":{"auth":"dTpw"},"q.io":{"auth":"dTpw"}}}"#).unwrap();
+        std::fs::write(&file, r#"{"auths":{"r.io":{"auth":"dTpw"},"q.io":{"auth":"dTpw"}}}"#)
+            .unwrap();
         let with = |text: &str| CredentialSettings {
             inline: Some(text.into()),
             files: vec![file.clone()],
             path: OsString::new(),
         };
         let inline = with(r#"{"auths":{"r.io":{"username":"i","password":"x"}}}"#);
-        for (registry, want) in [("r.io", password("i", "x")), ("q.io", password("u", "p")), ("s.io", None)] {
+        for (registry, want) in
+            [("r.io", password("i", "x")), ("q.io", password("u", "p")), ("s.io", None)]
+        {
             let found = inline.find(registry, "a", Duration::from_secs(1)).await.unwrap();
             assert_eq!(found.map(|found| found.credential), want);
         }
@@ -330,13 +376,16 @@ mod tests {
 
     #[tokio::test]
     async fn errors_name_a_broken_file_without_its_content() {
-        for json in [r#"{"auths":"hunter2"}"#, r#"{"auths":{"r.io":{"auth":["hunter2"]}}}"#, "hunter2"] {
+        for json in
+            [r#"{"auths":"hunter2"}"#, r#"{"auths":{"r.io":{"auth":["hunter2"]}}}"#, "hunter2"]
+        {
             let error = lookup(json, "r.io", "a").await.unwrap_err();
             let text = format!("{error} {error:?}");
             assert!(text.contains("config.json") && !text.contains("hunter2"), "{text}");
         }
         // "aHVudGVyMg==" is hunter2, without a colon.
-        let error = lookup(r#"{"auths":{"r.io":{"auth":"aHVudGVyMg=="}}}"#, "r.io", "a").await.unwrap_err();
+        let error =
+            lookup(r#"{"auths":{"r.io":{"auth":"aHVudGVyMg=="}}}"#, "r.io", "a").await.unwrap_err();
         assert!(matches!(error, CredentialError::Entry { .. }), "{error:?}");
         assert!(!format!("{error:?}").contains("hunter2"));
     }
@@ -344,13 +393,19 @@ mod tests {
     #[test]
     fn the_files_and_their_order() {
         let files = |variables: &[(&str, &str)]| {
-            let get = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v));
+            let get = |name: &str| {
+                variables.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v))
+            };
             let files = CredentialSettings::new(get, 7).files;
             files.iter().map(|f| f.to_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(
             files(&[("HOME", "/h")]),
-            ["/h/.docker/config.json", "/run/containers/7/auth.json", "/h/.config/containers/auth.json"]
+            [
+                "/h/.docker/config.json",
+                "/run/containers/7/auth.json",
+                "/h/.config/containers/auth.json"
+            ]
         );
         assert_eq!(
             files(&[
@@ -363,7 +418,8 @@ mod tests {
             ["/d/config.json", "/a.json", "/run/u/containers/auth.json", "/c/containers/auth.json"]
         );
         // A variable comes before a file that is always there.
-        let named = files(&[("HOME", "/h"), ("REGISTRY_AUTH_FILE", "/a.json"), ("XDG_CONFIG_HOME", "/c")]);
+        let named =
+            files(&[("HOME", "/h"), ("REGISTRY_AUTH_FILE", "/a.json"), ("XDG_CONFIG_HOME", "/c")]);
         assert_eq!(named[..2], ["/a.json", "/h/.docker/config.json"]);
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_str().unwrap();
@@ -382,11 +438,20 @@ mod tests {
         );
         docker::tests::script(dir.path(), "token", r#"echo '{"Username":"<token>","Secret":"T"}'"#);
         docker::tests::script(dir.path(), "small", r#"echo '{"username":"su","secret":"sp"}'"#);
-        docker::tests::script(dir.path(), "none", "echo 'credentials not found in native keychain'; exit 1");
+        docker::tests::script(
+            dir.path(),
+            "none",
+            "echo 'credentials not found in native keychain'; exit 1",
+        );
         let file = dir.path().join("config.json");
-        let ambient = CredentialSettings { inline: None, files: vec![file.clone()], path: dir.path().into() };
+        let ambient =
+            CredentialSettings { inline: None, files: vec![file.clone()], path: dir.path().into() };
         for (json, registry, want) in [
-            (r#"{"credsStore":"has","auths":{"r.io":{"auth":"dTpw"}}}"#, "r.io", password("hu", "hp")),
+            (
+                r#"{"credsStore":"has","auths":{"r.io":{"auth":"dTpw"}}}"#,
+                "r.io",
+                password("hu", "hp"),
+            ),
             (r#"{"credsStore":"none","credHelpers":{"r.io":"has"}}"#, "r.io", password("hu", "hp")),
             (
                 r#"{"credsStore":"has","credHelpers":{"r.io":"token"}}"#,
@@ -394,7 +459,11 @@ mod tests {
                 Some(Credential::Identity { token: "T".into(), login: None }),
             ),
             (r#"{"credsStore":"none"}"#, "r.io", None),
-            (r#"{"credsStore":"none","auths":{"r.io":{"auth":"dTpw"}}}"#, "r.io", password("u", "p")),
+            (
+                r#"{"credsStore":"none","auths":{"r.io":{"auth":"dTpw"}}}"#,
+                "r.io",
+                password("u", "p"),
+            ),
             (r#"{"credsStore":"has"}"#, "docker.io", password("hu", "hp")),
             (r#"{"credsStore":"small"}"#, "r.io", password("su", "sp")),
         ] {
@@ -402,7 +471,8 @@ mod tests {
             let found = ambient.find(registry, "a", Duration::from_secs(20)).await.unwrap();
             assert_eq!(found.map(|found| found.credential), want, "{json}");
         }
-        let input = std::fs::read_to_string(dir.path().join("docker-credential-has.input")).unwrap();
+        let input =
+            std::fs::read_to_string(dir.path().join("docker-credential-has.input")).unwrap();
         assert_eq!(input, DOCKER_HUB);
 
         std::fs::write(&file, r#"{"credsStore":"missing"}"#).unwrap();

@@ -113,14 +113,19 @@ impl CredentialProviders {
     ///
     /// # Errors
     /// If a file cannot be read or is not a valid configuration.
-    pub fn open(config: &Path, programs: &Path) -> Result<CredentialProviders, ProviderConfigError> {
+    pub fn open(
+        config: &Path,
+        programs: &Path,
+    ) -> Result<CredentialProviders, ProviderConfigError> {
         let failed = |source| ProviderConfigError::File { path: config.to_owned(), source };
         let mut files = vec![config.to_owned()];
         if fs::metadata(config).map_err(failed)?.is_dir() {
             let entries: io::Result<Vec<_>> = fs::read_dir(config).and_then(Iterator::collect);
             files = entries.map_err(failed)?.into_iter().map(|entry| entry.path()).collect();
             let endings = ["json", "yaml", "yml"].map(Some);
-            files.retain(|file| endings.contains(&file.extension().and_then(|it| it.to_str())) && file.is_file());
+            files.retain(|file| {
+                endings.contains(&file.extension().and_then(|it| it.to_str())) && file.is_file()
+            });
             files.sort();
             if files.is_empty() {
                 return Err(ProviderConfigError::Empty { path: config.to_owned() });
@@ -135,7 +140,8 @@ impl CredentialProviders {
             }
             let text = fs::read_to_string(&path).map_err(failed)?;
             // JSON is YAML, too.
-            let file: ConfigFile = serde_norway::from_str(&text).map_err(|error| invalid(error.to_string()))?;
+            let file: ConfigFile =
+                serde_norway::from_str(&text).map_err(|error| invalid(error.to_string()))?;
             if file.kind != "CredentialProviderConfig" {
                 return Err(invalid(format!("its kind is {:?}", file.kind)));
             }
@@ -164,9 +170,14 @@ impl CredentialProviders {
             let place = format!("credential provider {}", provider.name);
             log_lookup(registry, &place, "", matches!(found, Ok(Some(_))));
             match found {
-                Ok(Some(credential)) => return Ok(Some(FoundCredential { credential, place: place.into() })),
+                Ok(Some(credential)) => {
+                    return Ok(Some(FoundCredential { credential, place: place.into() }));
+                }
                 Ok(None) => {}
-                Err(source) => failure = Some(CredentialError::Provider { name: provider.name.clone(), source }),
+                Err(source) => {
+                    failure =
+                        Some(CredentialError::Provider { name: provider.name.clone(), source })
+                }
             }
         }
         failure.map_or(Ok(None), Err)
@@ -176,11 +187,14 @@ impl CredentialProviders {
 impl Provider {
     fn new(entry: ProviderEntry, programs: &Path) -> Result<Provider, String> {
         let ProviderEntry { name, api_version, match_images, args, env } = entry;
-        if name.is_empty() || name.contains(['/', ' ', '\0']) || matches!(name.as_str(), "." | "..") {
+        if name.is_empty() || name.contains(['/', ' ', '\0']) || matches!(name.as_str(), "." | "..")
+        {
             return Err(format!("{name:?} is not the name of a program"));
         }
         if !VERSIONS.contains(&api_version.as_str()) {
-            return Err(format!("provider {name} has the apiVersion {api_version:?}, which is not known"));
+            return Err(format!(
+                "provider {name} has the apiVersion {api_version:?}, which is not known"
+            ));
         }
         if match_images.is_empty() {
             return Err(format!("provider {name} has no matchImages"));
@@ -191,7 +205,11 @@ impl Provider {
             api_version,
             images: match_images.iter().map(|pattern| ImagePattern::new(pattern)).collect(),
             args: args.unwrap_or_default(),
-            env: env.unwrap_or_default().into_iter().map(|entry| (entry.name, entry.value)).collect(),
+            env: env
+                .unwrap_or_default()
+                .into_iter()
+                .map(|entry| (entry.name, entry.value))
+                .collect(),
         })
     }
 
@@ -199,19 +217,31 @@ impl Provider {
         self.images.iter().any(|pattern| pattern.matches(registry, repository))
     }
 
-    async fn ask(&self, registry: &str, repository: &str, limit: Duration) -> Result<Option<Credential>, HelperError> {
+    async fn ask(
+        &self,
+        registry: &str,
+        repository: &str,
+        limit: Duration,
+    ) -> Result<Option<Credential>, HelperError> {
         let image = format!("{registry}/{repository}");
-        let request = Request { kind: "CredentialProviderRequest", api_version: &self.api_version, image: &image };
+        let request = Request {
+            kind: "CredentialProviderRequest",
+            api_version: &self.api_version,
+            image: &image,
+        };
         let input = serde_json::to_vec(&request).map_err(|_| HelperError::Answer)?;
         let mut command = Command::new(&self.program);
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
         let answer = tokio::time::timeout(limit, converse(command, &input, OUTPUT)).await;
-        let (status, output) = answer.map_err(|_| HelperError::Hangs(limit))?.map_err(HelperError::Run)?;
+        let (status, output) =
+            answer.map_err(|_| HelperError::Hangs(limit))?.map_err(HelperError::Run)?;
         if !status.success() {
             return Err(HelperError::Failed(status));
         }
-        let response: Response = serde_json::from_slice(&output).map_err(|_| HelperError::Answer)?;
-        if response.kind != "CredentialProviderResponse" || response.api_version != self.api_version {
+        let response: Response =
+            serde_json::from_slice(&output).map_err(|_| HelperError::Answer)?;
+        if response.kind != "CredentialProviderResponse" || response.api_version != self.api_version
+        {
             return Err(HelperError::Answer);
         }
         // The last in alphabetical order first, as in kubelet: it has the longest path.
@@ -234,10 +264,17 @@ struct ImagePattern {
 
 impl ImagePattern {
     fn new(text: &str) -> ImagePattern {
-        let text = ["https://", "http://"].iter().find_map(|scheme| text.strip_prefix(scheme)).unwrap_or(text);
+        let text = ["https://", "http://"]
+            .iter()
+            .find_map(|scheme| text.strip_prefix(scheme))
+            .unwrap_or(text);
         let (host, path) = text.split_once('/').unwrap_or((text, ""));
         let (host, port) = split_port(host);
-        ImagePattern { host: host.to_ascii_lowercase(), port: port.map(str::to_owned), path: path.to_owned() }
+        ImagePattern {
+            host: host.to_ascii_lowercase(),
+            port: port.map(str::to_owned),
+            path: path.to_owned(),
+        }
     }
 
     /// A pattern without a port is only for images without one.
@@ -253,7 +290,9 @@ impl ImagePattern {
         port == self.port.as_deref()
             && repository.starts_with(&self.path)
             && patterns.clone().count() == parts.clone().count()
-            && patterns.zip(parts).all(|(pattern, part)| glob::matches(pattern.as_bytes(), part.as_bytes()))
+            && patterns
+                .zip(parts)
+                .all(|(pattern, part)| glob::matches(pattern.as_bytes(), part.as_bytes()))
     }
 }
 
@@ -291,12 +330,18 @@ mod tests {
             ("docker.io", "docker.io", "library/redis", true),
             ("", "r.io", "a", false),
         ] {
-            assert_eq!(ImagePattern::new(pattern).matches(registry, repository), wanted, "{pattern} {registry}");
+            assert_eq!(
+                ImagePattern::new(pattern).matches(registry, repository),
+                wanted,
+                "{pattern} {registry}"
+            );
         }
     }
 
     fn config(provider: &str) -> String {
-        format!("kind: CredentialProviderConfig\napiVersion: kubelet.config.k8s.io/v1\nproviders:\n{provider}")
+        format!(
+            "kind: CredentialProviderConfig\napiVersion: kubelet.config.k8s.io/v1\nproviders:\n{provider}"
+        )
     }
 
     const PROVIDER: &str = "
@@ -314,7 +359,9 @@ mod tests {
         let program = dir.join("cloud");
         fs::write(&source, format!("#!/bin/sh\n{script}\n")).unwrap();
         // Copied by another process, as in the tests of helpers.
-        assert!(std::process::Command::new("cp").args([&source, &program]).status().unwrap().success());
+        assert!(
+            std::process::Command::new("cp").args([&source, &program]).status().unwrap().success()
+        );
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(dir.join("config.yaml"), config(PROVIDER)).unwrap();
         CredentialProviders::open(&dir.join("config.yaml"), dir).unwrap()
@@ -340,10 +387,14 @@ mod tests {
         assert_eq!(&*found.place, "credential provider cloud");
         let request = fs::read_to_string(dir.path().join("cloud.in")).unwrap();
         let version = r#""apiVersion":"credentialprovider.kubelet.k8s.io/v1""#;
-        let expected = format!(r#"{{"kind":"CredentialProviderRequest",{version},"image":"a.cloud.io/team/app"}}"#);
+        let expected = format!(
+            r#"{{"kind":"CredentialProviderRequest",{version},"image":"a.cloud.io/team/app"}}"#
+        );
         assert_eq!(request, expected);
         let found = providers.find("a.cloud.io", "other", limit).await.unwrap().unwrap();
-        assert!(found.credential == Credential::Password { user: "all".into(), password: "p".into() });
+        assert!(
+            found.credential == Credential::Password { user: "all".into(), password: "p".into() }
+        );
         assert!(providers.find("elsewhere.io", "app", limit).await.unwrap().is_none());
     }
 
@@ -357,12 +408,20 @@ mod tests {
             ("echo hunter2", true),
             ("exec yes hunter2", true),
             ("exec sleep 60", true),
-            (r#"echo '{"kind":"Other","apiVersion":"credentialprovider.kubelet.k8s.io/v1","auth":{}}'"#, true),
+            (
+                r#"echo '{"kind":"Other","apiVersion":"credentialprovider.kubelet.k8s.io/v1","auth":{}}'"#,
+                true,
+            ),
         ] {
-            let found = providers(dir.path(), script).find("a.cloud.io", "app", Duration::from_millis(500)).await;
+            let found = providers(dir.path(), script)
+                .find("a.cloud.io", "app", Duration::from_millis(500))
+                .await;
             match found {
                 Ok(None) => assert!(!is_error, "{script}"),
-                Err(error) => assert!(is_error && !format!("{error} {error:?}").contains("hunter2"), "{error:?}"),
+                Err(error) => assert!(
+                    is_error && !format!("{error} {error:?}").contains("hunter2"),
+                    "{error:?}"
+                ),
                 Ok(Some(found)) => panic!("{script}: {found:?}"),
             }
         }

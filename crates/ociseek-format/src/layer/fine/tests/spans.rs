@@ -11,7 +11,9 @@ use crate::budget::Budget;
 use crate::codec::UsedBytes;
 use crate::codec::gzip::{BlockStart, GzipReader};
 use crate::digest::{Algorithm, ChainState, Digest};
-use crate::fine::{self, Codec, FineLayer, FineSpans, SpanParts, SpanWindow, decode_head, decode_page};
+use crate::fine::{
+    self, Codec, FineLayer, FineSpans, SpanParts, SpanWindow, decode_head, decode_page,
+};
 use crate::layer::parallel::{ChunksError, Threads, index_chunks};
 use crate::layer::prove::{Difference, LayerProof, SpanTail, decode_to_next};
 use crate::layer::span::{SpanError, SpanTable};
@@ -45,8 +47,10 @@ fn by_window(
     if let Some(at) = damaged {
         bytes[at] ^= 0xff;
     }
-    let (before, lead) = if start.bits == 0 { (0, window.lead()) } else { (window.lead()[0], &window.lead()[1..]) };
-    let at = BlockStart { input: start.input, output: start.output, bits: start.bits, window: &bytes };
+    let (before, lead) =
+        if start.bits == 0 { (0, window.lead()) } else { (window.lead()[0], &window.lead()[1..]) };
+    let at =
+        BlockStart { input: start.input, output: start.output, bits: start.bits, window: &bytes };
     let plain = layer.spans().plain_range(span);
     let mut out = decoded(GzipReader::resume(at, before), &[lead, fetched]);
     out.truncate((plain.end - plain.start) as usize);
@@ -57,11 +61,17 @@ fn by_window(
 fn every_span_decodes_to_its_part_of_the_layer() {
     for (name, blob) in blobs() {
         let indexed = index(&blob, 1 << 16);
-        let Outcome::Ztoc(built) = &indexed.outcome else { panic!("{name}: {:?}", indexed.outcome) };
+        let Outcome::Ztoc(built) = &indexed.outcome else {
+            panic!("{name}: {:?}", indexed.outcome)
+        };
         let layer = indexed.fine.as_ref().unwrap_or_else(|| panic!("{name}: no document"));
         let ztoc = ztoc::decode(&built.bytes).unwrap();
         assert_eq!(layer.entries(), ztoc.files, "{name}");
-        assert_eq!((layer.spans().layer(), layer.spans().blob_size()), (indexed.digest, indexed.size), "{name}");
+        assert_eq!(
+            (layer.spans().layer(), layer.spans().blob_size()),
+            (indexed.digest, indexed.size),
+            "{name}"
+        );
         assert_eq!(layer.spans().tar_end(), ztoc.uncompressed_size, "{name}");
 
         let (map, document) = encoded(layer);
@@ -74,7 +84,8 @@ fn every_span_decodes_to_its_part_of_the_layer() {
         for span in table.each() {
             let windows = head.page_of(span).map(|page| {
                 let range = head.page_range(page);
-                decode_page(&head, page, &document[range.start as usize..range.end as usize]).unwrap()
+                decode_page(&head, page, &document[range.start as usize..range.end as usize])
+                    .unwrap()
             });
             let window = windows.as_ref().and_then(|windows| windows.get(span));
             let range = table.blob_range(span);
@@ -105,7 +116,10 @@ fn every_span_decodes_to_its_part_of_the_layer() {
                 let known = |at: &usize| zeros[*at] == ones[*at];
                 for at in (0..zeros.len()).filter(known).step_by(1000) {
                     let other = by_window(layer, span, window, &blob, 0, Some(at));
-                    assert!(part.is_empty() || other != part, "{name} {span}: byte {at} of the window is not read");
+                    assert!(
+                        part.is_empty() || other != part,
+                        "{name} {span}: byte {at} of the window is not read"
+                    );
                 }
             } else {
                 assert_eq!(layer.spans().codec() == Codec::Plain, table.map().is_plain(), "{name}");
@@ -116,7 +130,9 @@ fn every_span_decodes_to_its_part_of_the_layer() {
         let end = table.plain_end().0 as usize;
         assert!(read == straight[..end], "{name}");
         match name {
-            "level 6" | "members" | "zeros behind the end" | "odd" => assert!(used > 1000, "{name}: {used}"),
+            "level 6" | "members" | "zeros behind the end" | "odd" => {
+                assert!(used > 1000, "{name}: {used}")
+            }
             "plain" | "stored" => assert_eq!(used, 0, "{name}"),
             _ => {}
         }
@@ -140,16 +156,22 @@ fn any_chunking_gives_the_same_document() {
         finer.push(&blob).unwrap();
         let Outcome::Ztoc(finer) = finer.finish().unwrap().outcome else { panic!("{name}") };
         let finer = Arc::new(ztoc::decode(&finer.bytes).unwrap());
-        let encoded = |indexed: &IndexedLayer| indexed.fine.as_ref().unwrap().encode(&[]).unwrap().bytes;
+        let encoded =
+            |indexed: &IndexedLayer| indexed.fine.as_ref().unwrap().encode(&[]).unwrap().bytes;
         for (cores, size) in [(1, 9000), (2, 9000), (2, 300_000), (4, 64), (7, 1000), (7, 70_001)] {
             for guide in [None, Some(Arc::clone(&finer))] {
-                let mut batches =
-                    blob.chunks(300_000).map(|batch| batch.chunks(size).map(Bytes::copy_from_slice).collect());
+                let mut batches = blob
+                    .chunks(300_000)
+                    .map(|batch| batch.chunks(size).map(Bytes::copy_from_slice).collect());
                 let threads = Threads { cores, guide };
                 let next = || Ok::<Option<Vec<Bytes>>, Infallible>(batches.next());
-                let indexed = index_chunks(options(), None, threads, &Budget::new(u64::MAX), next).unwrap();
+                let indexed =
+                    index_chunks(options(), None, threads, &Budget::new(u64::MAX), next).unwrap();
                 assert!(indexed == whole, "{name} in chunks of {size} on {cores} cores");
-                assert!(encoded(&indexed) == encoded(&whole), "{name} in chunks of {size} on {cores} cores");
+                assert!(
+                    encoded(&indexed) == encoded(&whole),
+                    "{name} in chunks of {size} on {cores} cores"
+                );
             }
         }
         let mut without = LayerIndexer::new(LayerOptions::default(), None);
@@ -194,8 +216,9 @@ fn to_next(layer: &FineLayer, blob: &[u8]) -> Vec<Result<(), SpanError>> {
         let [own, next] = [span, SpanId(span.0 + 1)].map(|span| layer.window(span).unwrap());
         let range = spans.fetch_range(span);
         let blob = &blob[range.start.0 as usize..range.end.0 as usize];
-        let found =
-            decode_to_next(spans, span, [own.as_ref(), next.as_ref()], blob, &mut |_| ControlFlow::Continue(()));
+        let found = decode_to_next(spans, span, [own.as_ref(), next.as_ref()], blob, &mut |_| {
+            ControlFlow::Continue(())
+        });
         found.map(|tail| assert_eq!(tail, None))
     };
     SpanId::each(SpanId(0)..SpanId(spans.count())).map(decode).collect()
@@ -250,7 +273,11 @@ fn a_span_that_does_not_lead_to_the_next_is_found() {
     let wrong = Err(SpanError::Window { span });
     let changes: [(&str, Change<'_>, &Result<(), SpanError>); 5] = [
         ("bits", &|parts, _| parts.starts[at].bits += 1, &no_block),
-        ("output", &|parts, _| parts.starts[at].output = Uncompressed(parts.starts[at].output.0 - 1), &no_block),
+        (
+            "output",
+            &|parts, _| parts.starts[at].output = Uncompressed(parts.starts[at].output.0 - 1),
+            &no_block,
+        ),
         (
             "input",
             &|parts, windows| {
@@ -290,7 +317,8 @@ fn a_span_that_does_not_lead_to_the_next_is_found() {
 fn proven(blob: &[u8], layer: FineLayer, ztoc: Option<&[u8]>) -> Vec<Difference> {
     let is_whole = layer.spans().blob_size() == blob.len() as u64;
     let ztoc = ztoc.map(|ztoc| Arc::new(ztoc::decode(ztoc).unwrap()));
-    let mut proof = LayerProof::with_fine(ztoc, Some(Arc::new(layer)), Algorithm::Sha256, Algorithm::Sha256);
+    let mut proof =
+        LayerProof::with_fine(ztoc, Some(Arc::new(layer)), Algorithm::Sha256, Algorithm::Sha256);
     blob.chunks(10_000).for_each(|chunk| proof.push(chunk));
     let proof = proof.finish();
     assert!(!is_whole || proof.differences.is_empty(), "{:?}", proof.differences);
@@ -323,9 +351,15 @@ fn changed(
         starts: spans.starts().to_vec(),
     };
     let mut files = layer.entries().to_vec();
-    let mut windows: Vec<_> = layer.windows().flat_map(|group| group.unwrap().into_windows()).collect();
+    let mut windows: Vec<_> =
+        layer.windows().flat_map(|group| group.unwrap().into_windows()).collect();
     change(&mut files, &mut parts, &mut windows);
-    FineLayer::new(files, FineSpans::new(parts).unwrap(), windows.into_iter().map(|(_, window)| window)).unwrap()
+    FineLayer::new(
+        files,
+        FineSpans::new(parts).unwrap(),
+        windows.into_iter().map(|(_, window)| window),
+    )
+    .unwrap()
 }
 
 /// The bytes that a window has.
@@ -345,7 +379,11 @@ fn differences_are_found() {
     let layer = indexed.fine.unwrap();
     let ztoc = Some(&built.bytes[..]);
     let at = (0..).zip(layer.windows().flat_map(|group| group.unwrap().into_windows()));
-    let (at, span) = at.filter(|(_, (_, window))| window.used() > 10).map(|(at, (span, _))| (at, span)).next().unwrap();
+    let (at, span) = at
+        .filter(|(_, (_, window))| window.used() > 10)
+        .map(|(at, (span, _))| (at, span))
+        .next()
+        .unwrap();
     let content = |differences: &[Difference]| match differences {
         [Difference::FineContent { span: wrong, reason }] if *wrong == span => reason.clone(),
         other => panic!("{other:?}"),
@@ -378,8 +416,15 @@ fn differences_are_found() {
     let entry = changed(&layer, |files, _, _| renamed(files));
     for ztoc in [ztoc, None] {
         let found = proven(&blob, entry.clone(), ztoc);
-        assert!(matches!(found[..], [Difference::Entry { entry: 3, field: "name", .. }]), "{found:?}");
+        assert!(
+            matches!(found[..], [Difference::Entry { entry: 3, field: "name", .. }]),
+            "{found:?}"
+        );
     }
     let short = &blob[..blob.len() / 2];
-    assert!(proven(short, layer, None).iter().any(|difference| matches!(difference, Difference::FineContent { .. })));
+    assert!(
+        proven(short, layer, None)
+            .iter()
+            .any(|difference| matches!(difference, Difference::FineContent { .. }))
+    );
 }

@@ -11,11 +11,15 @@ use super::spans::assert_tails;
 use super::{index, noise, options, text};
 use crate::budget::Budget;
 use crate::digest::Algorithm;
-use crate::fine::{self, Codec, FineLayer, FineStart, SPAN_SIZE, SpanDivision, SpanParts, SpanWindow};
+use crate::fine::{
+    self, Codec, FineLayer, FineStart, SPAN_SIZE, SpanDivision, SpanParts, SpanWindow,
+};
 use crate::layer::parallel::{ChunksError, Threads, index_chunks};
 use crate::layer::prove::{LayerProof, decode_to_next};
 use crate::layer::span::{SpanError, SpanTable};
-use crate::layer::{IndexedLayer, LayerError, LayerIndexer, LayerMap, Outcome, UnservableCode, divide_span};
+use crate::layer::{
+    IndexedLayer, LayerError, LayerIndexer, LayerMap, Outcome, UnservableCode, divide_span,
+};
 use crate::offset::{SpanId, Uncompressed};
 
 /// A tar with one file, whose words are repeated at all distances.
@@ -65,8 +69,10 @@ fn encodings() -> impl Strategy<Value = Encoding> {
         Just(vec![CParameter::EnableLongDistanceMatching(true), CParameter::WindowLog(27)]),
         (10u32..=23).prop_map(|log| vec![CParameter::WindowLog(log)]),
         (1024u32..100_000).prop_map(|size| vec![CParameter::TargetCBlockSize(size)]),
-        (3u32..=7, 1u32..100)
-            .prop_map(|(least, length)| vec![CParameter::MinMatch(least), CParameter::TargetLength(length)]),
+        (3u32..=7, 1u32..100).prop_map(|(least, length)| vec![
+            CParameter::MinMatch(least),
+            CParameter::TargetLength(length)
+        ]),
     ];
     let rest = (1usize..5, 0usize..30, any::<bool>(), any::<bool>(), any::<bool>());
     (-3i32..=12, parameter, rest).prop_map(
@@ -102,7 +108,9 @@ fn encode(tar: &[u8], encoding: &Encoding) -> Vec<u8> {
 
 fn document(blob: &[u8], chunk: usize) -> FineLayer {
     let indexed = index(blob, chunk);
-    assert!(matches!(&indexed.outcome, Outcome::Unservable(why) if why.code == UnservableCode::Compression));
+    assert!(
+        matches!(&indexed.outcome, Outcome::Unservable(why) if why.code == UnservableCode::Compression)
+    );
     let fine = indexed.fine.unwrap();
     assert_eq!(fine.spans().codec(), Codec::Zstd);
     fine
@@ -139,7 +147,10 @@ fn read_all(layer: &FineLayer, blob: &[u8], tar: &[u8]) {
         assert!(plain == tar[range.start.0 as usize..range.end.0 as usize], "span {span}");
         let next = windows.get(&SpanId(span.0 + 1));
         let bytes = blob_of(layer, blob, span);
-        decode_to_next(layer.spans(), span, [window, next], bytes, &mut |_| ControlFlow::Continue(())).unwrap();
+        decode_to_next(layer.spans(), span, [window, next], bytes, &mut |_| {
+            ControlFlow::Continue(())
+        })
+        .unwrap();
     }
     assert_tails(layer, blob, tar);
 }
@@ -197,7 +208,11 @@ proptest! {
 }
 
 /// The divisions of all spans that hold bytes of `reads`.
-fn divisions(layer: &FineLayer, blob: &[u8], reads: &[Range<Uncompressed>]) -> BTreeMap<SpanId, SpanDivision> {
+fn divisions(
+    layer: &FineLayer,
+    blob: &[u8],
+    reads: &[Range<Uncompressed>],
+) -> BTreeMap<SpanId, SpanDivision> {
     let spans = reads.iter().flat_map(|read| SpanId::each(layer.spans_of(read.clone())));
     let divide = |span| {
         let window = layer.window(span).unwrap();
@@ -216,11 +231,13 @@ fn spans_are_divided_where_reads_begin_and_end() {
     let first = Uncompressed(1_500_000);
     let end = Uncompressed(1_700_000);
     let divisions = divisions(&layer, &blob, std::slice::from_ref(&(first..end)));
-    let starts: Vec<FineStart> = divisions.values().flat_map(|division| division.starts.clone()).collect();
+    let starts: Vec<FineStart> =
+        divisions.values().flat_map(|division| division.starts.clone()).collect();
     assert!(starts.iter().all(|start| start.bits == FineStart::DIVIDED));
     let divided = layer.clone().divided(&divisions).unwrap();
     let read = divided.spans_of(first..end);
-    let plain = divided.spans().plain_range(read.start).start..divided.spans().plain_range(SpanId(read.end.0 - 1)).end;
+    let plain = divided.spans().plain_range(read.start).start
+        ..divided.spans().plain_range(SpanId(read.end.0 - 1)).end;
     // Blocks hold at most 128 KiB, so little more is read, and nothing in it is divided.
     assert!(plain.start <= first && first - plain.start < 192 << 10, "{plain:?}");
     assert!(plain.end >= end && plain.end - end < 192 << 10, "{plain:?}");
@@ -233,15 +250,19 @@ fn spans_that_begin_in_one_piece_of_the_output_have_their_own_leads() {
     let tar = tar(2_136_577, 3_076_543_123);
     let parameters = vec![CParameter::ChecksumFlag(false)];
     let is_sized = false;
-    let encoding = Encoding { level: 0, parameters, frames: 3, flushes: 8, is_sized, has_skippable: false };
+    let encoding =
+        Encoding { level: 0, parameters, frames: 3, flushes: 8, is_sized, has_skippable: false };
     let blob = encode(&tar, &encoding);
     let layer = document(&blob, blob.len());
     let read = |from, size| Uncompressed(from)..Uncompressed(from + size);
     let mut closest = u64::MAX;
     for first in (500_000..2_000_000).step_by(250_000) {
         let divisions = divisions(&layer, &blob, &[read(first, 1), read(first + 100_000, 80_000)]);
-        let starts: Vec<u64> =
-            divisions.values().flat_map(|division| &division.starts).map(|start| start.output.0).collect();
+        let starts: Vec<u64> = divisions
+            .values()
+            .flat_map(|division| &division.starts)
+            .map(|start| start.output.0)
+            .collect();
         closest = starts.windows(2).map(|two| two[1] - two[0]).fold(closest, u64::min);
         let divided = layer.clone().divided(&divisions).unwrap();
         read_all(&divided, &blob, &tar);
@@ -278,7 +299,14 @@ fn sample() -> (Vec<u8>, Vec<u8>) {
     }
     let tar = one_file(&content);
     let parameters = vec![CParameter::ChecksumFlag(true)];
-    let encoding = Encoding { level: 1, parameters, frames: 2, flushes: 0, is_sized: true, has_skippable: true };
+    let encoding = Encoding {
+        level: 1,
+        parameters,
+        frames: 2,
+        flushes: 0,
+        is_sized: true,
+        has_skippable: true,
+    };
     let blob = encode(&tar, &encoding);
     (tar, blob)
 }
@@ -320,8 +348,11 @@ fn wrong_documents_are_found() {
     let layer = document(&blob, blob.len());
     assert!(holds(&layer, &blob));
     let spans = layer.spans();
-    let windows: Vec<SpanWindow> =
-        layer.windows().flat_map(|windows| windows.unwrap().into_windows()).map(|(_, window)| window).collect();
+    let windows: Vec<SpanWindow> = layer
+        .windows()
+        .flat_map(|windows| windows.unwrap().into_windows())
+        .map(|(_, window)| window)
+        .collect();
     let with = |starts: &[FineStart], windows: Vec<SpanWindow>| {
         let parts = SpanParts {
             layer: spans.layer(),
@@ -331,7 +362,8 @@ fn wrong_documents_are_found() {
             span_size: spans.span_size(),
             starts: starts.to_vec(),
         };
-        FineLayer::new(layer.entries().to_vec(), fine::FineSpans::new(parts).unwrap(), windows).unwrap()
+        FineLayer::new(layer.entries().to_vec(), fine::FineSpans::new(parts).unwrap(), windows)
+            .unwrap()
     };
     assert!(with(spans.starts(), windows.clone()) == layer);
     let number = windows.iter().rposition(|window| window.used() > 0).unwrap();
@@ -343,29 +375,45 @@ fn wrong_documents_are_found() {
     let before = windows[number].parts().next().map(|(from, _)| from).unwrap();
     let start = dictionary.len() - windows[number].length();
     dictionary[start + before] ^= 1;
-    let parts: Vec<(usize, usize)> = windows[number].parts().map(|(from, part)| (from, part.len())).collect();
-    let bytes: Vec<u8> =
-        parts.iter().flat_map(|(from, size)| &dictionary[start + from..start + from + size]).copied().collect();
+    let parts: Vec<(usize, usize)> =
+        windows[number].parts().map(|(from, part)| (from, part.len())).collect();
+    let bytes: Vec<u8> = parts
+        .iter()
+        .flat_map(|(from, size)| &dictionary[start + from..start + from + size])
+        .copied()
+        .collect();
     let lead = windows[number].lead();
-    let other =
-        SpanWindow::of_zstd(state.clone(), windows[number].length() as u32, parts.clone(), bytes.clone()).led_by(lead);
+    let other = SpanWindow::of_zstd(
+        state.clone(),
+        windows[number].length() as u32,
+        parts.clone(),
+        bytes.clone(),
+    )
+    .led_by(lead);
     state.has_checksum ^= true;
-    let flag = SpanWindow::of_zstd(state, windows[number].length() as u32, parts, bytes).led_by(lead);
+    let flag =
+        SpanWindow::of_zstd(state, windows[number].length() as u32, parts, bytes).led_by(lead);
     for wrong in [other, flag, SpanWindow::of_frame().led_by(lead)] {
-        let changed: Vec<_> =
-            (0..windows.len()).map(|at| if at == number { wrong.clone() } else { windows[at].clone() }).collect();
+        let changed: Vec<_> = (0..windows.len())
+            .map(|at| if at == number { wrong.clone() } else { windows[at].clone() })
+            .collect();
         assert!(!holds(&with(spans.starts(), changed), &blob));
         // The span before tells too.
         let own = layer.window(span).unwrap();
-        let found =
-            decode_to_next(spans, span, [own.as_ref(), Some(&wrong)], blob_of(&layer, &blob, span), &mut |_| {
-                ControlFlow::Continue(())
-            });
+        let found = decode_to_next(
+            spans,
+            span,
+            [own.as_ref(), Some(&wrong)],
+            blob_of(&layer, &blob, span),
+            &mut |_| ControlFlow::Continue(()),
+        );
         assert!(matches!(found, Err(SpanError::Window { .. })), "{found:?}");
     }
 
     // Another place in the tar, or in the blob.
-    for change in [|start: &mut FineStart| start.output.0 += 1, |start: &mut FineStart| start.input.0 += 1] {
+    for change in
+        [|start: &mut FineStart| start.output.0 += 1, |start: &mut FineStart| start.input.0 += 1]
+    {
         let mut starts = spans.starts().to_vec();
         change(&mut starts[number + 1]);
         if starts[number + 1].input.0 % 64 == 1 {
@@ -384,13 +432,20 @@ fn wrong_documents_are_found() {
                 .windows()
                 .flat_map(|w| w.unwrap().into_windows())
                 .enumerate()
-                .map(|(at, (_, window))| if at == number { lead(&window, &starts[number + 1]) } else { window })
+                .map(
+                    |(at, (_, window))| {
+                        if at == number { lead(&window, &starts[number + 1]) } else { window }
+                    },
+                )
                 .collect(),
         );
-        let found =
-            decode_to_next(wrong.spans(), span, [own.as_ref(), None], blob_of(&wrong, &blob, span), &mut |_| {
-                ControlFlow::Continue(())
-            });
+        let found = decode_to_next(
+            wrong.spans(),
+            span,
+            [own.as_ref(), None],
+            blob_of(&wrong, &blob, span),
+            &mut |_| ControlFlow::Continue(()),
+        );
         assert!(found.is_err());
     }
 }
@@ -425,14 +480,20 @@ fn chunked_layers_are_resumed_by_frame() {
         blob.extend(zstd::bulk::compress(chunk, 3).unwrap());
     }
     for content in [&zstd::bulk::compress(b"{\"version\": 1}", 3).unwrap()[..], &[7; 64]] {
-        blob.extend([&b"\x50\x2a\x4d\x18"[..], &(content.len() as u32).to_le_bytes(), content].concat());
+        blob.extend(
+            [&b"\x50\x2a\x4d\x18"[..], &(content.len() as u32).to_le_bytes(), content].concat(),
+        );
     }
     let layer = document(&blob, 10_000);
     assert!(layer.spans().count() > 4, "{}", layer.spans().count());
     read_all(&layer, &blob, &tar);
     assert!(holds(&layer, &blob));
     let windows = layer.windows().flat_map(|windows| windows.unwrap().into_windows());
-    assert!(windows.into_iter().all(|(_, window)| window == SpanWindow::of_frame().led_by(window.lead())));
+    assert!(
+        windows
+            .into_iter()
+            .all(|(_, window)| window == SpanWindow::of_frame().led_by(window.lead()))
+    );
 }
 
 fn within(blob: &[u8], memory: u64) -> Result<IndexedLayer, ChunksError<()>> {
@@ -445,14 +506,18 @@ fn within(blob: &[u8], memory: u64) -> Result<IndexedLayer, ChunksError<()>> {
 fn what_windows_wait_for_is_charged() {
     // Raw blocks in a frame with a window of 128 MiB: what follows may refer to all of it.
     let tar = one_file(&noise(13 << 20, 5));
-    let blocks =
-        tar.chunks(1 << 17).flat_map(|block| [&((block.len() as u32) << 3).to_le_bytes()[..3], block].concat());
-    let blob: Vec<u8> = b"\x28\xb5\x2f\xfd\0\x88".iter().copied().chain(blocks).chain(*b"\x01\0\0").collect();
+    let blocks = tar
+        .chunks(1 << 17)
+        .flat_map(|block| [&((block.len() as u32) << 3).to_le_bytes()[..3], block].concat());
+    let blob: Vec<u8> =
+        b"\x28\xb5\x2f\xfd\0\x88".iter().copied().chain(blocks).chain(*b"\x01\0\0").collect();
     let blob = blob.chunks(100_000).map(bytes::Bytes::copy_from_slice);
     let within = |memory| {
         let mut chunks = blob.clone();
         let threads = Threads { cores: 2, guide: None };
-        index_chunks(options(), None, threads, &Budget::new(memory), || Ok::<_, ()>(chunks.next().map(|one| vec![one])))
+        index_chunks(options(), None, threads, &Budget::new(memory), || {
+            Ok::<_, ()>(chunks.next().map(|one| vec![one]))
+        })
     };
     let refused = within(10 << 20).unwrap_err();
     let ChunksError::Layer(LayerError::Memory(over)) = refused else { panic!("{refused:?}") };
@@ -466,11 +531,18 @@ fn a_long_skippable_frame_waits_for_nothing() {
     // The last span before it refers to earlier bytes, and ends after it.
     let tar = one_file(&noise(300_000, 7).repeat(3));
     let frame = |bytes: &[u8]| zstd::stream::encode_all(bytes, 3).unwrap();
-    let skipped = [&b"\x50\x2a\x4d\x18"[..], &(20u32 << 20).to_le_bytes(), &vec![7; 20 << 20]].concat();
+    let skipped =
+        [&b"\x50\x2a\x4d\x18"[..], &(20u32 << 20).to_le_bytes(), &vec![7; 20 << 20]].concat();
     let blob = [frame(&tar[..700_000]), skipped, frame(&tar[700_000..])].concat();
     let mut chunks = blob.chunks(100_000).map(bytes::Bytes::copy_from_slice);
     let next = || Ok::<_, ()>(chunks.next().map(|chunk| vec![chunk]));
-    let indexed = index_chunks(options(), None, Threads { cores: 2, guide: None }, &Budget::new(8 << 20), next);
+    let indexed = index_chunks(
+        options(),
+        None,
+        Threads { cores: 2, guide: None },
+        &Budget::new(8 << 20),
+        next,
+    );
     let layer = indexed.unwrap().fine.unwrap();
     assert!(layer == document(&blob, blob.len()));
     read_all(&layer, &blob, &tar);
@@ -482,7 +554,14 @@ fn layers_that_refer_to_much_have_a_document() {
     let half = noise(9 << 20, 5);
     let tar = one_file(&[&half[..], &half].concat());
     let parameters = vec![CParameter::EnableLongDistanceMatching(true), CParameter::WindowLog(24)];
-    let encoding = Encoding { level: 3, parameters, frames: 1, flushes: 0, is_sized: true, has_skippable: false };
+    let encoding = Encoding {
+        level: 3,
+        parameters,
+        frames: 1,
+        flushes: 0,
+        is_sized: true,
+        has_skippable: false,
+    };
     let blob = encode(&tar, &encoding);
     read_all(&document(&blob, 1 << 20), &blob, &tar);
 }
@@ -490,7 +569,9 @@ fn layers_that_refer_to_much_have_a_document() {
 #[test]
 fn layers_without_a_place_for_spans_have_no_document() {
     // The tables of these blocks have one symbol each, so decoding cannot resume after them.
-    let block = [&(10u32 << 3 | 2 << 1).to_le_bytes()[..3], b"\x08a", b"\x01\x54\x01\0\x34\xfc\xff\x01"].concat();
+    let block =
+        [&(10u32 << 3 | 2 << 1).to_le_bytes()[..3], b"\x08a", b"\x01\x54\x01\0\x34\xfc\xff\x01"]
+            .concat();
     let blocks = 520;
     let header = &mut tar::Header::new_gnu();
     let size = blocks << 17;
@@ -503,5 +584,7 @@ fn layers_without_a_place_for_spans_have_no_document() {
     assert_eq!(zstd::stream::decode_all(&blob[..]).unwrap().len(), 512 + size + 1024);
     let indexed = within(&blob, 512 << 20).unwrap();
     assert!(indexed.fine.is_none());
-    assert!(matches!(indexed.outcome, Outcome::Unservable(why) if why.code == UnservableCode::SpanTooLarge));
+    assert!(
+        matches!(indexed.outcome, Outcome::Unservable(why) if why.code == UnservableCode::SpanTooLarge)
+    );
 }
