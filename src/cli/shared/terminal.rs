@@ -170,7 +170,7 @@ pub(crate) fn quoted(bytes: &[u8]) -> String {
     pieces
         .iter()
         .map(|(is_plain, text)| {
-            if is_plain {
+            if *is_plain {
                 format!("'{}'", text.replace('\'', "'\\''"))
             } else {
                 format!("$'{text}'")
