@@ -33,7 +33,9 @@ fn image(layout: &Layout, content: &str) -> Descriptor {
         format!(r#"{{"os":"linux","architecture":"amd64","x":"{content}"}}"#).as_bytes(),
     );
     let layer = put(layout, GZIP, content.as_bytes());
-    let manifest = serde_json::json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
+    let manifest = serde_json::json!({
+        "schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer],
+    });
     put(layout, OCI_MANIFEST, manifest.to_string().as_bytes())
 }
 

@@ -180,8 +180,8 @@ impl Pruner<'_> {
                 .await
             {
                 Ok(image) => image,
-                // Charts, signatures, build caches and the like, and images that were deleted in the
-                // meantime.
+                // Charts, signatures, build caches and the like, and images that were deleted
+                // in the meantime.
                 Err(error) if error.is_no_image() => return Ok(Vec::new()),
                 Err(ResolveError::Find(error)) if error.is_not_found() => return Ok(Vec::new()),
                 Err(error) => return Err(error.into()),

@@ -81,7 +81,8 @@ fn tests_begun(answer: Option<&str>) -> (String, bool, String) {
 
 #[test]
 fn the_tests_say_what_they_install_and_ask_first() {
-    let plan = "The tests want what this machine lacks. This will be set up:\n  pip install moto_server cargo-lambda (into ";
+    let plan = "The tests want what this machine lacks. This will be set up:\n  \
+        pip install moto_server cargo-lambda (into ";
     let (said, passed, calls) = tests_begun(Some("n\n"));
     assert!(
         said.contains(plan)

@@ -76,7 +76,10 @@ impl Image {
             layers.push((Descriptor::of(media_type, &blob), built(&blob), starts[number].clone()));
         }
         let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
-        let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
+        let config = json!({
+            "architecture": "amd64", "os": "linux",
+            "rootfs": {"type": "layers", "diff_ids": diff_ids},
+        });
         let config = config.to_string();
         registry.add_blob(config.clone());
         let blobs: Vec<Descriptor> = layers.iter().map(|(blob, ..)| blob.clone()).collect();

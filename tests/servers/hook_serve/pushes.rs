@@ -138,7 +138,10 @@ fn images_with_layers_of_zstd_get_a_fine_index() {
         let mut layout = Layout::new(&sandbox.path(name));
         let layers = layers.map(|(media_type, blob)| layout.blob(media_type, &blob));
         let diff_ids = contents.each_ref().map(|tar| Digest::sha256(tar).to_string());
-        let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
+        let config = json!({
+            "architecture": "amd64", "os": "linux",
+            "rootfs": {"type": "layers", "diff_ids": diff_ids},
+        });
         let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
         let image = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
         let image = image.to_string();

@@ -190,7 +190,11 @@ fn hostile_lists_of_referrers_are_refused() {
     let Some((sandbox, image)) = image(&server) else { return };
     let [mine, other] = <[String; 2]>::try_from(subjects(&sandbox, &image)).unwrap();
     let missing = lost(&server);
-    let entry = |digest: &str| json!({"mediaType": OCI_MANIFEST, "digest": digest, "size": 2, "artifactType": OCI_CONFIG});
+    let entry = |digest: &str| {
+        json!({
+            "mediaType": OCI_MANIFEST, "digest": digest, "size": 2, "artifactType": OCI_CONFIG,
+        })
+    };
     let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry(&other), entry(&missing)]});
     server.put_manifest("a/b", &mine.replace(':', "-"), OCI_INDEX, list.to_string().as_bytes());
     assert_eq!(server.request("DELETE", &format!("/v2/a/b/manifests/{missing}")).0, 202);

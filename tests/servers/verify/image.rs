@@ -52,7 +52,10 @@ impl Image {
         };
         let blobs: Vec<Vec<u8>> = tars.iter().map(blob).collect();
         let diff_ids: Vec<Digest> = tars.iter().map(|(_, tar)| Digest::sha256(tar)).collect();
-        let mut document = json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
+        let mut document = json!({
+            "os": "linux", "architecture": "amd64",
+            "rootfs": {"type": "layers", "diff_ids": diff_ids},
+        });
         config(&mut document);
         let document = layout.blob(OCI_CONFIG, document.to_string().as_bytes());
         let layers: Vec<Value> =

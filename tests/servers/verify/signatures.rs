@@ -292,7 +292,10 @@ impl Signed {
     /// Puts these layers under the tag for signatures of `manifest`.
     pub(super) fn tag_for(&self, manifest: &Digest, layers: &[Value]) {
         let tag = format!("sha256-{}.sig", manifest.hex());
-        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": self.blob("x/y", b"{}"), "layers": layers});
+        let manifest = json!({
+            "schemaVersion": 2, "mediaType": OCI_MANIFEST,
+            "config": self.blob("x/y", b"{}"), "layers": layers,
+        });
         self.image.list(&manifest, &json!({"org.opencontainers.image.ref.name": tag}));
     }
 

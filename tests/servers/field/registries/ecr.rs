@@ -37,7 +37,8 @@ pub const ECR_2024: Profile = Profile {
     refusals: &[],
 };
 
-const IMMUTABLE: &str = "The image tag already exists in the repository and cannot be overwritten because the repository is immutable.";
+const IMMUTABLE: &str = "The image tag already exists in the repository and cannot be \
+    overwritten because the repository is immutable.";
 
 /// A repository whose tags are immutable. The status is not reported, only the code, by what docker
 /// shows.
