@@ -155,10 +155,12 @@ impl Layers {
     /// If it does not fit into memory.
     pub(super) fn add(&mut self, layer: &Descriptor, built: BuiltLayer) -> Result<(), OverBudget> {
         // A layer that is read again for its document has the same ztoc as before.
-        let known = self.get(layer).map(|known| Arc::clone(&known.outcome));
-        let is_charged = |new: &BuiltZtoc| matches!(known.as_deref(), Some(Outcome::Ztoc(old)) if old.digest == new.digest);
+        let charged = self.get(layer).and_then(|known| match &*known.outcome {
+            Outcome::Ztoc(ztoc) => Some(ztoc.digest),
+            _ => None,
+        });
         if let Outcome::Ztoc(ztoc) = &*built.outcome
-            && !is_charged(ztoc)
+            && charged != Some(ztoc.digest)
         {
             let bytes = ztoc.bytes.len() as u64;
             self.memory.grow(bytes, || format!("its ztoc {} of {bytes} bytes", ztoc.digest))?;
