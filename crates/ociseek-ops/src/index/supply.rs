@@ -12,7 +12,7 @@ use ociseek_format::fine::{self, EncodedFine};
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::fine::FineRef;
 use ociseek_format::image::soci::ZtocRef;
-use ociseek_format::layer::{BuiltZtoc, LayerOptions, Outcome};
+use ociseek_format::layer::{LayerOptions, Outcome};
 use ociseek_store::Source;
 use ociseek_store::cache::{CacheKey, ZtocCache};
 
