@@ -246,6 +246,7 @@ fn key<'a>(layer: &'a Digest, options: &'a LayerOptions) -> CacheKey<'a> {
 mod tests {
     use super::*;
     use ociseek_format::layer::BlobForm;
+    use ociseek_format::layer::BuiltZtoc;
 
     #[test]
     fn a_layer_that_is_read_again_for_its_document_is_charged_once() {
