@@ -8,9 +8,8 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
@@ -129,7 +128,8 @@ impl DeviceHolder {
             return Ok(None);
         }
         let device = pidfd_getfd(&process, 0, PidfdGetfdFlags::empty())?;
-        Ok((is_fuse(&device)? && !is_over(&device)?).then_some(TakenDevice { process, device }))
+        let is_right = is_fuse(&device)? && !is_over(&device)? && is_of(&device, mount);
+        Ok(is_right.then_some(TakenDevice { process, device }))
     }
 }
 
@@ -175,8 +175,43 @@ fn is_fuse(device: &OwnedFd) -> io::Result<bool> {
     Ok((major(number), minor(number)) == FUSE_DEVICE)
 }
 
-/// What a process holds according to its arguments, if it runs as this user and sees the same
-/// mounts. A container's root may be the same user, but has mounts of its own.
+/// Whether the kernel says that `device` serves `mount`. Older kernels do not say which
+/// mount a device serves.
+fn is_of(device: &OwnedFd, mount: &MountInfo) -> bool {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd()));
+    let connection = info.as_deref().ok().and_then(connection);
+    connection.is_none_or(|connection| mount.device == (0, connection))
+}
+
+/// The number of a FUSE connection in a file of `/proc/self/fdinfo`, which is the minor number of
+/// the mount's device.
+fn connection(info: &str) -> Option<u32> {
+    info.lines().find_map(|line| line.strip_prefix("fuse_connection:")?.trim().parse().ok())
+}
+
+/// Whether a process is this program, with all its user IDs those of this process, and can run.
+/// Others can choose the arguments of a set-user-ID program, give it a device, and stop it.
+fn is_ours(dir: &str) -> bool {
+    // An upgrade replaces the file of a program that runs.
+    let program = |dir: &str| {
+        let path = fs::read_link(format!("{dir}/exe")).ok()?.into_os_string().into_encoded_bytes();
+        Some(path.strip_suffix(b" (deleted)").unwrap_or(&path).to_vec())
+    };
+    let status = fs::read_to_string(format!("{dir}/status")).unwrap_or_default();
+    program(dir).is_some_and(|path| program("/proc/self") == Some(path))
+        && runs_as(&status, &geteuid().as_raw().to_string())
+}
+
+/// Whether a file `status` of `/proc` shows a process with no other user ID that is not stopped.
+fn runs_as(status: &str, user: &str) -> bool {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let has_user = |ids: &str| ids.split_whitespace().all(|id| id == user);
+    let runs = |state: &str| !state.trim_start().starts_with(['T', 't', 'Z', 'X']);
+    field("Uid:").is_some_and(has_user) && field("State:").is_some_and(runs)
+}
+
+/// What a process holds according to its arguments, if it is this program, runs as this user and
+/// sees the same mounts. A container's root may be the same user, but has mounts of its own.
 fn holder(pid: Pid) -> Option<DeviceHolder> {
     let dir = format!("/proc/{}", pid.as_raw_nonzero());
     let arguments = fs::read(format!("{dir}/cmdline")).ok()?;
@@ -190,8 +225,8 @@ fn holder(pid: Pid) -> Option<DeviceHolder> {
         _ => return None,
     };
     let mounts = |dir: &str| fs::read_link(format!("{dir}/ns/mnt")).ok();
-    let is_ours = fs::metadata(&dir).is_ok_and(|found| found.uid() == geteuid().as_raw())
-        && mounts(&dir).is_some_and(|theirs| mounts("/proc/self") == Some(theirs));
+    let is_ours =
+        is_ours(&dir) && mounts(&dir).is_some_and(|theirs| mounts("/proc/self") == Some(theirs));
     let point = PathBuf::from(OsStr::from_bytes(arguments.last().filter(|_| is_ours)?));
     Some(DeviceHolder { pid, point, serves, file_system })
 }
@@ -206,6 +241,24 @@ mod tests {
     fn only_fuse_devices_are_kept() {
         let file = OwnedFd::from(File::open("/dev/null").unwrap());
         assert!(keep_device(&file).is_err());
+    }
+
+    #[test]
+    fn only_processes_with_no_other_user_that_run_are_ours() {
+        let status =
+            |state: &str, ids: &str| format!("Name:\tociseek\nState:\t{state}\nUid:\t{ids}\n");
+        assert!(runs_as(&status("S (sleeping)", "0\t0\t0\t0"), "0"));
+        assert!(!runs_as(&status("T (stopped)", "0\t0\t0\t0"), "0"));
+        // A set-user-ID program that another user started.
+        assert!(!runs_as(&status("S (sleeping)", "1000\t0\t0\t0"), "0"));
+        assert!(!runs_as("", "0"));
+        assert!(is_ours("/proc/self") && !is_ours("/proc/1"));
+    }
+
+    #[test]
+    fn the_kernel_says_which_mount_a_device_serves() {
+        let info = "pos:\t0\nflags:\t02100002\nfuse_connection:\t63\n";
+        assert_eq!((connection(info), connection("pos:\t0\n")), (Some(63), None));
     }
 
     #[test]
