@@ -5,14 +5,11 @@ use clap::{Parser, Subcommand};
 use crate::cli::cache::CacheCommand;
 use crate::cli::cat::CatArgs;
 use crate::cli::convert::ConvertArgs;
-use crate::cli::copy::CopyArgs;
-use crate::cli::diff::DiffArgs;
 use crate::cli::doctor::DoctorArgs;
 use crate::cli::index::IndexArgs;
 use crate::cli::inspect::InspectArgs;
 use crate::cli::list::ListArgs;
 use crate::cli::ls::LsArgs;
-use crate::cli::prune::PruneArgs;
 use crate::cli::report::ReportArgs;
 use crate::cli::rm::RmArgs;
 use crate::cli::shared::verbosity::{LogReader, VerbosityArgs};
@@ -42,7 +39,7 @@ A SOCI-enabled image next to the original, and which runtimes will start it lazi
   ociseek convert ghcr.io/acme/app:1.4 ghcr.io/acme/app:1.4-soci
   ociseek doctor ghcr.io/acme/app:1.4-soci
 
-Exit status: 0 success, 1 failure, 2 usage error, 3 verify or diff found differences, or doctor found no consumer; \
+Exit status: 0 success, 1 failure, 2 usage error, 3 verify found differences, or doctor found no consumer; \
 129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.
 
 The options of a command: ociseek COMMAND -h, or --help for all of them with examples.";
@@ -76,13 +73,11 @@ pub(super) enum Command {
     Report(Box<ReportArgs>),
     Doctor(Box<DoctorArgs>),
     List(Box<ListArgs>),
-    Copy(Box<CopyArgs>),
     Rm(Box<RmArgs>),
-    Prune(Box<PruneArgs>),
-    Diff(Box<DiffArgs>),
     #[command(flatten)]
     Service(ServiceCommand),
-    #[command(subcommand)]
+    /// Plumbing, for tests and other tools.
+    #[command(subcommand, hide = true)]
     Ztoc(ZtocCommand),
     #[command(subcommand)]
     Cache(CacheCommand),
@@ -182,10 +177,7 @@ impl Command {
             Command::Verify(args) => args.format,
             Command::Doctor(args) => args.format,
             Command::List(args) => args.format,
-            Command::Copy(args) => args.format,
             Command::Rm(args) => args.format,
-            Command::Prune(args) => args.format,
-            Command::Diff(args) => args.format,
             Command::Version(args) => args.format,
             Command::Cache(CacheCommand::Ls(args)) => args.format,
             Command::Cache(CacheCommand::Clear(args)) => args.format,

@@ -93,18 +93,14 @@ const GROUPS: [Group; 6] = [
     },
     Group {
         title: "Check",
-        commands: &["doctor", "verify", "trace", "report", "inspect", "diff"],
+        commands: &["doctor", "verify", "trace", "report", "inspect"],
         only_long: false,
     },
+    Group { title: "Find and remove", commands: &["list", "rm"], only_long: false },
+    Group { title: "This machine", commands: &["cache"], only_long: false },
     Group {
-        title: "Find, copy and remove",
-        commands: &["list", "copy", "rm", "prune"],
-        only_long: false,
-    },
-    Group { title: "This machine", commands: &["cache", "version", "help"], only_long: false },
-    Group {
-        title: "For packagers, and for single layers",
-        commands: &["completions", "man", "ztoc"],
+        title: "About the program",
+        commands: &["version", "help", "man", "completions"],
         only_long: true,
     },
 ];
@@ -270,14 +266,10 @@ const COMMANDS: [(&str, &[&str], &str); 27] = [
     ("", &["validate"], "ociseek verify IMAGE compares an index with its layers"),
     (
         "",
-        &["cp", "mirror", "sync"],
-        "ociseek copy SOURCE DESTINATION copies an image with its indexes",
+        &["copy", "cp", "mirror", "sync", "tag", "retag"],
+        "oras cp -r SOURCE DESTINATION copies an image with its indexes (docs/lifecycle.md)",
     ),
-    (
-        "",
-        &["tag", "retag"],
-        "ociseek copy IMAGE NEW-NAME gives an image and its indexes another name",
-    ),
+    ("", &["prune"], "ociseek rm --obsolete REPOSITORY removes obsolete indexes"),
     ("", &["serve", "server", "webhook"], "ociseek hook serve receives push notifications"),
     ("", &["worker"], "ociseek hook worker takes jobs from a queue"),
     ("", &["lambda"], "ociseek hook lambda indexes images pushed to Amazon ECR"),
@@ -312,28 +304,20 @@ const COMMANDS: [(&str, &[&str], &str); 27] = [
 
 /// The same for options. The first text is the command that a row is for; an empty one is any that
 /// has the options which the hint names.
-const OPTIONS: [(&str, &[&str], &str); 31] = [
+const OPTIONS: [(&str, &[&str], &str); 32] = [
     (
         "rm",
         &["--force", "-f", "--yes", "-y", "-r", "-R", "--recursive"],
         "no option is needed: rm does not ask. --dry-run only lists",
-    ),
-    ("prune", &["--force", "-f", "--yes", "-y"], "to remove what prune lists: --delete"),
-    (
-        "copy",
-        &["--all", "-a", "--multi-arch", "-r", "--recursive"],
-        "not needed: all platforms and referrers are copied",
     ),
     (
         "convert",
         &["--existing", "--force", "-f", "--overwrite"],
         "not needed: what DST lacks or has wrong is written again",
     ),
-    (
-        "convert",
-        &["--kind", "--v2", "--v2-only"],
-        "not needed: convert writes version 2; --fine adds a fine index",
-    ),
+    ("convert", &["--kind"], "not needed: convert writes version 2; --fine adds a fine index"),
+    ("", &["--v2", "--v2-only"], "use --kind v2=TAG, or --kind v1,v2=TAG for both versions"),
+    ("", &["--fine", "--fine-only"], "use --kind fine, or --kind v1,fine for a SOCI index too"),
     (
         "convert",
         &["--to"],
@@ -384,6 +368,7 @@ const OPTIONS: [(&str, &[&str], &str); 31] = [
     ("", &["--debug", "--log-level"], "use -v or -vv, or set OCISEEK_LOG (docs/environment.md)"),
     ("", &["--yes", "-y"], "not needed: ociseek does not ask"),
     ("", &["--plain", "--http", "--use-http"], "use --plain-http"),
+    ("", &["--insecure", "--skip-tls-verify", "-k"], "use --insecure-skip-tls-verify"),
     ("", &["--push"], "not needed: what is made is pushed; --dry-run only reports it"),
     ("", &["--no-push"], "use --dry-run"),
     ("", &["--fast", "--shallow"], "use --quick"),
@@ -518,7 +503,7 @@ fn surplus(command: &str) -> Option<String> {
                 .to_owned(),
         ),
         "convert" => Some("ociseek convert takes one image and the name to write".to_owned()),
-        "list" | "prune" => Some(format!("ociseek {command} takes one repository at a time")),
+        "list" => Some("ociseek list takes one repository at a time".to_owned()),
         command if SINGLE.contains(&command) => {
             Some(format!("ociseek {command} takes one image at a time"))
         }

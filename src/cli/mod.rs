@@ -30,8 +30,6 @@ mod backfill;
 mod cache;
 mod cat;
 mod convert;
-mod copy;
-mod diff;
 mod doctor;
 mod help;
 mod hook;
@@ -41,7 +39,7 @@ mod index;
 mod inspect;
 mod list;
 mod ls;
-mod prune;
+mod obsolete;
 mod report;
 mod rm;
 #[cfg(test)]
@@ -198,11 +196,6 @@ fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
                 until(interrupted, boxed(|| doctor::run(*args, verbosity))).await
             }
             Command::List(args) => until(interrupted, boxed(|| list::run(*args))).await,
-            Command::Copy(args) => {
-                settled(until(interrupted, boxed(|| copy::run(*args, verbosity))).await).await
-            }
-            Command::Prune(args) => until(interrupted, boxed(|| prune::run(*args))).await,
-            Command::Diff(args) => until(interrupted, boxed(|| diff::run(*args, verbosity))).await,
             Command::Rm(args) => until(interrupted, boxed(|| rm::run(*args))).await,
             #[cfg(mounts)]
             Command::Lazy(command) => lazily(command, verbosity, interrupted).await,

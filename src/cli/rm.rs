@@ -7,16 +7,18 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 use serde::Serialize;
 
-use crate::cli::shared::args::{FormatArgs, OutputFormat, PlatformsArgs, RegistryArgs};
+use crate::cli::obsolete;
+use crate::cli::shared::args::{
+    FormatArgs, ImageJobsArgs, OutputFormat, PlatformsArgs, RegistryArgs,
+};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{
     DigestText, Failure, Kind, Manifest as ManifestRef, text as text_of,
 };
 use crate::cli::shared::progress::WarningProgress;
 use crate::cli::shared::report::in_one_line;
-use crate::cli::shared::source::{Images, home};
+use crate::cli::shared::source::{Images, ListPlace, home};
 use crate::cli::shared::terminal::{Stdout, Style, safe};
-use ociseek_format::image::ImageName;
 use ociseek_format::progress::Progress;
 use ociseek_ops::discover::IndexKind;
 use ociseek_ops::remove::{Removal, RemovalOutcome, RemoveOptions, RemovedIndexes, remove};
@@ -35,7 +37,17 @@ the registry has no referrers API, the index is also removed from the list under
 even when empty. Their blobs (ztocs, documents) are left to the registry's garbage collection. In a layout \
 (oci:DIR), only the entry in index.json is removed.
 
-An index of version 2 is part of its image: to remove it, delete the image's tag.";
+An index of version 2 is part of its image: to remove it, delete the image's tag.
+
+--obsolete looks through all tags of a repository instead, and removes:
+
+  - indexes made by ociseek, if a later version of ociseek made another of the same kind for the same image and layers
+  - those made by ociseek (--any-tool: by any tool) for an image that no longer exists, if they are listed under a \
+tag sha256-...: registries with the referrers API do not list indexes of deleted images
+  - entries of the lists under the tags sha256-... that point to nothing
+
+Each index is read before it is removed, and its image is checked again right before that, so it is safe to push and \
+index images at the same time.";
 
 const RM_AFTER_HELP: &str = "\
 Examples:
@@ -43,22 +55,27 @@ Examples:
   ociseek rm ghcr.io/acme/app:1.4
   ociseek rm --any-tool --platform linux/arm64 ghcr.io/acme/app:1.4
   ociseek rm ghcr.io/acme/app@sha256:6b6c3d79...
+  ociseek rm --obsolete --dry-run ghcr.io/acme/app
 
 JSON: docs/json.md describes each field.
 
-Exit status: 0 success (even if there was nothing to remove), 1 an index could not be removed, 2 usage error; 129, 130 \
+Exit status: 0 success (even if there was nothing to remove), 1 an index could not be read or removed, 2 usage error; 129, 130 \
 or 143 on SIGHUP, SIGINT or SIGTERM.";
 
 /// Remove the indexes of an image
 #[derive(Debug, Args)]
 #[command(long_about = RM_LONG_ABOUT, after_long_help = RM_AFTER_HELP)]
 pub(crate) struct RmArgs {
-    /// The image, or REPOSITORY@DIGEST of one index
+    /// The image, or REPOSITORY@DIGEST of one index; with --obsolete, the repository
     #[arg(value_name = "IMAGE")]
-    pub image: ImageName,
+    pub image: ListPlace,
+
+    /// Remove the obsolete indexes of all images in a repository
+    #[arg(long, conflicts_with = "platform")]
+    pub obsolete: bool,
 
     /// Remove the indexes of any tool, not only those made by ociseek
-    #[arg(long, alias = "all")]
+    #[arg(long)]
     pub any_tool: bool,
 
     #[command(flatten)]
@@ -69,6 +86,9 @@ pub(crate) struct RmArgs {
     pub dry_run: bool,
 
     #[command(flatten)]
+    pub image_jobs: ImageJobsArgs,
+
+    #[command(flatten)]
     pub registry: RegistryArgs,
 
     #[command(flatten)]
@@ -76,9 +96,14 @@ pub(crate) struct RmArgs {
 }
 
 pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
+    args.image.check()?;
+    if args.obsolete {
+        return obsolete::run(args).await;
+    }
+    let name = args.image.image()?;
     let progress: Arc<dyn Progress> = Arc::new(WarningProgress);
-    let images = Images::new(args.registry, [&args.image], &progress).await?;
-    let (source, root) = images.open(&args.image).await?;
+    let images = Images::new(args.registry, [&name], &progress).await?;
+    let (source, root) = images.open(&name).await?;
     let store = home(&source)
         .ok_or(CliError::Usage("archives are read-only: cannot remove anything from one"))?;
     let options = RemoveOptions {
@@ -87,7 +112,7 @@ pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
         dry_run: args.dry_run,
     };
     let cleared = remove(&store, &root, &options, &progress).await?;
-    let image = args.image.to_string();
+    let image = name.to_string();
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
         OutputFormat::Json => text_of(RemovalJson::of(&image, &cleared, args.dry_run))?,
@@ -135,7 +160,7 @@ fn text(image: &str, cleared: &RemovedIndexes, style: Style) -> String {
             }
             RemovalOutcome::WouldRemove => writeln!(text, "{of}: would remove {index}{tool}"),
             RemovalOutcome::OfAnother => {
-                writeln!(text, "{of}: kept {index}{tool}: --all removes it too")
+                writeln!(text, "{of}: kept {index}{tool}: --any-tool removes it too")
             }
             RemovalOutcome::NotAnIndex(why) => {
                 writeln!(text, "{of}: {} {index}: {}", style.yellow("left alone"), in_one_line(why))

@@ -14,8 +14,8 @@ use serde_json::{Map, Value};
 use crate::cli::image_fs::trace;
 use crate::cli::shared::json::{Document, Failed};
 use crate::cli::{
-    backfill, cache, convert, copy, diff, doctor, image_fs, index, inspect, list, ls, prune,
-    report, rm, snapshotter, verify, version, ztoc,
+    backfill, cache, convert, doctor, image_fs, index, inspect, list, ls, obsolete, report, rm,
+    snapshotter, verify, version, ztoc,
 };
 
 /// The start of the tables in docs/json.md.
@@ -60,10 +60,8 @@ fn all() -> Vec<(&'static str, &'static str, Value)> {
         ("verify", "ociseek verify", of::<verify::json::Verification>()),
         ("doctor", "ociseek doctor", of::<doctor::Report>()),
         ("list", "ociseek list", of::<list::Listing>()),
-        ("copy", "ociseek copy", of::<copy::Copy>()),
         ("rm", "ociseek rm", of::<rm::RemovalJson>()),
-        ("prune", "ociseek prune", of::<prune::Pruning>()),
-        ("diff", "ociseek diff", of::<diff::Comparison>()),
+        ("rm-obsolete", "ociseek rm --obsolete", of::<obsolete::Obsolete>()),
         ("cache", "ociseek cache ls, ociseek cache clear", of::<cache::Caches>()),
         ("mount", "ociseek mount, ociseek bundle", of::<image_fs::json::Ready>()),
         (
@@ -134,7 +132,6 @@ fn the_page_lists_every_stable_word() {
     };
     for file in [
         "crates/ociseek-format/src/image/consumer.rs",
-        "crates/ociseek-ops/src/diff.rs",
         "crates/ociseek-ops/src/doctor/finding.rs",
         "crates/ociseek-ops/src/discover/mod.rs",
         "crates/ociseek-ops/src/index/model.rs",

@@ -10,14 +10,15 @@ use crate::support::sandbox::{Sandbox, small_image, two_platforms};
 /// How many times all of them run.
 const ROUNDS: usize = 3;
 const SMALL: [&str; 4] = ["--span-size=16KiB", "--min-layer-size=1KiB", "--no-cache", "--jobs=2"];
-/// They copy an image to the layout, index both images, convert one, and remove its indexes.
+/// They convert an image of another layout to this one, index both images, convert one, and remove
+/// its indexes.
 const COMMANDS: [&[&str]; 9] = [
-    &["copy", "oci:other:v1", "oci:img:other"],
+    &["convert", "oci:other:v1", "oci:img:other"],
     &["index", "oci:other:v1", "--output=oci:img"],
     &["index", "oci:img:v1"],
-    &["index", "--fine", "oci:img:v1"],
+    &["index", "--kind=v1,fine", "oci:img:v1"],
     &["index", "--existing=replace", "oci:img:v1"],
-    &["index", "--v2={tag}-soci", "oci:img:v1"],
+    &["index", "--kind=v1,v2={tag}-soci", "oci:img:v1"],
     &["convert", "oci:img:v1", "oci:img:converted"],
     &["convert", "oci:img:v1", "oci:out:converted"],
     &["rm", "oci:img:v1"],
@@ -80,7 +81,7 @@ fn concurrent_commands_on_a_layout_lose_nothing() {
             assert!(!said.contains("wrong"), "{image}: {said}");
         }
     }
-    let args = ["index", "--fine", "--format=json", "oci:img:v1"];
+    let args = ["index", "--kind=v1,fine", "--format=json", "oci:img:v1"];
     let report = sandbox.json(0, &[&args[..], &SMALL].concat());
     let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
     let made = &report["images"][0]["manifests"];

@@ -1,4 +1,4 @@
-//! `index --fine` and `--fine-only`: the content of fine indexes, and when they are rebuilt or
+//! `index --kind v1,fine` and `--kind fine`: the content of fine indexes, and when they are rebuilt or
 //! kept.
 
 use std::fs;
@@ -86,7 +86,7 @@ fn profile(sandbox: &Sandbox, name: &str, reads: &[(&str, u64)]) {
 fn both_kinds_are_built_from_one_reading_and_a_second_run_reads_nothing() {
     let sandbox = Sandbox::new();
     image(&sandbox);
-    let first = run(&sandbox, &["--fine"]);
+    let first = run(&sandbox, &["--kind=v1,fine"]);
     let all = layer_bytes(&first);
     assert_eq!(came(&first), json!(["attached", "attached", all, true]), "{first:#}");
     let fine = &manifest(&first)["fine"];
@@ -112,18 +112,18 @@ fn both_kinds_are_built_from_one_reading_and_a_second_run_reads_nothing() {
     }
 
     let files = sandbox.files("img");
-    let again = run(&sandbox, &["--fine", "--no-cache"]);
+    let again = run(&sandbox, &["--kind=v1,fine", "--no-cache"]);
     assert_eq!(came(&again), json!(["already-there", "already-there", 0, false]));
     assert_eq!(fine_digest(&again), fine_digest(&first));
     assert_eq!(sandbox.files("img"), files);
-    let text = sandbox.run(&["index", "--fine", "--min-layer-size=1KiB", "oci:img:v1"]);
+    let text = sandbox.run(&["index", "--kind=v1,fine", "--min-layer-size=1KiB", "oci:img:v1"]);
     assert!(
         text.contains(&format!("  fine index {}\n  up to date", fine_digest(&first))),
         "{text}"
     );
     assert!(text.contains(", of which a start fetches "), "{text}");
     let digests =
-        sandbox.run(&["index", "--fine", "--min-layer-size=1KiB", "--quiet", "oci:img:v1"]);
+        sandbox.run(&["index", "--kind=v1,fine", "--min-layer-size=1KiB", "--quiet", "oci:img:v1"]);
     assert!(digests.contains(&format!("\n{}\n", fine_digest(&first))), "{digests}");
 }
 
@@ -131,15 +131,15 @@ fn both_kinds_are_built_from_one_reading_and_a_second_run_reads_nothing() {
 fn fine_only_builds_no_soci_index() {
     let sandbox = Sandbox::new();
     image(&sandbox);
-    let first = run(&sandbox, &["--fine-only"]);
+    let first = run(&sandbox, &["--kind=fine"]);
     assert_eq!((&came(&first)[0], &came(&first)[1]), (&json!("not-asked"), &json!("attached")));
     assert_eq!(manifest(&first)["index"], Value::Null);
     let listed = sandbox.json(0, &["list", "--format=json", "oci:img"]);
     assert_eq!(listed["images"][0]["manifests"][0]["indexes"], json!([]));
-    let again = run(&sandbox, &["--fine-only", "--no-cache"]);
+    let again = run(&sandbox, &["--kind=fine", "--no-cache"]);
     assert_eq!(came(&again), json!(["not-asked", "already-there", 0, false]));
     // A SOCI index is added, and the fine index is kept. Its ztocs were cached.
-    let beside = run(&sandbox, &["--fine"]);
+    let beside = run(&sandbox, &["--kind=v1,fine"]);
     assert_eq!(came(&beside), json!(["attached", "already-there", 0, true]));
     assert_eq!(fine_digest(&beside), fine_digest(&first));
     // Without the option, the fine index is neither reported nor changed.
@@ -157,10 +157,10 @@ fn layers_without_a_cached_document_are_read_again() {
     let soci = run(&sandbox, &[]);
     let all = layer_bytes(&soci);
     assert_eq!(soci["bytes_read"], all);
-    let fine = run(&sandbox, &["--fine"]);
+    let fine = run(&sandbox, &["--kind=v1,fine"]);
     assert_eq!(came(&fine), json!(["already-there", "attached", all, true]));
     sandbox.json(0, &["rm", "--format=json", "oci:img:v1"]);
-    let cached = run(&sandbox, &["--fine"]);
+    let cached = run(&sandbox, &["--kind=v1,fine"]);
     assert_eq!(came(&cached), json!(["attached", "attached", 0, true]));
     assert_eq!(fine_digest(&cached), fine_digest(&fine));
 }
@@ -171,7 +171,7 @@ fn a_fine_index_with_other_options_is_replaced() {
     image(&sandbox);
     profile(&sandbox, "one", &[("dir1/file5", 200_000), ("dir1/file0", 0)]);
     profile(&sandbox, "two", &[("dir1/file3", 0)]);
-    let plain = run(&sandbox, &["--fine-only"]);
+    let plain = run(&sandbox, &["--kind=fine"]);
     let replaced = |report: &Value| manifest(report)["fine"]["replaced"].clone();
 
     // Another profile, or the same one in two files. The cache avoids reading, except for the spans
@@ -182,7 +182,7 @@ fn a_fine_index_with_other_options_is_replaced() {
         assert!((1..layer).contains(&read), "{read} of {layer}");
         assert_eq!(came(report), json!(["not-asked", "attached", read, true]));
     };
-    let recorded = run(&sandbox, &["--fine-only", "--profile=one"]);
+    let recorded = run(&sandbox, &["--kind=fine", "--profile=one"]);
     attached(&recorded);
     assert_eq!(replaced(&recorded), json!([fine_digest(&plain)]));
     let documents =
@@ -202,13 +202,13 @@ fn a_fine_index_with_other_options_is_replaced() {
         starts.len() >= 2 && starts[0] > *starts.last().unwrap(),
         "in the order of the reads: {starts:?}"
     );
-    let merged = run(&sandbox, &["--fine-only", "--profile=one", "--profile=two"]);
+    let merged = run(&sandbox, &["--kind=fine", "--profile=one", "--profile=two"]);
     attached(&merged);
     assert_eq!(replaced(&merged), json!([fine_digest(&recorded)]));
     assert_ne!(documents(&merged)[0]["start_size"], of_gzip["start_size"]);
 
     // The same profile again, or no profile, changes nothing.
-    for args in [&["--fine-only", "--profile=one", "--profile=two"][..], &["--fine-only"]] {
+    for args in [&["--kind=fine", "--profile=one", "--profile=two"][..], &["--kind=fine"]] {
         let same = run(&sandbox, &[args, &["--no-cache"]].concat());
         assert_eq!(
             (came(&same), fine_digest(&same)),
@@ -218,7 +218,7 @@ fn a_fine_index_with_other_options_is_replaced() {
     // An index that replaces it keeps its profile.
     let renamed = run(
         &sandbox,
-        &["--fine-only", "--existing=replace", "--build-tool-identifier=ociseek v0.0.1"],
+        &["--kind=fine", "--existing=replace", "--build-tool-identifier=ociseek v0.0.1"],
     );
     assert_eq!(
         (&came(&renamed)[1], replaced(&renamed)),
@@ -227,11 +227,11 @@ fn a_fine_index_with_other_options_is_replaced() {
     assert_eq!(documents(&renamed), documents(&merged));
     // An older one of ours is replaced. One that claims a newer version is unknown: it stays, and
     // ours is attached too.
-    let ours = run(&sandbox, &["--fine-only"]);
+    let ours = run(&sandbox, &["--kind=fine"]);
     assert_eq!(replaced(&ours), json!([fine_digest(&renamed)]));
     let newer = ["--existing=replace", "--build-tool-identifier=ociseek v999.0.0"];
-    let newer = fine_digest(&run(&sandbox, &[&["--fine-only"][..], &newer].concat()));
-    let beside = run(&sandbox, &["--fine-only"]);
+    let newer = fine_digest(&run(&sandbox, &[&["--kind=fine"][..], &newer].concat()));
+    let beside = run(&sandbox, &["--kind=fine"]);
     assert_eq!((&came(&beside)[1], replaced(&beside)), (&json!("attached"), json!([])));
     assert_ne!(fine_digest(&beside), newer);
 }
@@ -241,14 +241,14 @@ fn lost_documents_are_written_again_except_by_a_dry_run() {
     let sandbox = Sandbox::new();
     image(&sandbox);
     let files = sandbox.files("img");
-    let dry = run(&sandbox, &["--fine", "--dry-run"]);
+    let dry = run(&sandbox, &["--kind=v1,fine", "--dry-run"]);
     assert_eq!(came(&dry), json!(["dry-run", "dry-run", layer_bytes(&dry), false]));
     assert_eq!(sandbox.files("img"), files);
-    let first = run(&sandbox, &["--fine"]);
+    let first = run(&sandbox, &["--kind=v1,fine"]);
     assert_eq!(fine_digest(&first), fine_digest(&dry));
     let document = manifest(&first)["fine"]["documents"][0]["digest"].as_str().unwrap().to_owned();
     fs::remove_file(sandbox.path("img/blobs/sha256").join(&document["sha256:".len()..])).unwrap();
-    let again = run(&sandbox, &["--fine"]);
+    let again = run(&sandbox, &["--kind=v1,fine"]);
     assert_eq!(came(&again), json!(["already-there", "attached", 0, true]));
     assert!(!blob(&sandbox, &json!(document)).is_empty());
 }
@@ -257,18 +257,15 @@ fn lost_documents_are_written_again_except_by_a_dry_run() {
 fn fine_indexes_combine_with_soci_enabled_images() {
     let sandbox = Sandbox::new();
     image(&sandbox);
-    let both = run(&sandbox, &["--fine", "--v2=v1-soci"]);
+    let both = run(&sandbox, &["--kind=v1,v2=v1-soci,fine"]);
     assert_eq!((&came(&both)[0], &came(&both)[1]), (&json!("attached"), &json!("attached")));
     assert_eq!(both["images"][0]["enabled"]["status"], "written", "{both:#}");
     for (args, why) in [
-        (&["--fine-only", "--v2=x"][..], "cannot be used with"),
-        (&["--kind=fine", "--v2=x"], "cannot be used with"),
-        (&["--kind=fine", "--strict"], "--strict and --min-coverage are about SOCI indexes"),
+        (&["--kind=fine", "--strict"][..], "--strict and --min-coverage are about SOCI indexes"),
         (&["--kind=v2=v1-a,v2=v1-b"], "--kind takes one v2=TAG"),
         (&["--kind=v2"], "version 2 needs a tag: v2=TAG"),
         (&["--kind=v2=v1-soci", "--timeout=5s"], "--timeout needs v1 in --kind"),
         (&["--kind=v2=v1-soci", "--reuse-tags=1"], "--reuse-tags is not possible with version 2"),
-        (&["--fine-only", "--fine"], "cannot be used with"),
     ] {
         let text = sandbox.run(&index(&[args, &["oci:img:v1"]].concat()));
         assert!(text.contains(why) && text.ends_with("--- status 2 ---"), "{text}");
@@ -282,6 +279,7 @@ fn fine_indexes_combine_with_soci_enabled_images() {
     let layers = [layout.blob(ZSTD, b"\x28\xb5\x2f\xfd"), layout.blob(GZIP, &gzip(&tar(1, 1, 10)))];
     let image = layout.image("amd64", &layers);
     layout.tag(image, "v1");
-    let none = sandbox.json(0, &["index", "--fine", "--format=json", "--no-cache", "oci:none"]);
+    let none =
+        sandbox.json(0, &["index", "--kind=v1,fine", "--format=json", "--no-cache", "oci:none"]);
     assert_eq!(came(&none), json!(["nothing-to-index", "nothing-to-index", 0, false]));
 }

@@ -97,8 +97,7 @@ fn paths_lists_and_profiles_resolve_to_spans() {
 
     let plain = run(&[]);
     assert_eq!(lists(&sandbox, &plain), []);
-    let args =
-        ["--prefetch-file=/srv/a", "--prefetch-list=list.json", "--prefetch-profile=start.jsonl"];
+    let args = ["--prefetch-file=/srv/a", "--profile=list.json", "--profile=start.jsonl"];
     let first = run(&args);
     let found = lists(&sandbox, &first);
     assert_eq!(found.iter().map(|(place, _)| *place).collect::<Vec<_>>(), [0, 1, 2], "{found:?}");
@@ -143,22 +142,17 @@ fn paths_lists_and_profiles_resolve_to_spans() {
     );
     std::fs::write(sandbox.path("bad"), "[1]").unwrap();
     std::fs::write(sandbox.path("worse"), "{\"ms\": 1}\n").unwrap();
-    // A file may be of any kind, under each of the names that the option had.
-    for option in ["--profile", "--prefetch-list", "--prefetch-profile"] {
-        let said = sandbox.run(&index(&[&format!("{option}=bad"), "oci:img:v1"]));
-        assert!(
-            said.contains("error: bad: not a prefetch list: not a JSON array of paths"),
-            "{said}"
-        );
-        let said = sandbox.run(&index(&[&format!("{option}=worse"), "oci:img:v1"]));
-        assert!(
-            said.contains("error: worse: not a prefetch list: line 1 is not a record of a read"),
-            "{said}"
-        );
-        for file in ["list.json", "start.jsonl"] {
-            let listed = run(&["--existing=replace", &format!("{option}={file}")]);
-            assert!(!lists(&sandbox, &listed).is_empty(), "{option} {file}");
-        }
+    // A file may be of any kind.
+    let said = sandbox.run(&index(&["--profile=bad", "oci:img:v1"]));
+    assert!(said.contains("error: bad: not a prefetch list: not a JSON array of paths"), "{said}");
+    let said = sandbox.run(&index(&["--profile=worse", "oci:img:v1"]));
+    assert!(
+        said.contains("error: worse: not a prefetch list: line 1 is not a record of a read"),
+        "{said}"
+    );
+    for file in ["list.json", "start.jsonl"] {
+        let listed = run(&["--existing=replace", &format!("--profile={file}")]);
+        assert!(!lists(&sandbox, &listed).is_empty(), "{file}");
     }
 }
 

@@ -142,7 +142,7 @@ fn the_report_shows_what_a_start_fetches_with_a_fine_index() {
     let with_profile = ["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"];
     let before = sandbox.json(0, &with_profile);
     assert_eq!(before["fine"], Value::Null);
-    let made = sandbox.json(0, &index(&["--json", "--fine", "oci:img"]));
+    let made = sandbox.json(0, &index(&["--json", "--kind=v1,fine", "oci:img"]));
     let made = &made["images"][0]["manifests"][0]["fine"];
     let report = sandbox.json(0, &with_profile);
     // The facts remain those of the SOCI index.

@@ -5,6 +5,7 @@ use std::fs;
 use ociseek::digest::Digest;
 use serde_json::{Value, json};
 
+use crate::support::copied::copied;
 use crate::support::sandbox::{GZIP, Layout, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
 
 /// The tars of the image's layers.
@@ -69,12 +70,12 @@ fn read_by_document(sandbox: &Sandbox, name: &str, layers: &Layers) {
 fn layers_of_zstd_are_read_by_their_documents() {
     let sandbox = Sandbox::new();
     let layers = image(&sandbox);
-    let first = run(&sandbox, &["--fine-only"]);
+    let first = run(&sandbox, &["--kind=fine"]);
     assert_eq!(
         (&fine(&first)["status"], fine(&first)["documents"].as_array().unwrap().len()),
         (&json!("attached"), 2)
     );
-    let again = run(&sandbox, &["--fine-only"]);
+    let again = run(&sandbox, &["--kind=fine"]);
     assert_eq!(
         (&fine(&again)["index"]["digest"], &again["bytes_read"]),
         (&fine(&first)["index"]["digest"], &json!(0))
@@ -88,7 +89,7 @@ fn layers_of_zstd_are_read_by_their_documents() {
 fn documents_of_zstd_layers_are_copied_and_used_again() {
     let sandbox = Sandbox::new();
     let layers = image(&sandbox);
-    let first = run(&sandbox, &["--fine-only", "--no-cache"]);
+    let first = run(&sandbox, &["--kind=fine", "--no-cache"]);
     // For another profile, by what the fine index lists.
     let entry = tar::Archive::new(&layers.lower[..])
         .entries()
@@ -103,7 +104,7 @@ fn documents_of_zstd_layers_are_copied_and_used_again() {
     let read = json!({"ms": 1.0, "path": path, "layer": "sha256:0", "offset": 0, "size": 4096, "spans": []});
     fs::write(sandbox.path("start.jsonl"), read.to_string()).unwrap();
     let second =
-        run(&sandbox, &["--fine-only", "--no-cache", "--reuse-tags=4", "--profile=start.jsonl"]);
+        run(&sandbox, &["--kind=fine", "--no-cache", "--reuse-tags=4", "--profile=start.jsonl"]);
     assert_eq!(fine(&second)["status"], "attached", "{second:#}");
     assert_ne!(fine(&second)["index"]["digest"], fine(&first)["index"]["digest"]);
     let whole = first["bytes_read"].as_u64().unwrap();
@@ -114,8 +115,7 @@ fn documents_of_zstd_layers_are_copied_and_used_again() {
     );
     read_by_document(&sandbox, "oci:img:v1", &layers);
 
-    let copied = sandbox.run(&["copy", "oci:img:v1", "oci:copied:v1"]);
-    assert!(copied.ends_with("--- status 0 ---"), "{copied}");
+    copied(&sandbox, "oci:img:v1", "oci:copied:v1");
     read_by_document(&sandbox, "oci:copied:v1", &layers);
     let verified = sandbox.run(&["verify", "--no-cache", "oci:copied:v1"]);
     assert!(verified.contains(": ok (2 of 2 layers"), "{verified}");
@@ -134,7 +134,7 @@ fn a_broken_layer_of_zstd_has_no_document_and_the_others_do() {
     ];
     let image = layout.image("amd64", &layers);
     layout.tag(image, "v1");
-    let indexed = run(&sandbox, &["--fine", "--no-cache"]);
+    let indexed = run(&sandbox, &["--kind=v1,fine", "--no-cache"]);
     let manifest = &indexed["images"][0]["manifests"][0];
     assert_eq!(
         (&manifest["status"], &manifest["fine"]["status"]),
@@ -143,7 +143,7 @@ fn a_broken_layer_of_zstd_has_no_document_and_the_others_do() {
     assert_eq!(manifest["fine"]["documents"].as_array().unwrap().len(), 2, "{indexed:#}");
     let said = sandbox.run(&[
         "index",
-        "--fine",
+        "--kind=v1,fine",
         "--no-cache",
         "--min-layer-size=1KiB",
         "--progress=none",

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use ociseek::code::Code;
 
+use crate::circles::imports;
+
 /// The source folders of the crates.
 pub const CRATES: [&str; 7] = [
     PURE,
@@ -104,6 +106,86 @@ fn the_pure_crate_uses_no_file_socket_or_clock() {
             assert!(!code.contains(outside), "{} uses {outside}", file.display());
         }
     }
+}
+
+/// The table in the crate's documentation states an order.
+#[test]
+fn modules_of_the_pure_crate_use_only_those_above_them() {
+    let src = root().join(PURE);
+    let lib = std::fs::read_to_string(src.join("lib.rs")).expect("is text");
+    let row = |line: &str| Some(line.strip_prefix("//! | [`")?.split_once("`]")?.0.to_owned());
+    let order: Vec<String> = lib.lines().filter_map(row).collect();
+    let declared = lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+    let declared: BTreeSet<&str> = declared.collect();
+    assert_eq!(declared, order.iter().map(String::as_str).collect(), "the table");
+    let place = |module: &str| order.iter().position(|name| name == module);
+    let mut files = Vec::new();
+    sources(&src, &mut files);
+    let mut upwards = Vec::new();
+    for file in files.iter().filter(|file| !file.iter().any(|part| part == "tests")) {
+        let text = code(file);
+        let relative = file.strip_prefix(&src).expect("lies in the folder").with_extension("");
+        let module = relative.iter().next().expect("has a name").to_string_lossy().into_owned();
+        let imported = imports(&text).into_iter().map(|import| import.path);
+        let named = text.split("crate::").skip(1).map(|rest| {
+            let name: String = rest.chars().take_while(|c| c.is_alphanumeric()).collect();
+            vec!["crate".to_owned(), name]
+        });
+        for path in imported.chain(named).filter(|path| path[0] == "crate" && path.len() > 1) {
+            if let Some((own, used)) = place(&module).zip(place(&path[1]))
+                && used > own
+            {
+                upwards.push(format!("{} uses {}", relative.display(), path[1]));
+            }
+        }
+    }
+    assert_eq!(upwards, Vec::<String>::new());
+}
+
+/// What contributors are told in numbers.
+#[test]
+fn the_pages_for_contributors_count_right() {
+    let words =
+        ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
+    let mut files = Vec::new();
+    CRATES.iter().for_each(|folder| sources(&root().join(folder), &mut files));
+    let allows = |file: &PathBuf| {
+        let text = std::fs::read_to_string(file).expect("is text");
+        ["#[allow(unsafe_code", "#![allow(unsafe_code"].map(|allow| text.matches(allow).count())
+    };
+    let unsafe_places = words[files.iter().flat_map(allows).sum::<usize>()];
+    let packages = words[CRATES.len()];
+    for (page, said) in [
+        ("CONTRIBUTING.md", format!("no `unsafe` outside of {unsafe_places} places")),
+        ("CONTRIBUTING.md", format!("{packages} packages, and what each may use")),
+        ("docs/contributing/architecture.md", format!("everywhere but in {unsafe_places} places")),
+        ("docs/contributing/architecture.md", format!("{packages} packages")),
+    ] {
+        let text = std::fs::read_to_string(root().join(page)).expect("is there").to_lowercase();
+        assert!(text.contains(&said), "{page} does not say: {said}");
+    }
+}
+
+/// Each file that CONTRIBUTING.md sends a reader to exists.
+#[test]
+fn where_things_are_is_true() {
+    let page = std::fs::read_to_string(root().join("CONTRIBUTING.md")).expect("is there");
+    let table = page.split_once("\n## Where is ...?\n").expect("the part is there").1;
+    let rows = table
+        .split("\n## ")
+        .next()
+        .expect("it has an end")
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| symptom"));
+    let mut count = 0;
+    for row in rows {
+        count += 1;
+        let columns: Vec<&str> = row.split('|').collect();
+        for path in columns[2..4].iter().flat_map(|cell| cell.split('`').skip(1).step_by(2)) {
+            assert!(root().join(path).exists(), "{path} does not exist: {row}");
+        }
+    }
+    assert_eq!(count, 12);
 }
 
 #[test]

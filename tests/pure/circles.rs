@@ -15,11 +15,11 @@ const KNOWN: [(&str, &[&str], &str); 1] = [(
 )];
 
 /// A module's path in its crate.
-type Module = Vec<String>;
+pub type Module = Vec<String>;
 
 /// A path after `use`, and whether others can use it by its name here.
-struct Import {
-    path: Module,
+pub struct Import {
+    pub path: Module,
     is_public: bool,
 }
 
@@ -158,7 +158,7 @@ fn target(
     Some(at)
 }
 
-fn imports(text: &str) -> Vec<Import> {
+pub fn imports(text: &str) -> Vec<Import> {
     let mut imports = Vec::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("use ") {

@@ -135,13 +135,24 @@ fn every_variable_in_the_help_is_documented() {
             of_help.insert(name, path.display().to_string());
         }
     }
-    let listed =
-        variables(&std::fs::read_to_string(root().join("docs/environment.md")).expect("is there"));
+    let page = std::fs::read_to_string(root().join("docs/environment.md")).expect("is there");
+    // What the help leaves out has a part of the page.
+    let (_, rare) = page.split_once("\n## Rarely needed\n").expect("the part is there");
+    let rare = variables(rare.split("\n## ").next().expect("it has an end"));
+    let listed = variables(&page);
     assert!(of_help.len() > 40, "{of_help:?}");
     let missing: Vec<_> = of_help.iter().filter(|(name, _)| !listed.contains(*name)).collect();
     assert!(missing.is_empty(), "not in docs/environment.md: {missing:?}");
-    let unknown: Vec<_> = listed.iter().filter(|name| !of_help.contains_key(*name)).collect();
+    let unknown: Vec<_> =
+        listed.difference(&rare).filter(|name| !of_help.contains_key(*name)).collect();
     assert!(unknown.is_empty(), "in docs/environment.md, but of no command: {unknown:?}");
+    let options = ["src/cli/shared/args.rs", "src/cli/shared/indexing.rs"]
+        .map(|file| std::fs::read_to_string(root().join(file)).expect("is there"))
+        .concat();
+    for name in rare {
+        assert!(options.contains(&format!("env = \"{name}\"")), "{name} is read nowhere");
+        assert!(!of_help.contains_key(&name), "{name} is in the help");
+    }
 }
 
 /// The words of a table's row that are in backticks, in one of its columns.

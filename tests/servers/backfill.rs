@@ -494,7 +494,7 @@ async fn images_of_zstd_layers_are_done_once() {
         for status in ["indexed", "already-indexed"] {
             let sandbox = Sandbox::new();
             let (lines, _) =
-                backfill(&sandbox, 0, &["--fine", "--v2={tag}-soci", "--no-cache", &place]);
+                backfill(&sandbox, 0, &["--kind=v1,v2={tag}-soci,fine", "--no-cache", &place]);
             let found: Vec<&Value> = lines.iter().map(|line| &line["status"]).collect();
             assert_eq!(found, [status], "{lines:?}");
             for tag in ["v1", "v1-soci"] {

@@ -563,8 +563,8 @@ async fn a_recorded_start_that_cannot_be_read_now_is_not_lost() {
 
     let before = setting.registry.manifests();
     for (blob, kind, what) in [
-        (list, "--fine", format!("prefetch list {list}")),
-        (document, "--fine-only", format!("fine document {document}")),
+        (list, "--kind=v1,fine", format!("prefetch list {list}")),
+        (document, "--kind=fine", format!("fine document {document}")),
     ] {
         *answer.lock().unwrap() = Some((blob, Answer::Denied));
         let said = again(kind, "another").await;
@@ -575,7 +575,7 @@ async fn a_recorded_start_that_cannot_be_read_now_is_not_lost() {
         assert_eq!(setting.registry.manifests(), before, "{what}");
     }
     *answer.lock().unwrap() = Some((document, Answer::DamagedOnce));
-    let said = again("--fine", "another").await;
+    let said = again("--kind=v1,fine", "another").await;
     assert!(said.ends_with("--- status 0 ---") && answer.lock().unwrap().is_none(), "{said}");
     assert!(fine_index(&setting).layers[0].start_size > fine_index(&setting).layers[0].head_size);
     assert_eq!(soci()["layers"].as_array().unwrap().len(), 2, "ztoc and list: {said}");
@@ -584,7 +584,7 @@ async fn a_recorded_start_that_cannot_be_read_now_is_not_lost() {
     [list, fine_index(&setting).layers[0].document]
         .iter()
         .for_each(|blob| setting.registry.remove_blob(blob));
-    let said = again("--fine", "a third").await;
+    let said = again("--kind=v1,fine", "a third").await;
     assert_eq!(said.matches(" is not carried over: ").count(), 2, "{said}");
     assert!(said.ends_with("--- status 0 ---"), "{said}");
     assert_eq!(fine_index(&setting).profile, None);

@@ -495,7 +495,7 @@ async fn workers_write_soci_enabled_images_for_each_tag() {
     let place = format!("{}/{name}", server.host);
     let queue = format!("--queue={}", nats.url);
     let allow = format!("--allow={}", server.host);
-    let template = "--v2=lazy-{tag}";
+    let template = "--kind=v1,v2=lazy-{tag}";
     let backfill = |total: &str| {
         let options = [
             "backfill",

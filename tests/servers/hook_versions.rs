@@ -1,4 +1,4 @@
-//! `--v2` and `--v2-only` of `hook serve`, `hook worker` and `backfill`: SOCI-enabled images for
+//! `--kind v1,v2=TAG` and `--kind v2=TAG` of `hook serve`, `hook worker` and `backfill`: SOCI-enabled images for
 //! tags of images, from real registries' events, and for tags that move.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::support::servers::{Server, free_port, run, tool};
 
 const SMALL: [&str; 3] = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache"];
 /// A template whose tags do not look special.
-const TEMPLATE: &str = "--v2=lazy-{tag}";
+const TEMPLATE: &str = "--kind=v1,v2=lazy-{tag}";
 
 /// The blobs of an image with one layer, and its manifest.
 fn parts(seed: u64) -> ([Vec<u8>; 2], String) {
@@ -58,7 +58,7 @@ fn digest_of(server: &Server, repository: &str, tag: &str) -> String {
 /// The digest of the SOCI-enabled image that `ociseek index` would write.
 fn enabled_digest(sandbox: &Sandbox, image: &str) -> Value {
     let args =
-        ["index", "--dry-run", "--v2-only={digest}", "--format=json", "--progress=none", image];
+        ["index", "--dry-run", "--kind=v2={digest}", "--format=json", "--progress=none", image];
     sandbox.json(0, &[&args[..], &SMALL].concat())["images"][0]["enabled"]["digest"].take()
 }
 
@@ -212,7 +212,7 @@ fn version_2_only_attaches_no_index() {
     let app = format!("{}/team/app", server.host);
     let hook = Hook::serve(
         &sandbox,
-        &[&format!("--allow={}", server.host), "--v2-only={tag}-2", "--no-cache"],
+        &[&format!("--allow={}", server.host), "--kind=v2={tag}-2", "--no-cache"],
     );
     let digest = push(&server, "team/app", 1, &["v1"]);
     let (status, answer) = hook.post(&event(&format!("{app}@{digest}")));
@@ -228,7 +228,7 @@ fn version_2_only_attaches_no_index() {
     assert_eq!(line["enabled"]["digest"], digest_of(&server, "team/app", "v1-2"));
     assert!(line["bytes_read"].as_u64().unwrap() > 0, "{line}");
     assert_eq!(indexes(&sandbox, &format!("{app}:v1")), 0);
-    let said = sandbox.run(&["hook", "serve", "--allow=r.example", "--v2={tag}"]);
+    let said = sandbox.run(&["hook", "serve", "--allow=r.example", "--kind=v1,v2={tag}"]);
     assert!(
         said.contains("must be different for each image") && said.ends_with("--- status 2 ---"),
         "{said}"
@@ -254,7 +254,7 @@ fn named(registry: &Faulty, tag: &str) -> Option<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_soci_enabled_image_follows_its_tag() {
     for (moves_before, template) in
-        [(true, TEMPLATE), (false, TEMPLATE), (false, "--v2-only=lazy-{tag}")]
+        [(true, TEMPLATE), (false, TEMPLATE), (false, "--kind=v2=lazy-{tag}")]
     {
         let (_, newer) = parts(2);
         let moved = AtomicBool::new(moves_before);
@@ -367,7 +367,7 @@ fn backfill_adds_missing_versions_once() {
         // An ordinary image with the name that another one's SOCI-enabled image would get.
         let ordinary = push(&server, "team/app", 2, &["v1-soci"]).to_string();
         let both = |more: &[&str]| {
-            backfill(&sandbox, &place, &[&["--v2={tag}-soci", "--jobs=4"], more].concat())
+            backfill(&sandbox, &place, &[&["--kind=v1,v2={tag}-soci", "--jobs=4"], more].concat())
         };
 
         for _ in 0..2 {
@@ -441,7 +441,7 @@ fn backfill_adds_missing_versions_once() {
             ["v1", "v1-soci", "v2"].iter().all(|tag| known.contains(&[tag, "done-before", ""])),
             "{known:?}"
         );
-        let other = sandbox.run(&["backfill", "--v2={tag}-other", "--state=state", &place]);
+        let other = sandbox.run(&["backfill", "--kind=v1,v2={tag}-other", "--state=state", &place]);
         assert!(
             other.contains("was written with other options") && other.ends_with("--- status 1 ---"),
             "{other}"
@@ -457,7 +457,8 @@ fn backfill_adds_missing_versions_once() {
         assert_eq!(seen(&both(&[]))[3], ["v2", "already-indexed", "already-there"]);
 
         // For people.
-        let text = sandbox.run(&[&["backfill", "--v2={tag}-soci", &place], &SMALL[..]].concat());
+        let text =
+            sandbox.run(&[&["backfill", "--kind=v1,v2={tag}-soci", &place], &SMALL[..]].concat());
         let enabled = digest_of(&server, "team/app", "v2-soci");
         assert!(text.contains(&format!(": {place}:v2-soci@{enabled} already-there\n")), "{text}");
         assert!(
@@ -476,7 +477,7 @@ fn backfill_with_version_2_only_ignores_version_1() {
     let place = format!("{}/team/app", server.host);
     push(&server, "team/app", 1, &["v1"]);
     assert_eq!(seen(&backfill(&sandbox, &place, &[])), [["v1", "indexed", ""]]);
-    let only = |more: &[&str]| backfill(&sandbox, &place, &[&["--v2-only={tag}-2"], more].concat());
+    let only = |more: &[&str]| backfill(&sandbox, &place, &[&["--kind=v2={tag}-2"], more].concat());
     assert_eq!(seen(&only(&["--dry-run"])), [["v1", "pending", "pending"]]);
     let done = only(&[]);
     assert_eq!(seen(&done)[0], ["v1", "indexed", "written"]);
@@ -490,7 +491,7 @@ fn backfill_with_version_2_only_ignores_version_1() {
     let source = format!("{place}:v1");
     let target = format!("{place}:v1-3");
     sandbox.json(0, &[&["convert", "--format=json", &source, &target], &SMALL[..2]].concat());
-    let again = backfill_with(&sandbox, &place, &[&["--v2-only={tag}-2"], &SMALL[..2]].concat());
+    let again = backfill_with(&sandbox, &place, &[&["--kind=v2={tag}-2"], &SMALL[..2]].concat());
     let enabled = &again.iter().find(|(tag, _)| tag == "v1").unwrap().1["enabled"];
     assert_eq!(
         (&enabled["status"], &enabled["checked"]),
@@ -518,7 +519,7 @@ async fn a_soci_enabled_image_that_lost_a_ztoc_is_written_again() {
     let digest = add(&registry, "v1", 1);
     let work = move || {
         let sandbox = Sandbox::new();
-        let template = "--v2-only=lazy-{tag}";
+        let template = "--kind=v2=lazy-{tag}";
         let place = format!("{}/a/b", registry.host());
         let [image, enabled] = ["v1", "lazy-v1"].map(|tag| format!("{place}:{tag}"));
         let dry =

@@ -131,7 +131,7 @@ fn the_best_fine_index_is_read_if_replaced_ones_stay() {
             std::fs::write(sandbox.path(name), read.to_string()).unwrap();
         }
         let run = |more: &[&str]| {
-            let options = ["--format=json", "--fine-only", "--platform=linux/amd64"];
+            let options = ["--format=json", "--kind=fine", "--platform=linux/amd64"];
             let report = sandbox.json(0, &index(&[&options, more, &[image]].concat()));
             let fine = report["images"][0]["manifests"][0]["fine"].clone();
             (fine["status"].clone(), fine["index"]["digest"].clone(), report["bytes_read"] != 0)

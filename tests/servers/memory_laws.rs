@@ -24,11 +24,11 @@ const GROUPS: [&[&[&str]]; 4] = [
     ],
     &[
         &["report", "--no-cache"],
-        &["index", "--fine-only", "--min-layer-size=0", "--no-cache"],
+        &["index", "--kind=fine", "--min-layer-size=0", "--no-cache"],
         &["cat", "--no-cache"],
         &["verify"],
     ],
-    &[&["convert", "--min-layer-size=0", "--no-cache"], &["copy"]],
+    &[&["convert", "--min-layer-size=0", "--no-cache"]],
     &[&["hook"]],
 ];
 
@@ -39,7 +39,6 @@ fn ended(sandbox: &Sandbox, registry: &Faulty, command: &[&str], image: &str) ->
         "hook" => return hook_job(sandbox, registry, image),
         "cat" => &["l0"],
         "convert" => &[&enabled],
-        "copy" => &["oci:copy:v1"],
         _ => &[],
     };
     run(sandbox, &[command, &[image], more].concat())

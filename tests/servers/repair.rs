@@ -96,8 +96,8 @@ fn hinted(sandbox: &Sandbox, image: &str, about: &str) -> Vec<String> {
 fn harm_and_repair(server: &Server, replaces: bool) {
     let Some((sandbox, image)) = copied(server, &[]) else { return };
     let image = image.as_str();
-    let report =
-        sandbox.json(0, &index(&["--format=json", "--fine", "--platform=linux/amd64", image]));
+    let report = sandbox
+        .json(0, &index(&["--format=json", "--kind=v1,fine", "--platform=linux/amd64", image]));
     let manifest = &report["images"][0]["manifests"][0];
     let digest = |value: &Value| value["digest"].as_str().unwrap().to_owned();
     let blobs = [
@@ -226,7 +226,7 @@ fn by_the_command_as_it_stands_in_the_hint() {
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("it's here"));
     let image = "oci:it's here:v1";
-    let report = sandbox.json(0, &index(&["--format=json", "--fine", image]));
+    let report = sandbox.json(0, &index(&["--format=json", "--kind=v1,fine", image]));
     let manifest = &report["images"][0]["manifests"][1];
     for digest in
         [&manifest["fine"]["documents"][0]["digest"], &manifest["layers"][1]["ztoc"]["digest"]]

@@ -132,8 +132,11 @@ async fn opening_again_requests_only_the_image_and_its_referrers() {
     let config = push(&registry);
     let sandbox = Arc::new(Sandbox::new());
     let tagged = format!("{}/a/b:v1", registry.host());
-    run(&sandbox, &["index", "--quiet", "--no-cache", "--min-layer-size=0", "--fine", &tagged])
-        .await;
+    run(
+        &sandbox,
+        &["index", "--quiet", "--no-cache", "--min-layer-size=0", "--kind=v1,fine", &tagged],
+    )
+    .await;
     let first = asked(&registry, &sandbox, &tagged, &config).await;
     // Manifests: the image's and those of both indexes. Blobs: the head and the span.
     assert_eq!(
@@ -223,7 +226,7 @@ async fn config_referrers_fallback_tag_and_named_index_are_requested_concurrentl
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn documents_and_ztocs_are_requested_before_the_config_arrives() {
-    for kind_of_index in ["--fine-only", "--existing=skip"] {
+    for kind_of_index in ["--kind=fine", "--existing=skip"] {
         let config = Arc::new(Mutex::new(None));
         let known = Arc::clone(&config);
         let arrived = Arrived::default();
@@ -273,7 +276,7 @@ async fn an_error_of_the_config_cancels_other_requests() {
     let digest = push(&registry);
     let image = format!("{}/a/b:v1", registry.host());
     let sandbox = Arc::new(Sandbox::new());
-    run(&sandbox, &["index", "--quiet", "--no-cache", "--min-layer-size=0", "--fine-only", &image])
+    run(&sandbox, &["index", "--quiet", "--no-cache", "--min-layer-size=0", "--kind=fine", &image])
         .await;
     *config.lock().unwrap() = Some(digest);
     let before = registry.requests().len();

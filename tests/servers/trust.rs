@@ -21,8 +21,8 @@ use ociseek::ops::index::{
     Existing, ExistingCheck, Gate, IndexError, IndexOptions, IndexedImage, Kinds, ManifestResult,
     Reuse, ReuseSource, Work, index,
 };
+use ociseek::ops::obsolete::{ObsoleteOptions, obsolete};
 use ociseek::ops::prefetch::PrefetchList;
-use ociseek::ops::prune::{PruneOptions, prune};
 use ociseek::progress::{Progress, SilentProgress};
 use ociseek::store::blob::Target;
 use ociseek::store::cache::ZtocCache;
@@ -264,19 +264,19 @@ async fn a_version_that_does_not_exist_deletes_and_delays_nothing() {
         let done = setting.index("v1", &strict()).await;
         let ours = index_of(&done);
         assert_eq!(ztocs(&setting, &ours), [Digest::sha256(&self::ztoc(&base, TOOL_IDENTIFIER))]);
-        let options = PruneOptions { delete: true, ..PruneOptions::default() };
-        let pruned = prune(&setting.repository(), &options, &silent()).await.unwrap();
-        assert!(pruned.waste.is_empty() && pruned.unexamined.is_empty(), "{pruned:?}");
+        let options = ObsoleteOptions { delete: true, ..ObsoleteOptions::default() };
+        let found = obsolete(&setting.repository(), &options, &silent()).await.unwrap();
+        assert!(found.waste.is_empty() && found.unexamined.is_empty(), "{found:?}");
         assert!(setting.registry.manifest(&ours.to_string()).is_some());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prune_opens_what_supersedes() {
+async fn obsolete_opens_what_supersedes() {
     let base = layer(1, 600_000);
     let old_tool = "ociseek v0.0.9";
     let right = ztoc(&base, TOOL_IDENTIFIER);
-    let options = PruneOptions { delete: true, ..PruneOptions::default() };
+    let options = ObsoleteOptions { delete: true, ..ObsoleteOptions::default() };
     let cases = [
         ("the same", right.clone(), true),
         ("garbage", "garbage".into(), false),
@@ -290,10 +290,10 @@ async fn prune_opens_what_supersedes() {
         setting.attach(&image, &base, &ztoc(&base, old_tool), old_tool);
         let old = Digest::sha256(&setting.registry.manifest("attached").unwrap());
         setting.attach(&image, &base, &newer, TOOL_IDENTIFIER);
-        let pruned = prune(&setting.repository(), &options, &silent()).await.unwrap();
-        assert!(pruned.unexamined.is_empty(), "{name}: {pruned:?}");
+        let found = obsolete(&setting.repository(), &options, &silent()).await.unwrap();
+        assert!(found.unexamined.is_empty(), "{name}: {found:?}");
         assert_eq!(setting.registry.manifest(&old.to_string()).is_none(), goes, "{name}");
-        assert_eq!(pruned.waste.len(), usize::from(goes), "{name}");
+        assert_eq!(found.waste.len(), usize::from(goes), "{name}");
     }
 }
 

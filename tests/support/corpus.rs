@@ -70,6 +70,12 @@ impl Image {
         format!("oci:{}:v1", self.dir.path().join("image").display())
     }
 
+    /// Copies it to a registry with what refers to it; `login` is `USER:PASSWORD`.
+    pub fn copied_to(&self, name: &str, login: Option<&str>) {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(super::copied::copy(self.dir.path(), &self.name(), name, true, login));
+    }
+
     /// Replaces the image's index by one with a single ztoc.
     pub fn index(&self, ztoc: &[u8], span_size: u64, tool: &str, replaces: &[Digest]) -> Digest {
         let ztoc = put(&self.layout, ZTOC, ztoc);

@@ -8,6 +8,7 @@ pub mod answers;
 pub mod blobs;
 pub mod caches;
 pub mod child_process;
+pub mod copied;
 pub mod corpus;
 pub mod fault_plan;
 pub mod fault_points;

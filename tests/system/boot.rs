@@ -181,7 +181,15 @@ fn a_container_is_ready_before_its_image_could_be_pulled() {
     let began = Instant::now();
     ociseek(
         home,
-        &["bundle", "--detach", "--quiet", "--stats", stats_file, &format!("{slow}/debian:v1"), at],
+        &[
+            "bundle",
+            "--detach",
+            "--quiet",
+            "--stats-file",
+            stats_file,
+            &format!("{slow}/debian:v1"),
+            at,
+        ],
     );
     let container = format!("ociseek-boot-{}", std::process::id());
     let mut running = Command::new(&runc)

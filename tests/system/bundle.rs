@@ -122,7 +122,7 @@ fn a_container_starts_before_its_image_is_downloaded() {
     let Some(sandbox) = sandbox() else { return };
     let _unmount = UnmountOnDrop(&sandbox);
     let args =
-        ["bundle", "--detach", "--stats", "stats", "--cache-dir", "cache", "oci:img:v1", "b"];
+        ["bundle", "--detach", "--stats-file", "stats", "--cache-dir", "cache", "oci:img:v1", "b"];
     let (said, code) = stdout(&mut sandbox.command(&args));
     assert!(
         code == Some(0)
@@ -490,7 +490,7 @@ fn layers_of_zstd_are_traced_and_run_by_their_documents() {
         "bundle",
         "--detach",
         "--quiet",
-        "--stats",
+        "--stats-file",
         "stats",
         "--cache-dir",
         "cache",

@@ -97,7 +97,7 @@ async fn a_mount_through_a_fine_index_matches_the_packed_files() {
         };
         let whole = || registry.requests().iter().filter(is_whole).count();
         let before = whole();
-        let args = [&["mount", "--stats", stats], cache, &[&image, "mnt"]].concat();
+        let args = [&["mount", "--stats-file", stats], cache, &[&image, "mnt"]].concat();
         tokio::task::block_in_place(|| {
             let serving = MountProcess::start(&sandbox, &args);
             assert_same(&seen(&dir, false), &seen(&mnt, false));
@@ -440,7 +440,7 @@ fn assert_unpacked(layout: &Path, tag: &str) {
     let mnt = sandbox.path("mnt");
     [&unpacked, &mnt].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
     let name = format!("oci:{}:{tag}", layout.display());
-    let index = ["index", "--fine-only", "--min-layer-size=0", "--no-cache", "--quiet", &name];
+    let index = ["index", "--kind=fine", "--min-layer-size=0", "--no-cache", "--quiet", &name];
     let output = sandbox.command(&index).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
@@ -457,7 +457,7 @@ fn assert_unpacked(layout: &Path, tag: &str) {
     }
     let serving = MountProcess::start(
         &sandbox,
-        &["mount", "--stats", "stats", "--cache-dir", "cache", &name, "mnt"],
+        &["mount", "--stats-file", "stats", "--cache-dir", "cache", &name, "mnt"],
     );
     let expected = seen(&unpacked, false);
     let found = seen(&mnt, false);

@@ -181,7 +181,8 @@ async fn image(sandbox: &Sandbox) -> (Faulty, BTreeMap<PathBuf, Vec<u8>>) {
         registry.add_manifest(kind, OCI_MANIFEST, manifest.to_string());
         let name = format!("{}/a/b:{kind}", registry.host());
         let args = ["index", "--no-cache", "--min-layer-size=0", "--span-size=64KiB", &name];
-        let fine: &[&str] = if kind == "fine" { &["--fine", "--profile=start"] } else { &[] };
+        let fine: &[&str] =
+            if kind == "fine" { &["--kind=v1,fine", "--profile=start"] } else { &[] };
         let mut command = sandbox.command(&[&args, fine].concat());
         let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -58,8 +58,11 @@
 //! | [`offset`] | compressed and uncompressed offsets, span numbers: separate types |
 //! | [`time`] | points in time, in the representations of tar and Go |
 //! | [`budget`] | the memory limit for the work on one image |
+//! | [`printable`] | writes JSON that moves no cursor |
 //! | [`digest`] | content digests and hashing |
 //! | [`code`] | the stable words for faults of an index, an image or a ztoc |
+//! | [`progress`] | progress events |
+//! | [`path`] | names and paths of tars, cleaned and shown |
 //! | [`glob`] | patterns for paths and repository names |
 //! | [`codec`] | decodes compressed bytes and reports where decoding can resume |
 //! | [`tar`] | parses tar entries with the semantics of Go's archive/tar |
@@ -70,7 +73,6 @@
 //! | [`image`] | references, platforms, manifests, the SOCI index |
 //! | [`header`] | headers of registries' answers: challenges, links |
 //! | [`event`] | the push notifications of registries |
-//! | [`progress`] | progress events |
 //!
 //! Nothing here accesses files, sockets or clocks, and nothing is async. The crate `ociseek` builds
 //! on it: stores, file systems, the command line.
@@ -88,6 +90,7 @@ pub mod image;
 pub mod layer;
 pub mod offset;
 mod opaque;
+pub mod path;
 pub mod printable;
 pub mod progress;
 pub mod tar;

@@ -29,13 +29,6 @@ pub enum ProgressEvent {
         /// The reason.
         why: ReadAllReason,
     },
-    /// Blobs are about to be copied.
-    Copying {
-        /// The number of blobs.
-        blobs: usize,
-        /// Their size in bytes.
-        bytes: u64,
-    },
     /// A layer is being read.
     LayerStarted {
         /// The layer's blob.

@@ -350,7 +350,7 @@ impl FoundParts<'_> {
 }
 
 fn shown(path: &[u8]) -> String {
-    ociseek_format::layer::shown(path)
+    ociseek_format::path::shown(path)
 }
 
 #[cfg(test)]

@@ -149,20 +149,6 @@ impl StoreError {
         }
     }
 
-    /// The registry refused the content itself, for example its type or size, or cannot list it as
-    /// a referrer. This excludes refused logins (401, 403), requests to try again later (408, 429),
-    /// and server errors.
-    pub fn is_refused_content(&self) -> bool {
-        match self {
-            StoreError::Registry(RegistryError::FallbackTag { .. }) => true,
-            StoreError::Registry(error) => {
-                matches!(error.status(), Some(400..=499))
-                    && !matches!(error.status(), Some(401 | 403 | 408 | 429))
-            }
-            _ => false,
-        }
-    }
-
     /// A manifest was refused because a blob that it names does not exist.
     pub fn is_blob_unknown(&self) -> bool {
         matches!(self, StoreError::Registry(error) if error.is_blob_unknown())

@@ -223,7 +223,6 @@ pub(crate) struct LazyArgs {
     /// On exit, write statistics to this file as JSON: times, requests, bytes fetched, cache hits
     #[arg(
         long = "stats-file",
-        alias = "stats",
         value_name = "FILE",
         help_heading = "Reading",
         hide_short_help = true

@@ -15,7 +15,7 @@ use crate::cli::shared::terminal::{Stdout, quoted};
 use crate::cli::shared::trust::{UseOfFiles, tell_trust};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::{Descriptor, ImageName};
-use ociseek_format::layer::clean;
+use ociseek_format::path::clean;
 use ociseek_format::tree::{NodeId, Tree};
 use ociseek_format::ztoc::FileMetadata;
 use ociseek_ops::discover::discover;

@@ -203,12 +203,7 @@ pub(crate) struct BuildArgs {
     /// The tool name recorded in each ztoc and in the index
     ///
     /// With 'AWS SOCI CLI v0.2' and equal sizes, the digests match those of the soci tool.
-    #[arg(
-        long,
-        value_name = "TEXT",
-        env = "OCISEEK_BUILD_TOOL_IDENTIFIER",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "TEXT", env = "OCISEEK_BUILD_TOOL_IDENTIFIER", hide = true)]
     #[arg(default_value = ociseek_ops::TOOL_IDENTIFIER, value_parser = parse::tool_identifier)]
     pub build_tool_identifier: String,
 }
@@ -237,7 +232,7 @@ pub(crate) struct CacheArgs {
         value_name = "SIZE",
         env = "OCISEEK_ZTOC_CACHE_SIZE",
         default_value = "1GiB",
-        hide_short_help = true
+        hide = true
     )]
     pub ztoc_cache_size: ByteSize,
 
@@ -276,7 +271,7 @@ pub(crate) struct RegistryArgs {
 
     /// Read the password of --creds USER from standard input
     #[arg(long, env = "OCISEEK_PASSWORD_STDIN", value_parser = FalseyValueParser::new(), requires = "creds")]
-    #[arg(hide_short_help = true)]
+    #[arg(hide = true)]
     pub password_stdin: bool,
 
     /// Use HTTP instead of HTTPS; --plain-http=false always uses HTTPS [default: HTTP only for a
@@ -304,7 +299,7 @@ pub(crate) struct RegistryArgs {
         value_name = "FILE",
         env = "OCISEEK_CLIENT_CERT",
         requires = "client_key",
-        hide_short_help = true
+        hide = true
     )]
     pub client_cert: Option<PathBuf>,
 
@@ -314,14 +309,13 @@ pub(crate) struct RegistryArgs {
         value_name = "FILE",
         env = "OCISEEK_CLIENT_KEY",
         requires = "client_cert",
-        hide_short_help = true
+        hide = true
     )]
     pub client_key: Option<PathBuf>,
 
     /// Skip TLS verification (insecure: allows man-in-the-middle attacks)
     #[arg(hide_short_help = true)]
     #[arg(long, env = "OCISEEK_INSECURE_SKIP_TLS_VERIFY", value_parser = FalseyValueParser::new())]
-    #[arg(aliases = ["insecure", "skip-tls-verify"])]
     pub insecure_skip_tls_verify: bool,
 
     /// The same in skopeo and podman, the other way round.
@@ -339,14 +333,14 @@ pub(crate) struct RegistryArgs {
     /// name that cannot be resolved fails sooner, unless it has been resolved before. Reads through
     /// a mount are retried until --deadline.
     #[arg(long, value_name = "DURATION", env = "OCISEEK_RETRY_FOR", default_value = "30s")]
-    #[arg(value_parser = parse::duration, hide_short_help = true)]
+    #[arg(value_parser = parse::duration, hide = true)]
     pub retry_for: Duration,
 
     /// Give up on a request when the registry sends and accepts nothing for this long, and retry it
     ///
     /// An answer has to begin within 30s, even if this is longer.
     #[arg(long, value_name = "DURATION", env = "OCISEEK_STALL_TIMEOUT", default_value = "60s")]
-    #[arg(value_parser = parse::duration, hide_short_help = true)]
+    #[arg(value_parser = parse::duration, hide = true)]
     pub stall_timeout: Duration,
 
     /// Read large layers over up to this many connections, all of them together
@@ -354,7 +348,7 @@ pub(crate) struct RegistryArgs {
     /// Registries often limit what one connection gets. Layers of 32 MiB or more are fetched in
     /// parts of 8 MiB in parallel; each connection takes that much memory.
     #[arg(long, value_name = "N", env = "OCISEEK_CONNECTIONS", default_value = "8")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=64), hide_short_help = true)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64), hide = true)]
     pub connections: u16,
 
     #[command(flatten)]

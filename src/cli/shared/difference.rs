@@ -6,7 +6,6 @@ use serde::Serialize;
 
 use super::json::utf8;
 use ociseek_format::layer::prove::Difference;
-use ociseek_ops::diff::DocumentChange;
 
 // Without a description, because the documents describe the field.
 #[derive(Serialize)]
@@ -55,20 +54,6 @@ impl From<&Difference> for DifferenceJson {
             text: difference.to_string(),
             span: difference.span().map(|span| span.0),
             entry,
-            name: name.map(str::to_owned),
-            name_b64,
-        }
-    }
-}
-
-impl From<&DocumentChange> for DifferenceJson {
-    fn from(change: &DocumentChange) -> DifferenceJson {
-        let (name, name_b64) = change.entry.as_deref().map_or((None, None), utf8);
-        DifferenceJson {
-            code: change.code.word(),
-            text: change.text.clone(),
-            span: change.span.map(|span| span.0),
-            entry: None,
             name: name.map(str::to_owned),
             name_b64,
         }

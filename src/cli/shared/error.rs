@@ -17,8 +17,6 @@ use ociseek_hook::server::ServeError;
 #[cfg(mounts)]
 use ociseek_ops::bundle::BundleError;
 use ociseek_ops::convert::ConvertError;
-use ociseek_ops::copy::CopyError;
-use ociseek_ops::diff::DiffError;
 use ociseek_ops::discover::DiscoverError;
 use ociseek_ops::doctor::{DoctorError, NoIndex};
 use ociseek_ops::extract::ExtractError;
@@ -26,9 +24,9 @@ use ociseek_ops::index::{IndexError, RefusedImage};
 use ociseek_ops::inspect::ZtocFailure;
 #[cfg(mounts)]
 use ociseek_ops::layer_store::StoreMountError;
+use ociseek_ops::obsolete::ObsoleteError;
 use ociseek_ops::open::OpenImageError;
 use ociseek_ops::prefetch::PathListError;
-use ociseek_ops::prune::PruneError;
 use ociseek_ops::remove::RemoveError;
 use ociseek_ops::report::ReportError;
 #[cfg(mounts)]
@@ -61,9 +59,6 @@ pub(crate) enum CliError {
          different digests from those of a pushed image, so the index would not fit that image either"
     )]
     IndexSaved(String),
-    /// The name of a destination without a tag, and the tag to use.
-    #[error("the destination {place} has no tag: write {place}:{tag}")]
-    NoTag { place: String, tag: String },
     #[error(
         "{0} is not pushed: its layers are not compressed, and registries store layers as they get them"
     )]
@@ -108,7 +103,7 @@ pub(crate) enum CliError {
     Paths { failed: usize, all: usize },
     #[error(transparent)]
     Verify(Box<VerifyError>),
-    /// Nothing to verify or compare.
+    /// Nothing to verify.
     #[error("{source}")]
     NoIndex { image: Box<ImageName>, why: NoIndex, source: Box<dyn Error + Send + Sync> },
     /// A manifest that the image index lists is missing or damaged.
@@ -118,16 +113,12 @@ pub(crate) enum CliError {
     Discover(Box<DiscoverError>),
     #[error(transparent)]
     Doctor(Box<DoctorError>),
-    #[error(transparent)]
-    Copy(Box<CopyError>),
-    #[error(transparent)]
-    Diff(Box<DiffError>),
     #[error("{typed} is {what}, not an image name")]
     LocalHere { typed: String, what: &'static str, hint: String },
     #[error("{typed:?} is neither a file nor an image")]
     ImageName { typed: String, source: ImageNameError },
     #[error(transparent)]
-    Prune(Box<PruneError>),
+    Obsolete(Box<ObsoleteError>),
     #[error(transparent)]
     Remove(#[from] RemoveError),
     /// Some images could not be examined. Each was listed with the reason.
@@ -235,8 +226,8 @@ macro_rules! boxed {
 }
 boxed!(
     IndexError => Index, ConvertError => Convert, ZtocFailure => ReadZtoc, OpenImageError => Open,
-    VerifyError => Verify, DiscoverError => Discover, DoctorError => Doctor, CopyError => Copy,
-    PruneError => Prune, DiffError => Diff
+    VerifyError => Verify, DiscoverError => Discover, DoctorError => Doctor,
+    ObsoleteError => Obsolete
 );
 
 impl From<MakeError> for CliError {
@@ -320,7 +311,6 @@ impl CliError {
             | CliError::LogFilter(_)
             | CliError::IndexSaved(_)
             | CliError::PushSaved(_)
-            | CliError::NoTag { .. }
             | CliError::ImageName { .. }
             | CliError::LocalHere { .. } => USAGE,
             CliError::Differs | CliError::Unused => DIFFERENT,

@@ -16,15 +16,13 @@ use ociseek_hook::server::ServeError;
 #[cfg(mounts)]
 use ociseek_ops::bundle::BundleError;
 use ociseek_ops::convert::{ConvertError, are_small};
-use ociseek_ops::copy::CopyError;
-use ociseek_ops::diff::DiffError;
 use ociseek_ops::discover::{DiscoverError, UnusableIndexError};
 use ociseek_ops::doctor::{DoctorError, NoIndex};
 use ociseek_ops::extract::ExtractError;
 use ociseek_ops::index::{IndexError, RefusedImage, RefusedManifest};
 use ociseek_ops::inspect::ZtocFailure;
+use ociseek_ops::obsolete::ObsoleteError;
 use ociseek_ops::open::OpenImageError;
-use ociseek_ops::prune::PruneError;
 use ociseek_ops::remove::RemoveError;
 use ociseek_ops::resolve::ResolveError;
 #[cfg(mounts)]
@@ -38,13 +36,7 @@ use ociseek_store::layout::LayoutError;
 /// What the user can do about it, if known.
 pub(super) fn hint(error: &CliError) -> Option<String> {
     if is_over_budget(error) {
-        let raise = "raise --max-memory (OCISEEK_MAX_MEMORY) if you trust the image";
-        return Some(match error {
-            CliError::Copy(_) => {
-                format!("{raise}, or leave out what refers to it with --no-referrers")
-            }
-            _ => raise.to_owned(),
-        });
+        return Some("raise --max-memory (OCISEEK_MAX_MEMORY) if you trust the image".into());
     }
     own_hint(error).or_else(|| cause_hint(error))
 }
@@ -88,9 +80,6 @@ fn own_hint(error: &CliError) -> Option<String> {
              of {tag}"
                 .into(),
         ),
-        CliError::Copy(error) if matches!(**error, CopyError::TooMany) => {
-            Some("leave out what refers to the image with --no-referrers".into())
-        }
         CliError::Tag(_) => Some("use another tag in --kind v2=TAG, such as v2={tag}-soci".into()),
         CliError::Discover(error) => discover_hint(error),
         CliError::Doctor(error) => match &**error {
@@ -102,12 +91,8 @@ fn own_hint(error: &CliError) -> Option<String> {
             _ => None,
         },
         CliError::Open(error) => open_hint(error),
-        CliError::Diff(error) => match &**error {
-            DiffError::Discover(error) => discover_hint(error),
-            _ => None,
-        },
-        CliError::Prune(error) => match &**error {
-            PruneError::Resolve(error) => resolve_hint(error),
+        CliError::Obsolete(error) => match &**error {
+            ObsoleteError::Resolve(error) => resolve_hint(error),
             _ => None,
         },
         CliError::Remove(RemoveError::Resolve(error)) => resolve_hint(error),
@@ -480,7 +465,7 @@ mod tests {
             VerifyError::from(discover()).into(),
             VerifyError::Config { digest, source: no_image() }.into(),
             ConvertError::from(IndexError::Attach { index: digest, source: no_image() }).into(),
-            PruneError::List { subject: digest, source: no_image() }.into(),
+            ObsoleteError::List { subject: digest, source: no_image() }.into(),
         ];
         for error in errors {
             assert_eq!(hint(&error), wanted, "{error:?}");

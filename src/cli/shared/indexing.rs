@@ -69,26 +69,8 @@ impl FromStr for KindArg {
 pub(crate) struct KindArgs {
     /// What to make: v1, v2=TAG or fine; several with commas between them [default: v1]
     #[arg(long, value_name = "KIND", env = "OCISEEK_KIND", value_delimiter = ',')]
-    #[arg(long_help = LONG_HELP, conflicts_with_all = ["v2", "v2_only", "fine", "fine_only"])]
+    #[arg(long_help = LONG_HELP)]
     kind: Vec<KindArg>,
-
-    /// The same as --kind v1,v2=TAG
-    #[arg(long, value_name = "TAG", env = "OCISEEK_V2", conflicts_with = "v2_only", hide = true)]
-    v2: Option<TagTemplate>,
-
-    /// The same as --kind v2=TAG
-    #[arg(long, value_name = "TAG", env = "OCISEEK_V2_ONLY", hide = true)]
-    v2_only: Option<TagTemplate>,
-
-    /// The same as adding fine to --kind
-    #[arg(long, env = "OCISEEK_FINE", value_parser = FalseyValueParser::new(), conflicts_with = "fine_only")]
-    #[arg(hide = true)]
-    fine: bool,
-
-    /// The same as --kind fine
-    #[arg(long, env = "OCISEEK_FINE_ONLY", value_parser = FalseyValueParser::new(), hide = true)]
-    #[arg(conflicts_with_all = ["v2", "v2_only"])]
-    fine_only: bool,
 }
 
 impl KindArgs {
@@ -98,7 +80,7 @@ impl KindArgs {
         let mut v1 = false;
         let mut v2 = None;
         let mut fine = false;
-        for kind in self.list() {
+        for kind in self.kind {
             match kind {
                 KindArg::V1 => v1 = true,
                 KindArg::Fine => fine = true,
@@ -115,6 +97,7 @@ impl KindArgs {
         let kinds = match (v1 || v2.is_some(), fine) {
             (false, true) => Kinds::Fine,
             (true, true) => Kinds::Both,
+            // Version 1 is the default.
             (_, false) => Kinds::Soci,
         };
         let versions = match v2 {
@@ -123,19 +106,6 @@ impl KindArgs {
             Some(template) => Versions::V2(template),
         };
         Ok((versions, kinds))
-    }
-
-    fn list(self) -> Vec<KindArg> {
-        let only = |kind: KindArg| vec![kind];
-        let mut list = match (self.v2, self.v2_only) {
-            _ if !self.kind.is_empty() => return self.kind,
-            _ if self.fine_only => return only(KindArg::Fine),
-            (Some(tag), _) => vec![KindArg::V1, KindArg::V2(tag)],
-            (None, Some(tag)) => only(KindArg::V2(tag)),
-            (None, None) => only(KindArg::V1),
-        };
-        list.extend(self.fine.then_some(KindArg::Fine));
-        list
     }
 }
 
@@ -181,17 +151,13 @@ pub(crate) struct PrefetchArgs {
     #[arg(long, value_name = "PATH", env = "OCISEEK_PREFETCH_FILE")]
     pub prefetch_file: Vec<String>,
 
-    /// An earlier name of --profile.
-    #[arg(long, value_name = "FILE", env = "OCISEEK_PREFETCH_LIST", hide = true)]
-    pub prefetch_list: Vec<PathBuf>,
-
     /// The same for what this file lists: a recorded start, or paths; can be repeated
     ///
     /// A recorded start is the output of ociseek trace or mount --record. Paths are in a JSON
     /// array, as for soci, or on lines. Several files are merged, in their order. In a fine index,
     /// what these options name comes first, in this order.
     #[arg(hide_short_help = true)]
-    #[arg(long, alias = "prefetch-profile", value_name = "FILE", env = "OCISEEK_PROFILE")]
+    #[arg(long, value_name = "FILE", env = "OCISEEK_PROFILE")]
     pub profile: Vec<PathBuf>,
 }
 
@@ -200,7 +166,7 @@ impl PrefetchArgs {
     pub(crate) fn list(&self) -> Result<Option<Arc<PrefetchList>>, CliError> {
         let mut list = PrefetchList::default();
         self.prefetch_file.iter().for_each(|path| list.add_path(path));
-        for path in self.prefetch_list.iter().chain(&self.profile) {
+        for path in &self.profile {
             let text = std::fs::read(path)
                 .map_err(|source| CliError::Read { path: path.clone(), source })?;
             list.add_file(&text)
@@ -230,7 +196,7 @@ pub(crate) struct ReuseArgs {
 
     /// Read every layer that is not in the cache, ignoring other indexes
     #[arg(long, env = "OCISEEK_NO_REUSE", value_parser = FalseyValueParser::new(), conflicts_with = "reuse_from")]
-    #[arg(hide_short_help = true)]
+    #[arg(hide = true)]
     pub no_reuse: bool,
 }
 
@@ -252,7 +218,7 @@ pub(crate) struct HookReuseArgs {
 
     /// Read every layer that is not in the cache, ignoring other indexes
     #[arg(long, env = "OCISEEK_NO_REUSE", value_parser = FalseyValueParser::new(), conflicts_with = "reuse_from")]
-    #[arg(hide_short_help = true)]
+    #[arg(hide = true)]
     pub no_reuse: bool,
 }
 
@@ -388,7 +354,7 @@ mod tests {
 
     fn kinds(list: &[&str]) -> Result<(Versions, Kinds), CliError> {
         let kind = list.iter().map(|text| text.parse().unwrap()).collect();
-        KindArgs { kind, ..KindArgs::default() }.selected(true)
+        KindArgs { kind }.selected(true)
     }
 
     #[test]
@@ -409,17 +375,5 @@ mod tests {
         for text in ["", "v3", "V2", "v2", "v2=", "v2=a b", "v1=x", "fine=x"] {
             assert!(text.parse::<KindArg>().is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn the_earlier_options_are_kinds() {
-        let tag = || Some("{tag}-soci".parse::<TagTemplate>().unwrap());
-        let selected = |args: KindArgs| args.selected(true).unwrap();
-        let both = KindArgs { v2: tag(), fine: true, ..KindArgs::default() };
-        assert_eq!(selected(both), kinds(&["v1", "v2={tag}-soci", "fine"]).unwrap());
-        let only = KindArgs { v2_only: tag(), ..KindArgs::default() };
-        assert_eq!(selected(only), kinds(&["v2={tag}-soci"]).unwrap());
-        let fine = KindArgs { fine_only: true, ..KindArgs::default() };
-        assert_eq!(selected(fine), kinds(&["fine"]).unwrap());
     }
 }

@@ -219,9 +219,7 @@ impl Bars {
             return;
         }
         match event {
-            ProgressEvent::Image { bytes, .. } | ProgressEvent::Copying { bytes, .. } => {
-                self.expect(&mut state, bytes);
-            }
+            ProgressEvent::Image { bytes, .. } => self.expect(&mut state, bytes),
             ProgressEvent::Reading { bytes, why, .. } => {
                 note_reading(&state.image, bytes, why);
                 // Earlier bytes were read for another purpose.
@@ -311,7 +309,6 @@ struct PlainState {
 enum Phase {
     Manifests,
     Layers,
-    Blobs,
     Attaching,
 }
 
@@ -332,8 +329,8 @@ impl PlainState {
         }
     }
 
-    fn expect(&mut self, phase: Phase, layers: usize, bytes: u64) {
-        self.phase = phase;
+    fn expect(&mut self, layers: usize, bytes: u64) {
+        self.phase = Phase::Layers;
         self.layers += layers;
         self.bytes += bytes;
     }
@@ -343,20 +340,16 @@ impl PlainState {
             return None;
         }
         let seconds = self.since.elapsed().as_secs_f64();
-        let done = |parts: &str, verb: &str| {
-            format!(
-                "{} of {} {parts} done, {} of {} {verb}, {}",
+        let what = match self.phase {
+            Phase::Manifests => "reading manifests".to_owned(),
+            Phase::Layers => format!(
+                "{} of {} layers done, {} of {} read, {}",
                 self.layers_done,
                 self.layers,
                 human(self.bytes_read),
                 human(self.bytes),
                 rate(self.bytes_read, seconds),
-            )
-        };
-        let what = match self.phase {
-            Phase::Manifests => "reading manifests".to_owned(),
-            Phase::Layers => done("layers", "read"),
-            Phase::Blobs => done("blobs", "copied"),
+            ),
             Phase::Attaching => "attaching the index".to_owned(),
         };
         Some(format!("{}: {what}, {}", safe(&self.image), duration(seconds)))
@@ -378,15 +371,12 @@ impl PlainProgress {
     fn report(&self, event: ProgressEvent) {
         let mut state = self.lock();
         match event {
-            ProgressEvent::Image { layers, bytes, .. } => {
-                state.expect(Phase::Layers, layers, bytes)
-            }
-            ProgressEvent::Copying { blobs, bytes } => state.expect(Phase::Blobs, blobs, bytes),
+            ProgressEvent::Image { layers, bytes, .. } => state.expect(layers, bytes),
             ProgressEvent::Reading { layers, bytes, why } => {
                 note_reading(&state.image, bytes, why);
                 // Earlier bytes were read for another purpose.
                 (state.layers, state.layers_done, state.bytes, state.bytes_read) = (0, 0, 0, 0);
-                state.expect(Phase::Layers, layers, bytes);
+                state.expect(layers, bytes);
             }
             ProgressEvent::LayerStarted { .. }
             | ProgressEvent::TokenService { .. }
@@ -433,7 +423,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_says_what_is_read_or_copied() {
+    fn the_line_says_what_is_read() {
         let plain = PlainProgress::new();
         let line = |event| {
             plain.report(event);
@@ -441,16 +431,16 @@ mod tests {
         };
         plain.lock().begin("app:1");
         let layer = Digest::sha256(b"");
+        let why = ReadAllReason::Undigested;
         assert!(
-            line(ProgressEvent::Copying { blobs: 2, bytes: 3000 })
-                .starts_with("app:1: 0 of 2 blobs done, 0 B")
+            line(ProgressEvent::Reading { layers: 2, bytes: 3000, why })
+                .starts_with("app:1: 0 of 2 layers done, 0 B")
         );
         assert!(
             line(ProgressEvent::LayerRead { layer, bytes: 2000 })
-                .contains("2.0 KiB of 2.9 KiB copied, ")
+                .contains("2.0 KiB of 2.9 KiB read, ")
         );
-        assert!(line(ProgressEvent::LayerDone { layer }).contains("1 of 2 blobs done"));
-        let why = ReadAllReason::Undigested;
+        assert!(line(ProgressEvent::LayerDone { layer }).contains("1 of 2 layers done"));
         assert!(
             line(ProgressEvent::Reading { layers: 1, bytes: 5, why })
                 .contains("0 of 1 layers done, 0 B of 5 B read")

@@ -435,6 +435,16 @@ impl ListPlace {
         wrong.map_or(Ok(()), Err)
     }
 
+    /// The image; of a repository, the one with the default tag.
+    pub(crate) fn image(&self) -> Result<ImageName, CliError> {
+        match self {
+            ListPlace::Repository { .. } => {
+                self.to_string().parse().map_err(|_| CliError::Usage("not the name of an image"))
+            }
+            ListPlace::Image(image) => Ok(image.clone()),
+        }
+    }
+
     /// The registry, if it is in one.
     pub(crate) fn registry(&self) -> Option<&str> {
         match self {

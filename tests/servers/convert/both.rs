@@ -1,4 +1,4 @@
-//! `ociseek index --v2`: both versions from a single reading of the layers.
+//! `ociseek index --kind v1,v2=TAG`: both versions from a single reading of the layers.
 
 use std::process::{Command, Stdio};
 
@@ -43,7 +43,7 @@ fn both_versions_are_written_to_a_layout_from_one_reading() {
     let before = index_json();
 
     let alone = made(&["--dry-run", &named]);
-    let dry = made(&["--dry-run", "--v2={tag}-soci", &named]);
+    let dry = made(&["--dry-run", "--kind=v1,v2={tag}-soci", &named]);
     let enabled = &dry["enabled"];
     assert_eq!(
         (&enabled["status"], &dry["bytes_read"]),
@@ -55,8 +55,11 @@ fn both_versions_are_written_to_a_layout_from_one_reading() {
 
     // The tag of an image that is named by digest is in index.json.
     let outputs = dir.path().join("outputs");
-    let both =
-        made(&["--v2={tag}-soci", &format!("--step-outputs={}", outputs.display()), &by_digest]);
+    let both = made(&[
+        "--kind=v1,v2={tag}-soci",
+        &format!("--step-outputs={}", outputs.display()),
+        &by_digest,
+    ]);
     assert_eq!(
         (&both["enabled"]["status"], &both["bytes_read"]),
         (&"written".into(), &alone["bytes_read"]),
@@ -72,7 +75,7 @@ fn both_versions_are_written_to_a_layout_from_one_reading() {
     let outputs = std::fs::read_to_string(outputs).unwrap();
     assert!(outputs.contains(&format!("\nenabled_digest={digest}\n")), "{outputs}");
 
-    let again = made(&["--v2={tag}-soci", &named]);
+    let again = made(&["--kind=v1,v2={tag}-soci", &named]);
     assert_eq!(
         (&again["enabled"]["status"], &again["manifests"][0]["status"]),
         (&"already-there".into(), &"already-there".into())
@@ -80,7 +83,7 @@ fn both_versions_are_written_to_a_layout_from_one_reading() {
 
     let short = &root["sha256:".len()..][..12];
     let only = made(&[
-        "--v2-only={digest}",
+        "--kind=v2={digest}",
         "--output",
         &format!("oci:{}", dir.path().join("out").display()),
         &named,
@@ -110,14 +113,14 @@ fn the_enabled_image_has_fine_documents_that_the_image_already_has() {
         if !before.is_empty() {
             made(&[before, &[&named]].concat());
         }
-        let image = made(&["--fine", "--v2={tag}-soci", &named]);
+        let image = made(&["--kind=v1,v2={tag}-soci,fine", &named]);
         let digest = image["enabled"]["digest"].as_str().unwrap().to_owned();
         assert_whole(&layout, &digest);
         digest
     };
     // Then the first part reads the layers only for their ztocs.
-    assert_eq!(enabled("fine", &["--fine-only"]), enabled("none", &[]));
-    assert_eq!(enabled("both", &["--fine"]), enabled("bare", &[]));
+    assert_eq!(enabled("fine", &["--kind=fine"]), enabled("none", &[]));
+    assert_eq!(enabled("both", &["--kind=v1,fine"]), enabled("bare", &[]));
 }
 
 #[test]
@@ -127,10 +130,11 @@ fn an_index_is_attached_even_if_the_soci_enabled_image_cannot_be_written() {
     let root = image(&layout);
     let named = format!("oci:{}:v1", layout.display());
     // The tag is the image's own, which the template alone does not show.
-    let (report, said) = index(1, &["--v2=v1", &format!("oci:{}@{root}", layout.display())]);
+    let (report, said) =
+        index(1, &["--kind=v1,v2=v1", &format!("oci:{}@{root}", layout.display())]);
     assert!(said.contains("own tag"), "{said}");
     assert_eq!(report["images"][0]["status"], "failed");
-    let (report, said) = index(1, &["--v2={tag}", &named]);
+    let (report, said) = index(1, &["--kind=v1,v2={tag}", &named]);
     assert!(
         said.contains("v1 is the image's own tag")
             && said.contains("hint: use another tag in --kind v2=TAG"),
@@ -149,8 +153,10 @@ fn an_index_is_attached_even_if_the_soci_enabled_image_cannot_be_written() {
         .collect::<Vec<_>>();
     assert!(!config.is_empty());
     config.iter().for_each(|path| std::fs::remove_file(path).unwrap());
-    let (report, said) =
-        index(1, &["--v2={tag}-soci", "--output", &format!("oci:{}", out.display()), &named]);
+    let (report, said) = index(
+        1,
+        &["--kind=v1,v2={tag}-soci", "--output", &format!("oci:{}", out.display()), &named],
+    );
     let image = &report["images"][0];
     assert_eq!(
         (&image["status"], &image["manifests"][0]["status"]),
@@ -164,18 +170,18 @@ fn an_index_is_attached_even_if_the_soci_enabled_image_cannot_be_written() {
 #[test]
 fn impossible_requests_are_refused() {
     let digest = format!("sha256:{}", "0".repeat(64));
-    let (_, said) = index(1, &["--v2={tag}-soci", &format!("127.0.0.1:1/app@{digest}")]);
+    let (_, said) = index(1, &["--kind=v1,v2={tag}-soci", &format!("127.0.0.1:1/app@{digest}")]);
     assert!(
         said.contains("named by its digest only")
             && said.contains("use {digest} (its first 12 digits) instead of {tag}"),
         "{said}"
     );
     for (args, want) in [
-        (&["--v2=soci", "a:1", "a:2"][..], "must be different for each image"),
-        (&["--v2={tag}", "a:1", "a:2"], "must be different for each image"),
-        (&["--v2=a b", "a:1"], "does not make a valid tag"),
-        (&["--v2={tag}-soci", "--v2-only={tag}-soci", "a:1"], "cannot be used with"),
-        (&["--v2-only={tag}-soci", "--timeout=1m", "a:1"], "--timeout needs v1 in --kind"),
+        (&["--kind=v1,v2=soci", "a:1", "a:2"][..], "must be different for each image"),
+        (&["--kind=v1,v2={tag}", "a:1", "a:2"], "must be different for each image"),
+        (&["--kind=v1,v2=a b", "a:1"], "does not make a valid tag"),
+        (&["--kind=v1,v2={tag}-soci", "--kind=v2={tag}-soci", "a:1"], "--kind takes one v2=TAG"),
+        (&["--kind=v2={tag}-soci", "--timeout=1m", "a:1"], "--timeout needs v1 in --kind"),
     ] {
         let (_, said) = index(2, args);
         assert!(said.contains(want), "{args:?}: {said}");
@@ -201,7 +207,7 @@ fn both_versions_are_written_to_a_registry() {
             &source,
         ],
     );
-    let both = made(&["--v2=soci-{tag}", &source]);
+    let both = made(&["--kind=v1,v2=soci-{tag}", &source]);
     assert_eq!(
         (&both["enabled"]["status"], &both["manifests"][0]["status"]),
         (&"written".into(), &"attached".into())

@@ -4,6 +4,7 @@ use ociseek::digest::Digest;
 use serde_json::{Value, json};
 
 use super::jobs::{Before, Job, SMALL, START};
+use crate::support::copied::copy;
 use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::mounts::compressed;
 use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, gzip, tar};
@@ -25,26 +26,23 @@ impl Registries {
         let [sandbox, for_large] = [(); 2].map(|()| Sandbox::new());
         image(&sandbox);
         large_image(&for_large);
+        let name = |registry: &Faulty| format!("{}/a/b:v1", registry.host());
         let nothing = Faulty::honest(settings).await;
         let image = nothing.copy(|_, _| None).await;
-        run_here(&image, &sandbox, &["copy", "oci:img:v1", "HOST/a/b:v1"]).await;
+        copy(sandbox.dir.path(), "oci:img:v1", &name(&image), true, None).await;
         let indexed = image.copy(|_, _| None).await;
         let args = [&["index", "--no-cache", "HOST/a/b:v1"], &SMALL[..]].concat();
         run_here(&indexed, &sandbox, &args).await;
         let converted = image.copy(|_, _| None).await;
         run_here(&converted, &sandbox, &CONVERT).await;
         let large = nothing.copy(|_, _| None).await;
-        run_here(&large, &for_large, &["copy", "oci:img:v1", "HOST/a/b:v1"]).await;
+        copy(for_large.dir.path(), "oci:img:v1", &name(&large), true, None).await;
         let [fine, newer] = [large.copy(|_, _| None).await, large.copy(|_, _| None).await];
         run_here(&fine, &for_large, &both_kinds(OLD, "HOST/a/b:v1")).await;
         run_here(&newer, &for_large, &both_kinds(NEWER, "HOST/a/b:v1")).await;
         let superseded = fine.copy(|_, _| None).await;
-        run_here(
-            &superseded,
-            &for_large,
-            &["copy", &format!("{}/a/b:v1", newer.host()), "HOST/a/b:v1"],
-        )
-        .await;
+        let from = name(&newer);
+        copy(for_large.dir.path(), &from, &name(&superseded), true, None).await;
         Registries { nothing, image, indexed, large, fine, superseded, converted }
     }
 
@@ -219,7 +217,8 @@ const NEWER: &str = "--build-tool-identifier=ociseek v0.0.2";
 /// The arguments that attach both kinds of index with the recorded start, by a version of ociseek.
 fn both_kinds<'a>(tool: &'a str, image: &'a str) -> Vec<&'a str> {
     let [_, small @ ..] = SMALL;
-    [&["index", "--no-cache", "--fine", "--profile=start.jsonl", tool, image], &small[..]].concat()
+    [&["index", "--no-cache", "--kind=v1,fine", "--profile=start.jsonl", tool, image], &small[..]]
+        .concat()
 }
 
 /// The config of an image of these layers.

@@ -76,51 +76,44 @@ const fn job(
     Job { name, args, before, indexes }
 }
 
-pub const JOBS: [Job; 18] = [
+pub const JOBS: [Job; 17] = [
     job("index", Before::Image, true, &["index", "HOST/a/b:v1"]),
-    job("index --v2", Before::Image, true, &["index", "--v2={tag}-soci", "HOST/a/b:v1"]),
+    job(
+        "index --kind v1,v2",
+        Before::Image,
+        true,
+        &["index", "--kind=v1,v2={tag}-soci", "HOST/a/b:v1"],
+    ),
     job("convert", Before::Image, true, &["convert", "HOST/a/b:v1", "HOST/a/b:v2"]),
-    job("copy", Before::Layout, false, &["copy", "--jobs=1", "oci:img:v1", "HOST/a/b:v1"]),
+    job("convert of a layout", Before::Layout, true, &["convert", "oci:img:v1", "HOST/a/b:v2"]),
     job("verify", Before::Indexed, false, &["verify", "--jobs=1", "HOST/a/b:v1"]),
     job("cat", Before::Indexed, false, &["cat", "HOST/a/b:v1", "dir1/file2"]),
     job("cat without an index", Before::Image, false, &["cat", "HOST/a/b:v1", "dir1/file2"]),
-    job("rm", Before::Indexed, false, &["rm", "--all", "HOST/a/b:v1"]),
+    job("rm", Before::Indexed, false, &["rm", "--any-tool", "HOST/a/b:v1"]),
     job("hook serve", Before::Image, true, &["hook"]),
     job(
-        "index --fine",
+        "index --kind v1,fine",
         Before::Large,
         true,
-        &["index", "--fine", "--profile=start.jsonl", "HOST/a/b:v1"],
+        &["index", "--kind=v1,fine", "--profile=start.jsonl", "HOST/a/b:v1"],
     ),
     job("index, replacing", Before::Fine, true, &["index", "--existing=replace", "HOST/a/b:v1"]),
     job("index, replacing a fine index", Before::Fine, true, &FINE_AGAIN),
-    job(
-        "copy of a fine index",
-        Before::FineLayout,
-        false,
-        &["copy", "--jobs=1", "oci:img:v1", "HOST/a/b:v1"],
-    ),
     job("verify of a fine index", Before::Fine, false, &["verify", "--jobs=1", "HOST/a/b:v1"]),
     job("rm of a fine index", Before::Fine, false, &["rm", "HOST/a/b:v1"]),
-    job("prune", Before::Superseded, false, &["prune", "--delete", "--jobs=1", "HOST/a/b"]),
+    job("rm --obsolete", Before::Superseded, false, &["rm", "--obsolete", "--jobs=1", "HOST/a/b"]),
     job("convert, replacing", Before::Converted, true, &["convert", "HOST/a/b:v1", "HOST/a/b:v2"]),
     job("backfill", Before::Image, true, &["backfill", "--state=state", "HOST/a/b"]),
 ];
-const FINE_AGAIN: [&str; 4] = ["index", "--fine-only", "--existing=replace", "HOST/a/b:v1"];
+const FINE_AGAIN: [&str; 4] = ["index", "--kind=fine", "--existing=replace", "HOST/a/b:v1"];
 
 /// The jobs on files: layouts, caches, the journal, and what else they read and write.
-pub const ON_DISK: [Job; 16] = [
+pub const ON_DISK: [Job; 15] = [
     job("index in a layout", Before::Layout, true, &["index", "oci:img:v1"]),
     job("index to a layout", Before::Layout, true, &["index", "oci:img:v1", "--output=oci:out"]),
     job("convert in layouts", Before::Layout, true, &["convert", "oci:img:v1", "oci:out:v2"]),
-    job(
-        "copy of a layout",
-        Before::IndexedLayout,
-        false,
-        &["copy", "--jobs=1", "oci:img:v1", "oci:out:v1"],
-    ),
-    job("rm in a layout", Before::IndexedLayout, false, &["rm", "--all", "oci:img:v1"]),
-    job("index --fine in a layout", Before::LargeLayout, true, &FINE_HERE),
+    job("rm in a layout", Before::IndexedLayout, false, &["rm", "--any-tool", "oci:img:v1"]),
+    job("index --kind v1,fine in a layout", Before::LargeLayout, true, &FINE_HERE),
     job("index, replacing a fine index in a layout", Before::FineLayout, true, &FINE_AGAIN_HERE),
     job("verify in a layout", Before::FineLayout, false, &["verify", "--jobs=1", "oci:img:v1"]),
     job(
@@ -147,8 +140,8 @@ pub const ON_DISK: [Job; 16] = [
     job("backfill", Before::Image, true, &["backfill", "--state=state", "HOST/a/b"]),
     job("hook serve", Before::Image, true, &["hook"]),
 ];
-const FINE_HERE: [&str; 4] = ["index", "--fine", "--profile=start.jsonl", "oci:img:v1"];
-const FINE_AGAIN_HERE: [&str; 4] = ["index", "--fine-only", "--existing=replace", "oci:img:v1"];
+const FINE_HERE: [&str; 4] = ["index", "--kind=v1,fine", "--profile=start.jsonl", "oci:img:v1"];
+const FINE_AGAIN_HERE: [&str; 4] = ["index", "--kind=fine", "--existing=replace", "oci:img:v1"];
 const EXTRACT: [&str; 6] =
     ["ztoc", "extract", "--layer=layer", "--ztoc=layer.ztoc", "--output=extracted", "--force"];
 

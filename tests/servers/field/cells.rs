@@ -126,12 +126,10 @@ impl Ground {
             | Command::Verify
             | Command::List
             | Command::IndexFine
-            | Command::CopyOut
             | Command::Rm => indexed,
-            Command::Prune => older,
+            Command::RmObsolete => older,
             _ => &image.plain,
         });
-        let layout = |name: &str| format!("oci:{}:v1", image.sandbox.path(name).display());
         match command {
             Command::Ls => {
                 let text = self.done(0, &["ls", "--recursive", "{}/app:v1"])?;
@@ -157,11 +155,11 @@ impl Ground {
                 self.has("app", &image.indexed)
             }
             Command::IndexV2 => {
-                self.done(0, &["index", "--v2={tag}-soci", "{}/app:v1"])?;
+                self.done(0, &["index", "--kind=v1,v2={tag}-soci", "{}/app:v1"])?;
                 self.has("app", &image.with_v2)
             }
             Command::IndexFine => {
-                self.twice(&["index", "--fine", "{}/app:v1"])?;
+                self.twice(&["index", "--kind=v1,fine", "{}/app:v1"])?;
                 self.has("app", &image.with_fine)
             }
             Command::ConvertWithin => {
@@ -176,22 +174,10 @@ impl Ground {
                 self.done(0, &["convert", "{}/app:v1", "{}/copy:v2"])?;
                 self.has("copy", &across(&image.converted))
             }
-            Command::CopyInto => {
-                self.done(0, &["copy", &layout("indexed"), "{}/copy:v1"])?;
-                self.has("copy", &image.indexed)
-            }
-            Command::CopyNew => {
-                self.done(
-                    0,
-                    &["copy", &layout("indexed"), &format!("{}/nobody/new:v1", self.host)],
-                )?;
+            Command::ConvertNew => {
+                self.done(0, &["convert", "{}/app:v1", &format!("{}/nobody/new:v2", self.host)])?;
                 let found = self.registry.repository("nobody/new");
-                difference(&found, &image.indexed).map_or(Ok(()), Err)
-            }
-            Command::CopyOut => {
-                self.done(0, &["copy", "{}/app:v1", "oci:out:v1"])?;
-                let found = super::image::repository(&self.sandbox.path("out"));
-                difference(&found, indexed).map_or(Ok(()), Err)
+                difference(&found, &across(&image.converted)).map_or(Ok(()), Err)
             }
             Command::HookServe => {
                 let [allow, storage] = self.allowed();
@@ -220,8 +206,8 @@ impl Ground {
                 self.has("app", &image.indexed)
                     .map_err(|error| format!("{error} {}", String::from_utf8_lossy(&done)))
             }
-            Command::Prune => {
-                self.json(&["prune", "--delete", "--format=json", "{}/app"])?;
+            Command::RmObsolete => {
+                self.json(&["rm", "--obsolete", "--format=json", "{}/app"])?;
                 self.has("app", indexed)
             }
             Command::Rm => {

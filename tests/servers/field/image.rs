@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::LazyLock;
 
 use bytes::Bytes;
@@ -28,9 +28,6 @@ pub const ENVIRONMENT: [(&str, &str); 4] = [
 const LARGE: usize = 17 << 20;
 
 pub struct Image {
-    pub sandbox: Sandbox,
-    /// A static is never dropped: a shell removes the sandbox when the tests have ended.
-    _remover: Child,
     /// The content of the large file.
     pub large: Vec<u8>,
     /// The digest of the image's manifest.
@@ -85,8 +82,8 @@ impl Image {
             &["index", "--build-tool-identifier=ociseek v0.0.1", "oci:older:v1"],
         );
         let indexed = after("img", "indexed", &["index", "oci:indexed:v1"]);
-        let with_fine = after("indexed", "fine", &["index", "--fine", "oci:fine:v1"]);
-        let with_v2 = after("img", "v2", &["index", "--v2={tag}-soci", "oci:v2:v1"]);
+        let with_fine = after("indexed", "fine", &["index", "--kind=v1,fine", "oci:fine:v1"]);
+        let with_v2 = after("img", "v2", &["index", "--kind=v1,v2={tag}-soci", "oci:v2:v1"]);
         let converted =
             after("img", "converted", &["convert", "oci:converted:v1", "oci:converted:v2"]);
         let replaced = after(
@@ -97,27 +94,8 @@ impl Image {
         let mut with_older = indexed.clone();
         with_older.manifests.extend(older.manifests);
         with_older.blobs.extend(older.blobs);
-        let _remover = remove_at_end(sandbox.dir.path());
-        Image {
-            sandbox,
-            _remover,
-            large,
-            digest,
-            plain,
-            indexed,
-            with_older,
-            with_fine,
-            with_v2,
-            converted,
-            replaced,
-        }
+        Image { large, digest, plain, indexed, with_older, with_fine, with_v2, converted, replaced }
     }
-}
-
-/// A shell that removes a folder when the pipe to it is closed, which the end of this process does.
-fn remove_at_end(dir: &Path) -> Child {
-    let script = r#"trap "" INT TERM; read -r _; rm -r "$0""#;
-    Command::new("sh").arg("-c").arg(script).arg(dir).stdin(Stdio::piped()).spawn().unwrap()
 }
 
 /// The repository that a layout would be.

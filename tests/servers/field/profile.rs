@@ -180,16 +180,14 @@ pub enum Command {
     ConvertWithin,
     ConvertInPlace,
     ConvertAcross,
-    CopyInto,
     /// Into a repository that is not there, of an owner who is not either.
-    CopyNew,
-    CopyOut,
+    ConvertNew,
     HookServe,
     HookWorker,
     /// In Amazon ECR only.
     HookLambda,
     Backfill,
-    Prune,
+    RmObsolete,
     Rm,
 }
 
@@ -202,20 +200,19 @@ impl Command {
         Command::ConvertWithin,
         Command::ConvertInPlace,
         Command::ConvertAcross,
-        Command::CopyInto,
-        Command::CopyNew,
+        Command::ConvertNew,
         Command::HookServe,
         Command::HookWorker,
         Command::HookLambda,
         Command::Backfill,
-        Command::Prune,
+        Command::RmObsolete,
         Command::Rm,
     ];
     /// All that delete something.
-    pub const DELETES: &[Command] = &[Command::Prune, Command::Rm];
+    pub const DELETES: &[Command] = &[Command::RmObsolete, Command::Rm];
 
     /// In the order of the table.
-    pub const ALL: [Command; 20] = [
+    pub const ALL: [Command; 18] = [
         Command::Ls,
         Command::Cat,
         Command::Mount,
@@ -227,14 +224,12 @@ impl Command {
         Command::ConvertWithin,
         Command::ConvertInPlace,
         Command::ConvertAcross,
-        Command::CopyInto,
-        Command::CopyNew,
-        Command::CopyOut,
+        Command::ConvertNew,
         Command::HookServe,
         Command::HookWorker,
         Command::HookLambda,
         Command::Backfill,
-        Command::Prune,
+        Command::RmObsolete,
         Command::Rm,
     ];
 }

@@ -6,17 +6,10 @@ use std::fmt::Write as _;
 use super::profile::{Command, Location, Login, PatchRange, Profile, Referrers, Trait};
 
 /// The columns: each has commands that succeed or fail together in the table's words.
-const COLUMNS: [(&str, &[Command]); 9] = [
+const COLUMNS: [(&str, &[Command]); 8] = [
     (
-        "`ls`, `cat`, `mount`, `verify`, `list`, `copy` out of it",
-        &[
-            Command::Ls,
-            Command::Cat,
-            Command::Mount,
-            Command::Verify,
-            Command::List,
-            Command::CopyOut,
-        ],
+        "`ls`, `cat`, `mount`, `verify`, `list`",
+        &[Command::Ls, Command::Cat, Command::Mount, Command::Verify, Command::List],
     ),
     (
         "`index`, `backfill`, hooks",
@@ -32,9 +25,8 @@ const COLUMNS: [(&str, &[Command]); 9] = [
     ("`index --kind v1,fine`", &[Command::IndexFine]),
     ("`convert`", &[Command::ConvertWithin, Command::ConvertAcross]),
     ("`convert` in place", &[Command::ConvertInPlace]),
-    ("`copy` into it", &[Command::CopyInto]),
-    ("`copy` into a new repository", &[Command::CopyNew]),
-    ("`rm`, `prune --delete`", &[Command::Rm, Command::Prune]),
+    ("`convert` into a new repository", &[Command::ConvertNew]),
+    ("`rm`", &[Command::Rm, Command::RmObsolete]),
 ];
 
 fn cell(profile: &Profile, commands: &[Command]) -> String {

@@ -15,8 +15,10 @@ async fn pushes_get_soci_enabled_images() {
     let (api, address) = RuntimeApi::start().await;
     let environment =
         [("AWS_ENDPOINT_URL_ECR", moto.url.as_str()), ("OCISEEK_ECR_REGISTRY", &server.host)];
-    let function =
-        Bootstrap::start(&address, &[&environment[..], &[("OCISEEK_V2", "lazy-{tag}")]].concat());
+    let function = Bootstrap::start(
+        &address,
+        &[&environment[..], &[("OCISEEK_KIND", "v1,v2=lazy-{tag}")]].concat(),
+    );
 
     // An image without a tag only gets its index.
     let bare = api.invoke(pushed("team/app", &digest, ""), LONG).await;

@@ -73,7 +73,7 @@ async fn a_soci_enabled_image_may_need_several_calls() {
         let (api, address) = RuntimeApi::start().await;
         let _alone = Bootstrap::start(
             &address,
-            &[&environment[..], &[("OCISEEK_V2_ONLY", "{tag}-soci")]].concat(),
+            &[&environment[..], &[("OCISEEK_KIND", "v2={tag}-soci")]].concat(),
         );
         let alone = api.invoke(pushed("app", &digest, "v1"), limit).await;
         assert_eq!((alone.ok, &alone.body["errorType"]), (false, &json!("TimeWasUp")), "{alone:?}");
@@ -81,8 +81,10 @@ async fn a_soci_enabled_image_may_need_several_calls() {
         assert!(message.contains("a longer timeout or more memory"), "{message}");
     }
     let (api, address) = RuntimeApi::start().await;
-    let _both =
-        Bootstrap::start(&address, &[&environment[..], &[("OCISEEK_V2", "{tag}-soci")]].concat());
+    let _both = Bootstrap::start(
+        &address,
+        &[&environment[..], &[("OCISEEK_KIND", "v1,v2={tag}-soci")]].concat(),
+    );
     let told = api.invoke(json!({"image": format!("{slow}/app:v1")}), limit).await;
     let done = &told.body["images"][0];
     assert_eq!(

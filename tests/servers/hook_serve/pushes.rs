@@ -98,8 +98,12 @@ fn both_kinds_of_index_are_written_once() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
     let (repository, digest) = images(&server, 1, 1).remove(0);
-    let serve =
-        || Hook::serve(&sandbox, &[&format!("--allow={}", server.host), "--fine", "--no-cache"]);
+    let serve = || {
+        Hook::serve(
+            &sandbox,
+            &[&format!("--allow={}", server.host), "--kind=v1,fine", "--no-cache"],
+        )
+    };
     let image = format!("{}/{repository}@{digest}", server.host);
     let tell = |hook: &Hook| {
         assert_eq!(hook.post(&pushed("one", &server.host, &repository, &digest)).0, 202)

@@ -392,7 +392,7 @@ fn doctor_judges_fine_indexes() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     assert_eq!(by_fine(&sandbox, "oci:img"), None);
-    sandbox.json(0, &index(&["--format=json", "--fine-only", "oci:img"]));
+    sandbox.json(0, &index(&["--format=json", "--kind=fine", "oci:img"]));
     // It is nothing to the consumers of SOCI indexes, but ociseek itself starts the image lazily.
     let only = diagnosis(&sandbox, 0, 0, "oci:img");
     assert!(
@@ -404,7 +404,7 @@ fn doctor_judges_fine_indexes() {
         (problems(&only), only["fine"][0]["chosen"].clone()),
         (Vec::<&str>::new(), true.into())
     );
-    let report = sandbox.json(0, &index(&["--format=json", "--fine", "oci:img"]));
+    let report = sandbox.json(0, &index(&["--format=json", "--kind=v1,fine", "oci:img"]));
     let found = diagnosis(&sandbox, 0, 0, "oci:img");
     assert_eq!(problems(&found), Vec::<&str>::new());
     assert!(notes(&found).contains(&"no-recorded-start"), "{found}");
@@ -423,7 +423,7 @@ fn doctor_judges_fine_indexes() {
     let read = json!({"ms": 1, "path": "dir1/file1", "layer": digest, "offset": 0, "size": 9, "spans": [0]});
     std::fs::write(sandbox.path("start.jsonl"), format!("{read}\n")).unwrap();
     let report = sandbox
-        .json(0, &index(&["--format=json", "--fine-only", "--profile=start.jsonl", "oci:img"]));
+        .json(0, &index(&["--format=json", "--kind=fine", "--profile=start.jsonl", "oci:img"]));
     assert!(!notes(&diagnosis(&sandbox, 0, 0, "oci:img")).contains(&"no-recorded-start"));
     assert!(
         by_fine(&sandbox, "oci:img").unwrap().ends_with(" fetched first, with its recorded start")

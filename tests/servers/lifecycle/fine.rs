@@ -1,4 +1,4 @@
-//! Fine indexes: listed, inspected, copied, removed, and pruned next to SOCI indexes.
+//! Fine indexes: listed, inspected, moved and removed next to SOCI indexes.
 
 use ociseek::digest::Digest;
 use ociseek::image::Descriptor;
@@ -7,6 +7,7 @@ use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
 use serde_json::{Value, json};
 
 use super::{found, image, indexed_by, is_there, registries, subjects, without_api};
+use crate::support::copied::copied;
 use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox};
 use crate::support::servers::{Server, run, tool};
 
@@ -72,10 +73,11 @@ fn removed(sandbox: &Sandbox, args: &[&str]) -> Vec<[String; 3]> {
     told(indexes, ["kind", "status", "digest"])
 }
 
-/// The same for `prune`, with the reason.
-fn pruned(sandbox: &Sandbox, server: &Server, options: &[&str]) -> Vec<[String; 4]> {
+/// The same for `rm --obsolete`, with the reason.
+fn obsolete(sandbox: &Sandbox, server: &Server, options: &[&str]) -> Vec<[String; 4]> {
     let repository = format!("{}/a/b", server.host);
-    let report = sandbox.json(0, &[&["prune", "--format=json"], options, &[&repository]].concat());
+    let report = sandbox
+        .json(0, &[&["rm", "--obsolete", "--format=json"], options, &[&repository]].concat());
     told(report["waste"].as_array().unwrap().iter(), ["kind", "reason", "status", "digest"])
 }
 
@@ -183,7 +185,7 @@ fn rm_removes_our_fine_indexes_with_the_soci_indexes() {
 }
 
 #[test]
-fn prune_removes_outdated_and_orphaned_fine_indexes() {
+fn rm_obsolete_removes_outdated_and_orphaned_fine_indexes() {
     for server in registries() {
         let Some((sandbox, image)) = image(&server) else { return };
         let subjects = subjects(&sandbox, &image);
@@ -191,22 +193,22 @@ fn prune_removes_outdated_and_orphaned_fine_indexes() {
         let old = fine_by(&server, "ociseek v0.0.2", &subjects[0]);
         let new = fine_by(&server, "ociseek v0.0.3", &subjects[0]);
         // Documents that do not open supersede nothing.
-        assert_eq!(pruned(&sandbox, &server, &["--delete"]), Vec::<[String; 4]>::new());
+        assert_eq!(obsolete(&sandbox, &server, &[]), Vec::<[String; 4]>::new());
         assert!([&old, &new, &soci[0]].iter().all(|index| is_there(&server, "a/b", index)));
         // Those of this version do, and no fine index replaces a SOCI index.
         let made = sandbox
-            .json(0, &["index", "--fine-only", "--format=json", "--min-layer-size=0", &image]);
+            .json(0, &["index", "--kind=fine", "--format=json", "--min-layer-size=0", &image]);
         let made = made["images"][0]["manifests"][0]["fine"]["index"]["digest"]
             .as_str()
             .unwrap()
             .to_owned();
         let old = fine_by(&server, "ociseek v0.0.2", &subjects[0]);
         assert_eq!(
-            pruned(&sandbox, &server, &[]),
+            obsolete(&sandbox, &server, &["--dry-run"]),
             [words(["fine", "superseded", "would-remove", &old])]
         );
         assert_eq!(
-            pruned(&sandbox, &server, &["--delete"]),
+            obsolete(&sandbox, &server, &[]),
             [words(["fine", "superseded", "removed", &old])]
         );
         assert!(
@@ -225,7 +227,7 @@ fn prune_removes_outdated_and_orphaned_fine_indexes() {
         assert_eq!(server.request("DELETE", &format!("/v2/a/b/manifests/{digest}")).0, 202);
     }
     assert_eq!(
-        pruned(&sandbox, &server, &["--delete"]),
+        obsolete(&sandbox, &server, &[]),
         [words(["fine", "image-gone", "removed", &of_gone])]
     );
     assert!(!is_there(&server, "a/b", &of_gone) && is_there(&server, "a/b", &of_stays));
@@ -250,17 +252,8 @@ fn copies_include_fine_indexes_and_their_documents() {
         for (source, copy) in
             [(&*image, &*there), (&there, "oci:copy:v1"), ("oci:copy:v1", &format!("{there}2"))]
         {
-            let report =
-                sandbox.json(0, &["copy", "--format=json", "--progress=none", source, copy]);
-            let kinds: Vec<_> = report["referrers"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|r| &r["artifact_type"])
-                .collect();
-            assert_eq!(kinds, [&json!("application/vnd.ociseek.fine.v1+json"); 2]);
-            let report = inspected(&sandbox, copy);
-            assert_eq!(fine_in(&report), fine);
+            copied(&sandbox, source, copy);
+            assert_eq!(fine_in(&inspected(&sandbox, copy)), fine);
         }
         for layer in inspected(&sandbox, &there)["manifests"][0]["layers"].as_array().unwrap() {
             let document = layer["document"]["digest"].as_str().unwrap();
@@ -270,7 +263,7 @@ fn copies_include_fine_indexes_and_their_documents() {
         let gone = fine.iter().map(|fine| words(["fine", "removed", &fine[0]]));
         let mut gone: Vec<_> = gone.collect();
         gone.sort();
-        assert_eq!(removed(&sandbox, &["--all", "oci:copy:v1"]), gone);
+        assert_eq!(removed(&sandbox, &["--any-tool", "oci:copy:v1"]), gone);
         assert_eq!(fine_in(&inspected(&sandbox, "oci:copy:v1")), [vec![], Vec::<String>::new()]);
     }
 }
@@ -308,7 +301,7 @@ fn fake_fine_indexes_are_shown_and_not_removed() {
         vec![words(["fine", "not-an-index", &other]), words(["fine", "not-an-index", &of_other])];
     want.push(words(["fine", "removed", &good]));
     want.sort();
-    assert_eq!(removed(&sandbox, &["--all", &image]), want);
+    assert_eq!(removed(&sandbox, &["--any-tool", &image]), want);
     assert!(is_there(&server, "a/b", &other) && is_there(&server, "a/b", &of_other));
     assert_eq!(found(&sandbox, &image), [Vec::<String>::new()]);
 
@@ -330,7 +323,7 @@ fn index_and_backfill_attach_fine_indexes_in_registries() {
         let Some((sandbox, image)) = image(&server) else { return };
         let index = |args: &[&str]| {
             let common =
-                ["index", "--fine", "--min-layer-size=1KiB", "--no-cache", "--format=json"];
+                ["index", "--kind=v1,fine", "--min-layer-size=1KiB", "--no-cache", "--format=json"];
             let report = sandbox.json(0, &[&common, args, &[&*image]].concat());
             let manifests = report["images"][0]["manifests"].as_array().unwrap();
             let statuses: Vec<Value> =
@@ -350,8 +343,13 @@ fn index_and_backfill_attach_fine_indexes_in_registries() {
 
         let repository = format!("{}/a/b", server.host);
         let backfill = |args: &[&str]| {
-            let common =
-                ["backfill", "--fine", "--min-layer-size=1KiB", "--no-cache", "--format=json"];
+            let common = [
+                "backfill",
+                "--kind=v1,fine",
+                "--min-layer-size=1KiB",
+                "--no-cache",
+                "--format=json",
+            ];
             let output =
                 sandbox.command(&[&common, args, &[&*repository]].concat()).output().unwrap();
             let lines = String::from_utf8(output.stdout).unwrap();

@@ -1,13 +1,12 @@
-//! The life of an index after it was made: found, copied, removed, and pruned, in real registries
+//! The life of an index after it was made: found, moved and removed, in real registries
 //! with the referrers API and without.
 
 mod at_once;
 mod cache;
-mod copy;
-mod diff;
 mod fine;
 mod list;
-mod prune;
+mod moved;
+mod obsolete;
 mod rm;
 
 use crate::support::sandbox;

@@ -56,7 +56,7 @@ fn rm_removes_our_indexes_and_those_of_other_tools_only_on_request() {
         );
         assert!(
             text.contains(&format!(
-                "{name}: kept {} by \"{SOCI}\": --all removes it too\n",
+                "{name}: kept {} by \"{SOCI}\": --any-tool removes it too\n",
                 theirs[0]
             )),
             "{text}"
@@ -68,7 +68,7 @@ fn rm_removes_our_indexes_and_those_of_other_tools_only_on_request() {
         let named = format!("{}/a/b@{}", server.host, theirs[0]);
         assert_eq!(removed(&sandbox, 0, &[&named]), [[one("removed", &theirs[0])]]);
         assert_eq!(
-            removed(&sandbox, 0, &["--all", &image]),
+            removed(&sandbox, 0, &["--any-tool", &image]),
             [vec![], vec![one("removed", &theirs[1])]]
         );
         assert_eq!(found(&sandbox, &image), [vec![], Vec::<String>::new()]);
@@ -109,10 +109,10 @@ fn rm_leaves_fake_indexes() {
     ];
     want.sort();
     let named = format!("{}/a/b@{mine}", server.host);
-    assert_eq!(removed(&sandbox, 0, &["--all", &named]), [want]);
+    assert_eq!(removed(&sandbox, 0, &["--any-tool", &named]), [want]);
     assert!(is_there(&server, "a/b", &other) && is_there(&server, "a/b", of_other));
     // An image is not an index either.
-    let text = sandbox.run(&["rm", "--all", &format!("{}/a/b@{other}", server.host)]);
+    let text = sandbox.run(&["rm", "--any-tool", &format!("{}/a/b@{other}", server.host)]);
     assert!(
         text.contains(&format!("removed {of_other}")) && is_there(&server, "a/b", &other),
         "{text}"
@@ -201,7 +201,7 @@ fn rm_removes_indexes_from_layouts() {
     );
     assert_eq!(found(&sandbox, "oci:img:v1"), std::slice::from_ref(&theirs));
     // The image is alone again.
-    assert_eq!(removed(&sandbox, 0, &["--all", "oci:img"]), [[one("removed", &theirs[0])]]);
+    assert_eq!(removed(&sandbox, 0, &["--any-tool", "oci:img"]), [[one("removed", &theirs[0])]]);
     assert_eq!(found(&sandbox, "oci:img"), [Vec::<String>::new()]);
 
     let mut archive = tar::Builder::new(std::fs::File::create(sandbox.path("img.tar")).unwrap());

@@ -14,7 +14,7 @@ use crate::support::servers;
 /// An image with only a fine index.
 fn image() -> Image {
     let image = Image::unindexed(|_| {});
-    image.run_index(&["--fine-only"]);
+    image.run_index(&["--kind=fine"]);
     image
 }
 
@@ -117,7 +117,7 @@ fn both_kinds_are_verified_in_a_real_registry() {
     let image = Image::unindexed(|_| {});
     let name = format!("{}/app:v1", server.host);
     servers::run(&crane, &["push", image.dir.to_str().unwrap(), &name]);
-    let args = ["index", "--quiet", "--no-cache", "--fine", "--min-layer-size=1KiB", &name];
+    let args = ["index", "--quiet", "--no-cache", "--kind=v1,fine", "--min-layer-size=1KiB", &name];
     let output = image.sandbox.command(&args).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for more in [&[][..], &QUICK] {
@@ -150,7 +150,7 @@ fn policies_judge_fine_indexes_too() {
     judged(0, &by_key);
     judged(0, &["--fine-index=none"]);
     // A stranger's fine index: it is right, but who made it is not known.
-    image.run_index(&["--fine-only"]);
+    image.run_index(&["--kind=fine"]);
     let document = judged(3, &by_key);
     let fine = &document["manifests"][0]["fine"][0];
     assert_eq!(

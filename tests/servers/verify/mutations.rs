@@ -216,7 +216,7 @@ fn changes_of_documents(is_gzip: bool) -> Vec<Change<DocumentParts>> {
 
 #[test]
 fn every_field_of_a_fine_document() {
-    let image = image(&["--fine-only"]);
+    let image = image(&["--kind=fine"]);
     let listed_path = image.dir.join("index.json");
     let listed = std::fs::read_to_string(&listed_path).unwrap();
     let entries: Value = serde_json::from_str(&listed).unwrap();

@@ -7,6 +7,7 @@ use serde_json::Value;
 use yaml_rust2::YamlLoader;
 
 use super::image::Image;
+use crate::support::copied::copied;
 use crate::support::sandbox::{Sandbox, program};
 use crate::support::servers::{Server, run, tool};
 
@@ -100,8 +101,7 @@ fn the_gate_signs_what_it_made_itself() {
         image.edit_ztoc(0, |ztoc| ztoc.files[2].mode = 0o4755);
         let repository = format!("{}/team/app", server.host);
         let name = format!("{repository}:v1");
-        let copied = sandbox.command(&["copy", "oci:img:v1", &name]).output().unwrap();
-        assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+        copied(sandbox, "oci:img:v1", &name);
         for name in [name.clone(), format!("{repository}@{manifest}"), format!("{name}@{manifest}")]
         {
             let (status, text) = gate(sandbox, &name);
@@ -127,10 +127,10 @@ fn the_gate_fails_for_a_fine_index_that_it_did_not_sign() {
     let image = Image::unindexed(|_| {});
     let Some(sandbox) = runner(&image) else { return };
     let name = format!("{}/app:v1", server.host);
-    sandbox.run(&["copy", "oci:img:v1", &name]);
+    copied(sandbox, "oci:img:v1", &name);
     let (status, text) = gate(sandbox, &name);
     assert_eq!(status, 0, "{text}");
-    sandbox.run(&["index", "--quiet", "--no-cache", "--min-layer-size=1KiB", "--fine-only", &name]);
+    sandbox.run(&["index", "--quiet", "--no-cache", "--min-layer-size=1KiB", "--kind=fine", &name]);
     let (status, text) = gate(sandbox, &name);
     assert!(status == 3 && text.contains("signature-missing"), "{status}: {text}");
     let found: Value = sandbox.json(0, &["inspect", "--format=json", &name]);

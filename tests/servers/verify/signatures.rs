@@ -15,6 +15,7 @@ use ring::signature::{
 use serde_json::{Value, json};
 
 use super::image::{Image, QUICK, codes};
+use crate::support::copied::copied;
 use crate::support::sandbox::{OCI_MANIFEST, Sandbox};
 use crate::support::servers::Server;
 
@@ -118,15 +119,14 @@ fn signatures_in_a_registry() {
     let judged = |status, name: &str| {
         let image = format!("{}/{name}:v1", server.host);
         let from = format!("oci:{}:v1", fixture("images").join(name).display());
-        let copied = sandbox.command(&["copy", &from, &image]).output().unwrap();
-        assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+        copied(&sandbox, &from, &image);
         ruling(&sandbox.json(
             status,
             &["verify", "--format=json", "--progress=none", "--signature-key", &key, &image],
         ))
     };
     is_kept(&judged(0, "bundle"), "cosign");
-    // Content under a separate tag is not copied, as docs/lifecycle.md says.
+    // What is under a separate tag is not a referrer: docs/lifecycle.md.
     is_broken(&judged(3, "simple"), "signature-missing", "no signature was found");
 }
 

@@ -169,7 +169,7 @@ fn fine_index(name: &str, size: usize) -> String {
     let args = [
         "index",
         "--format=json",
-        "--fine-only",
+        "--kind=fine",
         "--profile=start.jsonl",
         "--min-layer-size=0",
         "--no-cache",

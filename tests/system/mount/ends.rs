@@ -21,7 +21,7 @@ fn a_mount_ends_on_signals_and_unmounting() {
     let _unmount = UnmountOnDrop(&sandbox);
     let busy = ["umount of a busy one", "SIGTERM of a busy one", "SIGTERM below an overlay"];
     for end in ["SIGINT", "SIGTERM", "SIGHUP", "umount"].into_iter().chain(busy) {
-        let mut serving = MountProcess::start(&sandbox, &mount_with(&["--stats", "stats"]));
+        let mut serving = MountProcess::start(&sandbox, &mount_with(&["--stats-file", "stats"]));
         let mnt = sandbox.path("mnt");
         let shown = mnt.canonicalize().unwrap();
         let said = serving.stderr();
@@ -141,7 +141,7 @@ fn detach_serves_from_the_background() {
     let _unmount = UnmountOnDrop(&sandbox);
     let mnt = sandbox.path("mnt");
     let output =
-        sandbox.run(&mount_with(&["--detach", "--log", "log", "--quiet", "--stats", "stats"]));
+        sandbox.run(&mount_with(&["--detach", "--log", "log", "--quiet", "--stats-file", "stats"]));
     assert_eq!(output, "--- stderr ---\n--- status 0 ---");
     assert_eq!(std::fs::read(mnt.join("dir1/file0")).unwrap().len(), 200_000);
     unmount(&mnt);

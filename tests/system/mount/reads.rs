@@ -72,7 +72,7 @@ fn many_readers_at_once() {
     std::fs::write(sandbox.path("source/large"), &content).unwrap();
     image(&sandbox, "img", &[packed(&sandbox.path("source"))], &json!({}));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
-    let mut serving = MountProcess::start(&sandbox, &mount_with(&["--stats", "stats"]));
+    let mut serving = MountProcess::start(&sandbox, &mount_with(&["--stats-file", "stats"]));
     let file = std::fs::File::open(sandbox.path("mnt/large")).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..50_usize {
@@ -117,7 +117,7 @@ fn prefetching_fetches_the_whole_image() {
     }
     let sandbox = small_sandbox();
     let _unmount = UnmountOnDrop(&sandbox);
-    let args = ["--cache-dir", "cache", "--stats", "stats"];
+    let args = ["--cache-dir", "cache", "--stats-file", "stats"];
     let cached =
         || sandbox.files("cache/spans").iter().map(|(_, content)| content.len()).sum::<usize>();
     let serving =

@@ -31,7 +31,7 @@ fn an_image_whose_login_only_the_pull_has_is_unpacked() {
         &image.name(),
     ]);
     let name = format!("{}/app:v1", registry.host);
-    ociseek(&["copy", "--quiet", "--creds=u:s3cret", &image.name(), &name]);
+    image.copied_to(&name, Some("u:s3cret"));
 
     let mut node = Node::new(programs, &name);
     let serving = node.snapshotter();

@@ -72,7 +72,7 @@ fn push(crane: &Path, host: &str, name: &str, layers: &[&Path]) -> String {
 fn index(image: &str) {
     run(
         Path::new(program()),
-        &["index", "--fine", "--min-layer-size=0", "--quiet", "--no-cache", image],
+        &["index", "--kind=v1,fine", "--min-layer-size=0", "--quiet", "--no-cache", image],
     );
 }
 
@@ -346,7 +346,7 @@ fn layers_of_zstd_are_started_lazily() {
     let size = fs::metadata(&layer).unwrap().len();
     let ociseek = |args: &[&str]| run(Path::new(program()), args);
     ociseek(&["index", "--kind=fine", "--quiet", "--no-cache", &image.name()]);
-    ociseek(&["copy", "--quiet", &image.name(), &format!("{}/zstd:v1", registry.host)]);
+    image.copied_to(&format!("{}/zstd:v1", registry.host), None);
     let (link, passed) = throttled_and_counted(&registry.host, FAST);
     let name = format!("{link}/zstd:v1");
 

@@ -240,7 +240,8 @@ async fn containers_read_on_after_a_token_became_invalid() {
     let image = format!("{}/a/b:v1", registry.host());
     tokio::task::block_in_place(|| {
         let login = ["--creds", "user:password"];
-        let arguments = ["index", "--fine", "--min-layer-size=0", "--quiet", "--no-cache", &image];
+        let arguments =
+            ["index", "--kind=v1,fine", "--min-layer-size=0", "--quiet", "--no-cache", &image];
         run(program().as_ref(), &[&arguments[..], &login].concat());
         let mut node = Node::new(programs, &image);
         let authfile = node.at("logins.json");

@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use super::consumer::{self, UnlistedEntry, kind, metadata};
 use super::map::SparseFile;
 use super::model::NoZtoc;
-use super::{LayerError, UnservableCode, UnservableReason, shown};
+use super::{LayerError, UnservableCode, UnservableReason};
 use crate::budget::{Charge, OverBudget};
 use crate::codec::sniff::{self, Format};
 use crate::offset::{Compressed, Uncompressed};
+use crate::path::{WHITEOUT, shown};
 use crate::tar::{Entry, SparseMap, TarError, TarFault, Walker};
-use crate::tree::WHITEOUT;
 use crate::ztoc::{FileKind, FileMetadata, MAX_ENCODED};
 
 /// How to treat entries that a ztoc cannot express or that consumers could not serve.

@@ -19,13 +19,12 @@ use super::model::{
 use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
 use crate::layer::map::Entries;
 use crate::offset::LayerId;
+use crate::path::WHITEOUT;
 use crate::tar::SparseMap;
 use crate::ztoc::{FileKind, FileMetadata};
 
 /// Marks its directory as opaque: it hides everything from lower layers.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// The prefix of a whiteout, before the name of the removed file.
-pub(crate) const WHITEOUT: &[u8] = b".wh.";
 /// The limit for directories that no layer has an entry for. A name of a few kilobytes can imply
 /// thousands of them.
 const MAX_IMPLIED: u32 = 1 << 20;

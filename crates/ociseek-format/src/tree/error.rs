@@ -1,8 +1,8 @@
 //! What is wrong with entries: why layers cannot be combined to a tree, and what is warned of in
 //! layers that could be.
 
-use crate::layer::shown;
 use crate::offset::LayerId;
+use crate::path::shown;
 use crate::ztoc::FileMetadata;
 
 /// An entry that no unpacker could apply. containerd fails to unpack the same image, except where

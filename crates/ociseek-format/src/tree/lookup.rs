@@ -6,7 +6,7 @@
 
 use super::error::TreeFault;
 use super::paths::{NAME_MAX, PATH_MAX, PathId, Paths, ROOT};
-use crate::layer::{below_root, clean_into};
+use crate::path::{below_root, clean_into};
 
 /// The number of links that containerd follows for a name.
 const MAX_LINKS: u32 = 255;

@@ -15,7 +15,6 @@ mod model;
 mod paths;
 mod stored;
 
-pub(crate) use apply::WHITEOUT;
 pub use error::{TreeError, TreeFault};
 pub use model::{Directory, Extent, Node, NodeId, NodeKind, SparseExtent, Xattr};
 
@@ -251,7 +250,7 @@ pub enum PathError {
 }
 
 fn shown(path: &[u8]) -> String {
-    crate::layer::shown(&[b"/", path].concat())
+    crate::path::shown(&[b"/", path].concat())
 }
 
 impl Tree {

@@ -17,9 +17,10 @@ use std::path::PathBuf;
 pub use output::Output;
 use output::UnfinishedFile;
 
+use ociseek_format::layer::MAX_SPAN;
 use ociseek_format::layer::span::{SpanError, SpanTable};
-use ociseek_format::layer::{MAX_SPAN, shown};
 use ociseek_format::offset::{SpanId, Uncompressed};
+use ociseek_format::path::shown;
 use ociseek_format::tree::{Extent, NodeId, NodeKind, Tree, TreeError};
 use ociseek_format::ztoc::{ExtentFault, FileMetadata, VERSION, Ztoc, check_extents};
 

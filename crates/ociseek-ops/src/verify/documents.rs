@@ -165,7 +165,7 @@ pub(super) fn of_ztoc(ztoc: &Ztoc, layer_size: u64) -> Vec<Problem> {
         let beyond =
             file.kind == FileKind::Regular && file.offset.0 + file.size > ztoc.uncompressed_size.0;
         if beyond || file.offset.0 < end + 512 {
-            let name = ociseek_format::layer::shown(&file.name);
+            let name = ociseek_format::path::shown(&file.name);
             differ(
                 Code::EntryRange,
                 format!(

@@ -10,5 +10,8 @@ pub const DIGITALOCEAN: Profile = Profile {
         (Trait::Login(Login::Token), "docker/build-push-action#586"),
         (Trait::NoNewRepositories(403, LIMIT), "docker/build-push-action#586"),
     ],
-    refusals: &[(&[Command::CopyNew], Refusal { says: LIMIT, because: "there may be too many" })],
+    refusals: &[(
+        &[Command::ConvertNew],
+        Refusal { says: LIMIT, because: "there may be too many" },
+    )],
 };

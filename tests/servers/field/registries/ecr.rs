@@ -19,7 +19,7 @@ pub const ECR: Profile = Profile {
         (Trait::NoLocationOfManifests, "apple/swift-container-plugin#27"),
     ],
     refusals: &[(
-        &[Command::CopyNew],
+        &[Command::ConvertNew],
         Refusal { says: "does not exist in the registry", because: "it must be created first" },
     )],
 };

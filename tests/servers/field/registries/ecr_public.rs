@@ -10,7 +10,7 @@ pub const ECR_PUBLIC: Profile = Profile {
         (Trait::NamesMustExist(404), "aws-actions/amazon-ecr-login#202"),
     ],
     refusals: &[(
-        &[Command::CopyNew],
+        &[Command::ConvertNew],
         Refusal { says: "does not exist in the registry", because: "it must be created first" },
     )],
 };

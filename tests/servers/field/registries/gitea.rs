@@ -15,7 +15,7 @@ pub const GITEA: Profile = Profile {
         (Trait::NoRanges, "go-gitea/gitea:routers/api/packages/container/container.go"),
     ],
     refusals: &[(
-        &[Command::CopyNew],
+        &[Command::ConvertNew],
         Refusal { says: "404 Not Found", because: "the owner must exist" },
     )],
 };

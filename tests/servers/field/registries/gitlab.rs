@@ -23,13 +23,6 @@ pub const GITLAB: Profile = Profile {
             Refusal { says: "cannot attach index", because: "nothing can be attached: `convert`" },
         ),
         (
-            &[Command::CopyInto, Command::CopyNew],
-            Refusal {
-                says: "the destination rejected manifest",
-                because: "not with what is attached",
-            },
-        ),
-        (
             &[Command::Verify],
             Refusal { says: "has neither a SOCI index", because: "an image has no index" },
         ),

@@ -37,7 +37,7 @@ pub const HARBOR_IMMUTABLE: Profile = Profile {
         ),
     ],
     refusals: &[(
-        &[Command::ConvertInPlace, Command::IndexFine, Command::Prune, Command::Rm],
+        &[Command::ConvertInPlace, Command::IndexFine, Command::RmObsolete, Command::Rm],
         Refusal { says: "configured as immutable", because: "tags cannot be moved" },
     )],
 };

@@ -22,9 +22,8 @@ pub const NEXUS_ONCE: Profile = Profile {
         &[
             Command::IndexFine,
             Command::ConvertInPlace,
-            Command::CopyInto,
-            Command::CopyNew,
-            Command::Prune,
+            Command::ConvertNew,
+            Command::RmObsolete,
             Command::Rm,
         ],
         Refusal {

@@ -3,10 +3,10 @@
 //! and checks the spans (fs/span-manager/span_manager.go, ztoc/compression/gzip_zinfo.c). A layer
 //! that would fail one of these checks gets no ztoc.
 
-use super::{MAX_KEY, UnservableCode, UnservableReason, clean, shown};
+use super::{MAX_KEY, UnservableCode, UnservableReason};
 use crate::offset::{Compressed, SpanSize, Uncompressed};
+use crate::path::{WHITEOUT, clean, shown};
 use crate::tar::{Entry, Kind, PaxRecord};
-use crate::tree::WHITEOUT;
 use crate::ztoc::{Checkpoints, FileKind, FileMetadata, Ztoc};
 
 mod tree;

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 
 use super::{as_empty_file, is_linked_whiteout, xattrs};
-use crate::layer::{MAX_KEY, UnservableCode, UnservableReason, clean, clean_into, shown};
+use crate::layer::{MAX_KEY, UnservableCode, UnservableReason};
+use crate::path::{clean, clean_into, shown};
 use crate::time::Time;
 use crate::ztoc::{FileKind, FileMetadata};
 

@@ -29,8 +29,9 @@ use crate::codec::sniff::Format;
 use crate::digest::{Algorithm, Digest, Hasher};
 use crate::fine::FineLayer;
 use crate::layer::span::{SpanError, SpanTable};
-use crate::layer::{UnservableReason, servable, shown};
+use crate::layer::{UnservableReason, servable};
 use crate::offset::{Compressed, SpanId, SpanSize, Uncompressed};
+use crate::path::shown;
 use crate::progress::causes;
 use crate::ztoc::{Checkpoints, VERSION, Ztoc, ZtocError};
 

@@ -140,11 +140,6 @@ fn is_cosign(artifact_type: &str) -> bool {
     artifact_type == cosign::ARTIFACT || artifact_type.starts_with(cosign::BUNDLE)
 }
 
-/// Whether a referrer of this type is a signature, by cosign or notation.
-pub(crate) fn is_signature(artifact_type: &str) -> bool {
-    is_cosign(artifact_type) || artifact_type == notation::ARTIFACT
-}
-
 /// The relevant fields of a signature's manifest.
 #[derive(Deserialize)]
 struct SignatureManifest {

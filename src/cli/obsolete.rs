@@ -1,13 +1,12 @@
-//! `ociseek prune`.
+//! `ociseek rm --obsolete`.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use clap::Args;
-use clap::builder::FalseyValueParser;
 use serde::Serialize;
 
-use crate::cli::shared::args::{FormatArgs, ImageJobsArgs, OutputFormat, RegistryArgs};
+use crate::cli::rm::RmArgs;
+use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{DigestText, Failure, Kind, text as text_of};
 use crate::cli::shared::progress::WarningProgress;
@@ -17,96 +16,45 @@ use crate::cli::shared::source::{Images, ListPlace};
 use crate::cli::shared::terminal::{Stdout, Style, safe};
 use ociseek_format::progress::Progress;
 use ociseek_ops::discover::IndexKind;
-use ociseek_ops::prune::{PruneOptions, PruneReport, Waste, WasteReason, prune};
+use ociseek_ops::obsolete::{ObsoleteOptions, ObsoleteReport, Waste, WasteReason, obsolete};
 use ociseek_store::StoreError;
 
-const PRUNE_LONG_ABOUT: &str = "\
-Finds obsolete indexes in a repository, and removes them with --delete:
-
-  - SOCI indexes and fine indexes made by ociseek, if a later version of ociseek made another of the same kind for the \
-same image and layers
-  - those made by ociseek (--any-tool: by any tool) for an image that no longer exists, if they are listed under a \
-tag sha256-...: registries with the referrers API do not list indexes of deleted images
-  - entries of the lists under the tags sha256-... that point to nothing
-
-Each index is read before it is removed, and its image is checked again right before that, so it is safe to push and \
-index images at the same time.";
-
-const PRUNE_AFTER_HELP: &str = "\
-Examples:
-  ociseek prune ghcr.io/acme/app
-  ociseek prune --delete ghcr.io/acme/app
-
-JSON: docs/json.md describes each field.
-
-Exit status: 0 success, 1 something could not be read or removed, 2 usage error; 129, 130 or 143 on SIGHUP, SIGINT or \
-SIGTERM.";
-
-/// Remove the obsolete indexes of a repository
-#[derive(Debug, Args)]
-#[command(long_about = PRUNE_LONG_ABOUT, after_long_help = PRUNE_AFTER_HELP)]
-pub(crate) struct PruneArgs {
-    /// The repository ([REGISTRY/]REPOSITORY)
-    #[arg(value_name = "REPOSITORY")]
-    pub repository: ListPlace,
-
-    /// Remove the obsolete indexes [default: only list them]
-    #[arg(long)]
-    pub delete: bool,
-
-    /// Only list them, even with --delete
-    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new())]
-    pub dry_run: bool,
-
-    /// For deleted images, remove the indexes of any tool, not only those made by ociseek
-    #[arg(long, alias = "all")]
-    pub any_tool: bool,
-
-    #[command(flatten)]
-    pub image_jobs: ImageJobsArgs,
-
-    #[command(flatten)]
-    pub registry: RegistryArgs,
-
-    #[command(flatten)]
-    pub format: FormatArgs,
-}
-
-pub(super) async fn run(args: PruneArgs) -> Result<(), CliError> {
-    args.repository.check()?;
-    let ListPlace::Repository { registry, repository } = &args.repository else {
+pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
+    let ListPlace::Repository { registry, repository } = &args.image else {
         return Err(CliError::Usage(
-            "expected a repository in a registry, without a tag: REGISTRY/REPOSITORY",
+            "--obsolete expects a repository in a registry, without a tag: REGISTRY/REPOSITORY",
         ));
     };
     let progress: Arc<dyn Progress> = Arc::new(WarningProgress);
     let images = Images::at(args.registry, std::iter::once(registry.as_str()), &progress).await?;
     let repository = images.repository_at(registry, repository)?;
-    let delete = args.delete && !args.dry_run;
-    let options =
-        PruneOptions { delete, all: args.any_tool, jobs: usize::from(args.image_jobs.jobs) };
-    let pruned = prune(&repository, &options, &progress).await?;
+    let options = ObsoleteOptions {
+        delete: !args.dry_run,
+        all: args.any_tool,
+        jobs: usize::from(args.image_jobs.jobs),
+    };
+    let report = obsolete(&repository, &options, &progress).await?;
     let mut stdout = Stdout::new();
-    let name = args.repository.to_string();
+    let name = args.image.to_string();
     let text = match args.format.get() {
-        OutputFormat::Json => text_of(Pruning::of(&name, &pruned, delete))?,
-        OutputFormat::Text => text(&name, &pruned, delete, stdout.style),
+        OutputFormat::Json => text_of(Obsolete::of(&name, &report, options.delete))?,
+        OutputFormat::Text => text(&name, &report, options.delete, stdout.style),
     };
     stdout.print(text)?;
-    let all = pruned.waste.len() + pruned.unexamined.len();
-    let unexamined = pruned.unexamined.len();
+    let all = report.waste.len() + report.unexamined.len();
+    let unexamined = report.unexamined.len();
     let mut failed: Vec<StoreError> =
-        pruned.waste.into_iter().filter_map(|waste| waste.removed.and_then(Result::err)).collect();
+        report.waste.into_iter().filter_map(|waste| waste.removed.and_then(Result::err)).collect();
     match failed.len() {
         0 if unexamined == 0 => Ok(()),
-        0 => Err(CliError::Listed { failed: unexamined, all: pruned.images + unexamined }),
+        0 => Err(CliError::Listed { failed: unexamined, all: report.images + unexamined }),
         count => Err(CliError::NotRemoved { failed: count, all, source: failed.swap_remove(0) }),
     }
 }
 
-fn text(name: &str, pruned: &PruneReport, delete: bool, style: Style) -> String {
+fn text(name: &str, report: &ObsoleteReport, delete: bool, style: Style) -> String {
     let mut text = String::new();
-    for Waste { subject, digest, kind, tool, why, removed } in &pruned.waste {
+    for Waste { subject, digest, kind, tool, why, removed } in &report.waste {
         let tool = tool.as_ref().map(|tool| format!(" by {:?}", safe(tool))).unwrap_or_default();
         let what = match kind {
             Some(IndexKind::Soci) => "index",
@@ -125,7 +73,7 @@ fn text(name: &str, pruned: &PruneReport, delete: bool, style: Style) -> String 
         };
         let _ = writeln!(text, "{done}: {what} {digest}{tool} of {}: {why}", subject.short());
     }
-    for unexamined in &pruned.unexamined {
+    for unexamined in &report.unexamined {
         let _ = writeln!(
             text,
             "{}: {}: {}",
@@ -134,13 +82,13 @@ fn text(name: &str, pruned: &PruneReport, delete: bool, style: Style) -> String 
             in_one_line(&unexamined.error)
         );
     }
-    let images = counted(pruned.images as u64, "image manifest", "image manifests");
-    let found = pruned.waste.len();
-    let removed = pruned.waste.iter().filter(|w| matches!(w.removed, Some(Ok(())))).count();
+    let images = counted(report.images as u64, "image manifest", "image manifests");
+    let found = report.waste.len();
+    let removed = report.waste.iter().filter(|w| matches!(w.removed, Some(Ok(())))).count();
     let result = match (found, delete) {
         (0, _) => "nothing to remove".to_owned(),
         (_, true) => format!("{removed} of {found} removed"),
-        (_, false) => format!("{found} to remove; run with --delete to remove"),
+        (_, false) => format!("{found} to remove; run without --dry-run to remove"),
     };
     let _ = writeln!(text, "{}: {images}, {result}", safe(name));
     text
@@ -148,10 +96,10 @@ fn text(name: &str, pruned: &PruneReport, delete: bool, style: Style) -> String 
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct Pruning {
+pub(crate) struct Obsolete {
     /// The full name of the repository.
     repository: String,
-    /// Whether nothing was removed because --delete is missing.
+    /// Whether nothing was removed because of --dry-run.
     dry_run: bool,
     /// Number of image manifests that were examined.
     images: usize,
@@ -203,14 +151,14 @@ struct Unseen {
     error: Failure,
 }
 
-impl Pruning {
-    pub(crate) fn of(name: &str, pruned: &PruneReport, delete: bool) -> Pruning {
-        let unexamined = pruned.unexamined.iter();
-        Pruning {
+impl Obsolete {
+    pub(crate) fn of(name: &str, report: &ObsoleteReport, delete: bool) -> Obsolete {
+        let unexamined = report.unexamined.iter();
+        Obsolete {
             repository: name.to_owned(),
             dry_run: !delete,
-            images: pruned.images,
-            waste: pruned.waste.iter().map(WasteJson::of).collect(),
+            images: report.images,
+            waste: report.waste.iter().map(WasteJson::of).collect(),
             not_looked_at: unexamined
                 .map(|u| Unseen { tag: u.name.clone(), error: Failure::of(&u.error) })
                 .collect(),

@@ -1,15 +1,17 @@
-//! `ociseek prune`.
+//! `ociseek rm --obsolete`.
 
 use serde_json::{Value, json};
 
 use super::{found, image, indexed_by, is_there, lost, registries, subjects, without_api};
+use crate::support::copied::{copied, copied_alone};
 use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox};
 use crate::support::servers::Server;
 
 /// The reason, status and digest of each finding, sorted.
-fn pruned(sandbox: &Sandbox, options: &[&str], server: &Server) -> Vec<[String; 3]> {
+fn obsolete(sandbox: &Sandbox, options: &[&str], server: &Server) -> Vec<[String; 3]> {
     let repository = format!("{}/a/b", server.host);
-    let report = sandbox.json(0, &[&["prune", "--format=json"], options, &[&repository]].concat());
+    let report = sandbox
+        .json(0, &[&["rm", "--obsolete", "--format=json"], options, &[&repository]].concat());
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let waste = report["waste"].as_array().unwrap().iter();
     let mut waste: Vec<_> =
@@ -33,25 +35,20 @@ fn elsewhere(
     maker: &str,
 ) -> (String, Vec<String>) {
     let place = format!("{}/elsewhere/{}:v1", server.host, maker.replace(' ', "-"));
-    copy(sandbox, &["--no-referrers", image, &place]);
+    copied_alone(sandbox, image, &place);
     let made = indexed_by(sandbox, maker, &place);
     (place, made)
-}
-
-fn copy(sandbox: &Sandbox, args: &[&str]) {
-    let text = sandbox.run(&[&["copy", "--progress=none"], args].concat());
-    assert!(text.ends_with("--- status 0 ---"), "{text}");
 }
 
 /// Adds the same indexes to the image. Indexing it directly would replace other indexes of ours.
 fn beside(sandbox: &Sandbox, server: &Server, image: &str, maker: &str) -> Vec<String> {
     let (place, made) = elsewhere(sandbox, server, image, maker);
-    copy(sandbox, &[&place, image]);
+    copied(sandbox, &place, image);
     made
 }
 
 #[test]
-fn prune_removes_our_older_index_beside_a_newer_one() {
+fn rm_obsolete_removes_our_older_index_beside_a_newer_one() {
     for server in registries() {
         let Some((sandbox, image)) = image(&server) else { return };
         let soci = indexed_by(&sandbox, "AWS SOCI CLI v0.2", &image);
@@ -60,22 +57,25 @@ fn prune_removes_our_older_index_beside_a_newer_one() {
         let three = found(&sandbox, &image);
         assert!(three.iter().all(|indexes| indexes.len() == 3), "{three:?}");
 
-        assert_eq!(pruned(&sandbox, &[], &server), all("superseded", "would-remove", &old));
+        assert_eq!(
+            obsolete(&sandbox, &["--dry-run"], &server),
+            all("superseded", "would-remove", &old)
+        );
         assert_eq!(found(&sandbox, &image), three);
-        assert_eq!(pruned(&sandbox, &["--delete"], &server), all("superseded", "removed", &old));
+        assert_eq!(obsolete(&sandbox, &[], &server), all("superseded", "removed", &old));
         for (platform, (soci, new)) in found(&sandbox, &image).iter().zip(soci.iter().zip(&new)) {
             let mut left = [soci.clone(), new.clone()];
             left.sort();
             assert_eq!(*platform, left);
         }
         assert!(old.iter().all(|digest| !is_there(&server, "a/b", digest)));
-        let text = sandbox.run(&["prune", "--delete", &format!("{}/a/b", server.host)]);
+        let text = sandbox.run(&["rm", "--obsolete", &format!("{}/a/b", server.host)]);
         assert!(text.contains(": 2 image manifests, nothing to remove\n"), "{text}");
     }
 }
 
 #[test]
-fn prune_removes_orphaned_indexes_and_dangling_entries() {
+fn rm_obsolete_removes_orphaned_indexes_and_dangling_entries() {
     let Some(server) = without_api() else { return };
     let Some((sandbox, image)) = image(&server) else { return };
     let soci = indexed_by(&sandbox, "AWS SOCI CLI v0.2", &image);
@@ -97,13 +97,13 @@ fn prune_removes_orphaned_indexes_and_dangling_entries() {
 
     let mut want = all("image-gone", "would-remove", &ours[..1]);
     want.extend(all("not-there", "would-remove", std::slice::from_ref(&lost)));
-    assert_eq!(pruned(&sandbox, &[], &server), want);
+    assert_eq!(obsolete(&sandbox, &["--dry-run"], &server), want);
     assert!(is_there(&server, "a/b", &ours[0]));
     let mut want = all("image-gone", "removed", &ours[..1]);
     want.extend(all("not-there", "removed", &[lost]));
-    assert_eq!(pruned(&sandbox, &["--delete"], &server), want);
+    assert_eq!(obsolete(&sandbox, &[], &server), want);
     assert_eq!(
-        pruned(&sandbox, &["--delete", "--all"], &server),
+        obsolete(&sandbox, &["--any-tool"], &server),
         all("image-gone", "removed", &soci[..1])
     );
     assert!([&ours[0], &soci[0]].iter().all(|digest| !is_there(&server, "a/b", digest)));
@@ -111,7 +111,7 @@ fn prune_removes_orphaned_indexes_and_dangling_entries() {
     let mut both = [soci[1].clone(), ours[1].clone()];
     both.sort();
     assert_eq!(found(&sandbox, &format!("{}/a/b@{stays}", server.host)), [both]);
-    assert_eq!(pruned(&sandbox, &["--delete", "--all"], &server), Vec::<[String; 3]>::new());
+    assert_eq!(obsolete(&sandbox, &["--any-tool"], &server), Vec::<[String; 3]>::new());
 }
 
 /// The digest that a tag of `a/b` names.
@@ -122,20 +122,20 @@ fn request_digest(server: &Server, tag: &str) -> String {
 }
 
 #[test]
-fn pruning_while_attaching_loses_nothing() {
+fn removing_while_attaching_loses_nothing() {
     let Some(server) = without_api() else { return };
     let Some((sandbox, image)) = image(&server) else { return };
     let old = indexed_by(&sandbox, "ociseek v0.0.1", &image);
     let new = beside(&sandbox, &server, &image, "ociseek v0.0.2");
     let others = ["x1", "x2"].map(|maker| elsewhere(&sandbox, &server, &image, maker));
     std::thread::scope(|scope| {
-        let pruner = scope.spawn(|| pruned(&sandbox, &["--delete"], &server));
+        let remover = scope.spawn(|| obsolete(&sandbox, &[], &server));
         for (place, _) in &others {
             let sandbox = &sandbox;
             let image = &image;
-            scope.spawn(move || copy(sandbox, &[place, image]));
+            scope.spawn(move || copied(sandbox, place, image));
         }
-        assert_eq!(pruner.join().unwrap(), all("superseded", "removed", &old));
+        assert_eq!(remover.join().unwrap(), all("superseded", "removed", &old));
     });
     for (place, platform) in found(&sandbox, &image).into_iter().enumerate() {
         let mut want =
@@ -146,10 +146,10 @@ fn pruning_while_attaching_loses_nothing() {
 }
 
 #[test]
-fn prune_requires_a_repository() {
+fn obsolete_requires_a_repository() {
     let sandbox = Sandbox::new();
     for place in ["localhost:1/a:v1", "oci:img"] {
-        let text = sandbox.run(&["prune", place]);
+        let text = sandbox.run(&["rm", "--obsolete", place]);
         assert!(
             text.contains("expected a repository in a registry")
                 && text.ends_with("--- status 2 ---"),

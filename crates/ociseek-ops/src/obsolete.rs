@@ -1,4 +1,4 @@
-//! `prune`: removes obsolete indexes of a repository: indexes of deleted images, older indexes of
+//! `rm --obsolete`: removes obsolete indexes of a repository: indexes of deleted images, older indexes of
 //! ours next to a newer one, and entries of referrers lists for manifests that do not exist.
 //!
 //! An index is read before it is removed, and right before that its image is checked once more, so
@@ -27,7 +27,7 @@ const MAX_ENTRIES: usize = 1000;
 
 /// Options for finding and removing. By default nothing is removed.
 #[derive(Debug, Clone)]
-pub struct PruneOptions {
+pub struct ObsoleteOptions {
     /// Remove the findings instead of only reporting them.
     pub delete: bool,
     /// For deleted images, remove the indexes of every tool instead of only ours.
@@ -36,9 +36,9 @@ pub struct PruneOptions {
     pub jobs: usize,
 }
 
-impl Default for PruneOptions {
-    fn default() -> PruneOptions {
-        PruneOptions { delete: false, all: false, jobs: 8 }
+impl Default for ObsoleteOptions {
+    fn default() -> ObsoleteOptions {
+        ObsoleteOptions { delete: false, all: false, jobs: 8 }
     }
 }
 
@@ -80,14 +80,14 @@ pub struct UnexaminedTag {
     /// Its name.
     pub name: String,
     /// The error.
-    pub error: PruneError,
+    pub error: ObsoleteError,
 }
 
 /// Why a repository, or an image in it, cannot be examined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
-pub enum PruneError {
+pub enum ObsoleteError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),
     #[error("cannot list the tags")]
@@ -102,7 +102,7 @@ pub enum PruneError {
 
 /// The findings in a repository.
 #[derive(Debug, Default)]
-pub struct PruneReport {
+pub struct ObsoleteReport {
     /// The obsolete indexes and entries, whether removed or not.
     pub waste: Vec<Waste>,
     /// The tags that could not be examined.
@@ -115,43 +115,43 @@ pub struct PruneReport {
 ///
 /// # Errors
 /// If the tags cannot be listed. Other failures are part of the result.
-pub async fn prune(
+pub async fn obsolete(
     repository: &Repository,
-    options: &PruneOptions,
+    options: &ObsoleteOptions,
     progress: &Arc<dyn Progress>,
-) -> Result<PruneReport, PruneError> {
-    let mut names = repository.tags(None).await.map_err(PruneError::Tags)?;
+) -> Result<ObsoleteReport, ObsoleteError> {
+    let mut names = repository.tags(None).await.map_err(ObsoleteError::Tags)?;
     let mut tags = Vec::new();
-    while let Some(page) = names.next_page().await.map_err(PruneError::Tags)? {
+    while let Some(page) = names.next_page().await.map_err(ObsoleteError::Tags)? {
         tags.extend(page.names);
     }
     let seen = Mutex::new(BTreeSet::new());
     let looked = stream::iter(tags).map(|tag| {
-        let pruner = Pruner {
+        let examiner = Examiner {
             repository: repository.with_budget(repository.budget().apart(1)),
             options,
             seen: &seen,
         };
         async move {
             let found = match subject_of(&tag) {
-                Some(subject) => pruner.list(subject).await,
+                Some(subject) => examiner.list(subject).await,
                 // Other tags with this prefix belong to cosign.
                 None if is_referrers_tag(&tag) => Ok(Vec::new()),
-                None => pruner.image(&tag, progress).await,
+                None => examiner.image(&tag, progress).await,
             };
             (tag, found)
         }
     });
     let mut looked = std::pin::pin!(looked.buffered(options.jobs));
-    let mut pruned = PruneReport::default();
+    let mut report = ObsoleteReport::default();
     while let Some((name, found)) = looked.next().await {
         match found {
-            Ok(waste) => pruned.waste.extend(waste),
-            Err(error) => pruned.unexamined.push(UnexaminedTag { name, error }),
+            Ok(waste) => report.waste.extend(waste),
+            Err(error) => report.unexamined.push(UnexaminedTag { name, error }),
         }
     }
-    pruned.images = seen.hold().len();
-    Ok(pruned)
+    report.images = seen.hold().len();
+    Ok(report)
 }
 
 /// The image manifest whose referrers a tag lists.
@@ -160,20 +160,20 @@ fn subject_of(tag: &str) -> Option<Digest> {
     format!("{algorithm}:{hex}").parse().ok()
 }
 
-struct Pruner<'a> {
+struct Examiner<'a> {
     repository: Repository,
-    options: &'a PruneOptions,
+    options: &'a ObsoleteOptions,
     /// Image manifests whose indexes were examined.
     seen: &'a Mutex<BTreeSet<Digest>>,
 }
 
-impl Pruner<'_> {
+impl Examiner<'_> {
     /// Finds older indexes of ours next to newer ones, for each platform of an image.
     async fn image(
         &self,
         tag: &str,
         progress: &Arc<dyn Progress>,
-    ) -> Result<Vec<Waste>, PruneError> {
+    ) -> Result<Vec<Waste>, ObsoleteError> {
         let source = Source::Registry(self.repository.clone());
         let image =
             match resolve(&source, &Target::Tag(tag.to_owned()), PlatformChoice::All, progress)
@@ -193,7 +193,7 @@ impl Pruner<'_> {
                 continue;
             }
             let listed = source.referrers_of(&subject, &IndexKind::ARTIFACT_TYPES).await;
-            let listed = listed.map_err(|source| PruneError::List { subject, source })?;
+            let listed = listed.map_err(|source| ObsoleteError::List { subject, source })?;
             let mut indexes = Vec::new();
             for (descriptor, unread) in to_read(listed.descriptors) {
                 if unread.is_none()
@@ -230,8 +230,9 @@ impl Pruner<'_> {
 
     /// Finds entries for missing manifests, and indexes of deleted images, in a list of referrers
     /// under a tag.
-    async fn list(&self, subject: Digest) -> Result<Vec<Waste>, PruneError> {
-        let unlisted = |source: RegistryError| PruneError::List { subject, source: source.into() };
+    async fn list(&self, subject: Digest) -> Result<Vec<Waste>, ObsoleteError> {
+        let unlisted =
+            |source: RegistryError| ObsoleteError::List { subject, source: source.into() };
         let entries = self.repository.listed_under_tag(&subject).await.map_err(unlisted)?;
         let gone = self.is_gone(&subject).await?;
         let mut dangling = Vec::new();
@@ -267,7 +268,7 @@ impl Pruner<'_> {
         if self.options.delete && !dangling.is_empty() {
             // Nothing is deleted, because a missing manifest may be pushed at this moment.
             let unlisted = self.repository.unlist(&subject, &dangling).await;
-            unlisted.map_err(|source| PruneError::Unlist { subject, source: source.into() })?;
+            unlisted.map_err(|source| ObsoleteError::Unlist { subject, source: source.into() })?;
         }
         let removed = || self.options.delete.then_some(Ok(()));
         waste.extend(dangling.into_iter().map(|digest| Waste {
@@ -286,22 +287,22 @@ impl Pruner<'_> {
         &self,
         entry: &Descriptor,
         subject: &Digest,
-    ) -> Result<Option<Result<Referring, UnusableIndexError>>, PruneError> {
+    ) -> Result<Option<Result<Referring, UnusableIndexError>>, ObsoleteError> {
         let digest = entry.digest;
         match Source::Registry(self.repository.clone()).manifest(&Target::Digest(digest)).await {
             Ok(document) => {
                 Ok(Some(Referring::parse(IndexKind::listed(entry), &document.bytes, subject)))
             }
             Err(error) if error.is_not_found() => Ok(None),
-            Err(source) => Err(PruneError::Read { digest, source }),
+            Err(source) => Err(ObsoleteError::Read { digest, source }),
         }
     }
 
-    async fn is_gone(&self, subject: &Digest) -> Result<bool, PruneError> {
+    async fn is_gone(&self, subject: &Digest) -> Result<bool, ObsoleteError> {
         match Source::Registry(self.repository.clone()).manifest(&Target::Digest(*subject)).await {
             Ok(_) => Ok(false),
             Err(error) if error.is_not_found() => Ok(true),
-            Err(source) => Err(PruneError::Read { digest: *subject, source }),
+            Err(source) => Err(ObsoleteError::Read { digest: *subject, source }),
         }
     }
 
@@ -310,13 +311,13 @@ impl Pruner<'_> {
         &self,
         subject: &Digest,
         goes: &[Digest],
-    ) -> Result<Vec<Result<(), StoreError>>, PruneError> {
+    ) -> Result<Vec<Result<(), StoreError>>, ObsoleteError> {
         if !self.options.delete || goes.is_empty() {
             return Ok(Vec::new());
         }
         let detached = self.repository.detach(subject, goes).await;
         let detached = detached
-            .map_err(|source| PruneError::Unlist { subject: *subject, source: source.into() })?;
+            .map_err(|source| ObsoleteError::Unlist { subject: *subject, source: source.into() })?;
         Ok(detached.into_iter().map(|result| result.map_err(StoreError::from)).collect())
     }
 }
@@ -328,8 +329,8 @@ async fn opens_instead(
     layers: &[Descriptor],
     old: &Referring,
     newer: &Referring,
-) -> Result<Result<(), String>, PruneError> {
-    let unread = |digest| move |source| PruneError::Read { digest, source };
+) -> Result<Result<(), String>, ObsoleteError> {
+    let unread = |digest| move |source| ObsoleteError::Read { digest, source };
     for layer in layers.iter().filter(|layer| old.layers.contains(&layer.digest)) {
         for ztoc in newer.ztocs.iter().filter(|ztoc| ztoc.layer == layer.digest) {
             let new = match open_ztoc(source, layer, ztoc).await.map_err(unread(ztoc.ztoc))? {
