@@ -14,14 +14,11 @@ fn main() {
     let mut features: Vec<String> = features.map(|name| name.replace('_', "-")).collect();
     features.sort();
     println!("cargo::rustc-env=OCISEEK_BUILD_FEATURES={}", features.join(","));
-    // `cfg(mounts)` stands for code that mounts: the feature `fuse` is on, and the target is Linux.
-    // `cfg(snapshots)` is the same for the snapshotter.
-    for (feature, cfg) in [("FUSE", "mounts"), ("SNAPSHOTTER", "snapshots")] {
-        println!("cargo::rustc-check-cfg=cfg({cfg})");
-        let enabled = std::env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
-        if enabled && variable("CARGO_CFG_TARGET_OS") == "linux" {
-            println!("cargo::rustc-cfg={cfg}");
-        }
+    // `cfg(mounts)` stands for code that mounts: the feature is on, and the target is Linux.
+    println!("cargo::rustc-check-cfg=cfg(mounts)");
+    let is_enabled = std::env::var_os("CARGO_FEATURE_MOUNTS").is_some();
+    if is_enabled && variable("CARGO_CFG_TARGET_OS") == "linux" {
+        println!("cargo::rustc-cfg=mounts");
     }
     // git is not used: a working tree may differ from its commit, and each commit would cause a
     // rebuild. The release build sets the variable, and `cargo package` writes the file.

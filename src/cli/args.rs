@@ -67,7 +67,7 @@ pub(super) enum Command {
     #[cfg(mounts)]
     #[command(flatten)]
     Lazy(LazyCommand),
-    #[cfg(snapshots)]
+    #[cfg(mounts)]
     #[command(flatten)]
     Node(NodeCommand),
     Report(Box<ReportArgs>),
@@ -117,7 +117,7 @@ impl From<LazyCli> for Cli {
 }
 
 /// The commands that containerd calls.
-#[cfg(snapshots)]
+#[cfg(mounts)]
 #[derive(Debug, Subcommand)]
 pub(super) enum NodeCommand {
     Snapshotter(Box<crate::cli::snapshotter::SnapshotterArgs>),
@@ -144,12 +144,11 @@ pub(super) enum Failures {
 impl Command {
     pub(super) fn log_readers(&self) -> LogReader {
         match self {
-            #[cfg(feature = "lambda")]
             Command::Service(ServiceCommand::Hook(super::hook::HookCommand::Lambda(_))) => {
                 LogReader::Lambda
             }
             Command::Service(ServiceCommand::Hook(_)) => LogReader::Programs,
-            #[cfg(snapshots)]
+            #[cfg(mounts)]
             Command::Node(NodeCommand::Snapshotter(args)) if args.command.is_none() => {
                 LogReader::Programs
             }
@@ -163,7 +162,7 @@ impl Command {
                 return Failures::Line;
             }
             Command::Service(_) => return Failures::None,
-            #[cfg(snapshots)]
+            #[cfg(mounts)]
             Command::Node(NodeCommand::Snapshotter(args)) => {
                 match args.command.as_ref().and_then(|command| command.format()) {
                     Some(format) => format,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{CommandFactory, FromArgMatches};
 use tokio::sync::oneshot;
 
-#[cfg(snapshots)]
+#[cfg(mounts)]
 use args::NodeCommand;
 use args::{Cli, Command, Failures, ServiceCommand};
 #[cfg(mounts)]
@@ -45,9 +45,9 @@ mod rm;
 #[cfg(test)]
 mod schema;
 // Some of it is only used by commands that this build may not have.
-#[cfg_attr(not(all(feature = "lambda", mounts)), allow(dead_code))]
+#[cfg_attr(not(mounts), allow(dead_code))]
 mod shared;
-#[cfg(snapshots)]
+#[cfg(mounts)]
 mod snapshotter;
 mod verify;
 mod version;
@@ -122,10 +122,7 @@ fn parse_lazy(arguments: &[OsString]) -> Option<Cli> {
 
 /// The arguments. AWS Lambda passes none.
 fn arguments() -> Vec<OsString> {
-    #[cfg(feature = "lambda")]
-    return hook::lambda::arguments();
-    #[cfg(not(feature = "lambda"))]
-    std::env::args_os().collect()
+    hook::lambda::arguments()
 }
 
 /// Runs commands that continue until they are stopped, and clean up then.
@@ -199,7 +196,7 @@ fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
             Command::Rm(args) => until(interrupted, boxed(|| rm::run(*args))).await,
             #[cfg(mounts)]
             Command::Lazy(command) => lazily(command, verbosity, interrupted).await,
-            #[cfg(snapshots)]
+            #[cfg(mounts)]
             Command::Node(NodeCommand::Snapshotter(args)) => {
                 boxed(|| snapshotter::run(*args, verbosity, interrupted)).await
             }

@@ -20,6 +20,7 @@ pub fn check(args: &[&str], document: &Value) {
             }
         },
         ("bundle", _) => "mount",
+        ("rm", Some(&"--obsolete")) => "rm-obsolete",
         (verb, _) => verb,
     };
     let path =

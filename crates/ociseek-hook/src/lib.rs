@@ -32,7 +32,6 @@
 //! | [`server`] | the HTTP service |
 
 pub mod allow;
-#[cfg(feature = "lambda")]
 pub mod aws;
 pub mod backfill;
 pub mod backlog;
@@ -40,7 +39,6 @@ pub mod enabled;
 pub mod http;
 pub mod job;
 pub mod journal;
-#[cfg(feature = "lambda")]
 pub mod lambda;
 pub mod log;
 pub mod logging;

@@ -31,7 +31,7 @@
 
 pub mod ahead;
 mod background;
-#[cfg(all(feature = "fuse", target_os = "linux"))]
+#[cfg(all(feature = "mounts", target_os = "linux"))]
 pub mod bundle;
 pub mod consumers;
 pub mod convert;
@@ -43,13 +43,13 @@ mod fine_documents;
 mod foresight;
 pub mod index;
 pub mod inspect;
-#[cfg(all(feature = "fuse", target_os = "linux"))]
+#[cfg(all(feature = "mounts", target_os = "linux"))]
 pub mod layer_store;
 pub mod list;
 pub mod maker;
-#[cfg(all(feature = "fuse", target_os = "linux"))]
+#[cfg(all(feature = "mounts", target_os = "linux"))]
 pub mod mount;
-#[cfg(all(feature = "fuse", target_os = "linux"))]
+#[cfg(all(feature = "mounts", target_os = "linux"))]
 pub mod mount_server;
 pub mod obsolete;
 pub mod open;
@@ -58,7 +58,7 @@ pub mod prefetch;
 pub mod remove;
 pub mod report;
 pub mod resolve;
-#[cfg(all(feature = "fuse", target_os = "linux"))]
+#[cfg(all(feature = "mounts", target_os = "linux"))]
 pub mod trace;
 mod tree_memory;
 pub mod trust;

@@ -45,7 +45,7 @@
 
 pub mod cache;
 pub mod content;
-#[cfg(all(feature = "fuse", target_os = "linux"))]
+#[cfg(all(feature = "mounts", target_os = "linux"))]
 pub mod fuse;
 pub mod layers;
 pub mod record;

@@ -22,9 +22,7 @@ use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::size::ByteSize;
 use crate::cli::shared::source::{Registries, client_config};
 use crate::cli::shared::{caches, parse};
-#[cfg(feature = "lambda")]
 use crate::cli::until;
-#[cfg(feature = "lambda")]
 use lambda::HookLambdaArgs;
 use ociseek_format::progress::Progress;
 use ociseek_hook::allow::{Allow, AllowList};
@@ -40,7 +38,6 @@ use serve::HookServeArgs;
 #[cfg(feature = "nats")]
 use worker::HookWorkerArgs;
 
-#[cfg(feature = "lambda")]
 pub(super) mod lambda;
 pub(super) mod serve;
 #[cfg(feature = "nats")]
@@ -52,7 +49,6 @@ pub(super) enum HookCommand {
     Serve(Box<HookServeArgs>),
     #[cfg(feature = "nats")]
     Worker(Box<HookWorkerArgs>),
-    #[cfg(feature = "lambda")]
     Lambda(Box<HookLambdaArgs>),
 }
 
@@ -65,7 +61,6 @@ pub(super) async fn run(
         HookCommand::Serve(args) => serve::run(*args, interrupted).await,
         #[cfg(feature = "nats")]
         HookCommand::Worker(args) => worker::run(*args, interrupted).await,
-        #[cfg(feature = "lambda")]
         HookCommand::Lambda(args) => until(interrupted, lambda::run(*args)).await,
     }
 }

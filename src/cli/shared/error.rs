@@ -73,7 +73,7 @@ pub(crate) enum CliError {
     #[error("no runtime starts the image lazily")]
     Unused,
     /// The numbers were printed.
-    #[cfg(snapshots)]
+    #[cfg(mounts)]
     #[error("the snapshotter does not run, or the server of a mount does not answer")]
     NotServing,
     #[error("interrupted")]
@@ -146,10 +146,10 @@ pub(crate) enum CliError {
     #[error("{0}")]
     Store(#[from] StoreError),
 
-    #[cfg(snapshots)]
+    #[cfg(mounts)]
     #[error("{}: the snapshotter cannot use it", path.display())]
     Snapshots { path: PathBuf, source: ociseek_snapshotter::SnapshotError },
-    #[cfg(snapshots)]
+    #[cfg(mounts)]
     #[error(transparent)]
     Config(#[from] crate::cli::snapshotter::ConfigFileError),
 
@@ -254,7 +254,7 @@ impl From<StoreMountError> for CliError {
 impl CliError {
     /// The only image or path failed, and the failure was already reported.
     pub(crate) fn is_reported(&self) -> bool {
-        #[cfg(snapshots)]
+        #[cfg(mounts)]
         if matches!(self, CliError::NotServing) {
             return true;
         }
@@ -270,7 +270,7 @@ impl CliError {
 
     /// The command printed its JSON document, or can no longer print one.
     pub(crate) fn is_in_document(&self) -> bool {
-        #[cfg(snapshots)]
+        #[cfg(mounts)]
         if matches!(self, CliError::NotServing) {
             return true;
         }
@@ -314,7 +314,7 @@ impl CliError {
             | CliError::ImageName { .. }
             | CliError::LocalHere { .. } => USAGE,
             CliError::Differs | CliError::Unused => DIFFERENT,
-            #[cfg(snapshots)]
+            #[cfg(mounts)]
             CliError::NotServing => DIFFERENT,
             CliError::Interrupted(signal) => signal.exit_code(),
             CliError::Exit(code) => *code,
@@ -344,13 +344,10 @@ pub(crate) enum HookError {
     OpenSecret { path: PathBuf, mode: u32, what: &'static str },
     #[error(transparent)]
     State(#[from] StateError),
-    #[cfg(feature = "lambda")]
     #[error("not running as an AWS Lambda function: AWS_LAMBDA_RUNTIME_API is not set")]
     NotInLambda,
-    #[cfg(feature = "lambda")]
     #[error(transparent)]
     LambdaRuntime(#[from] ociseek_hook::lambda::RuntimeApiError),
-    #[cfg(feature = "lambda")]
     #[error(transparent)]
     Ecr(#[from] ociseek_hook::aws::EcrError),
 }

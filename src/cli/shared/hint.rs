@@ -302,7 +302,6 @@ fn hook_hint(error: &HookError) -> Option<String> {
         HookError::State(StateError::Other { .. }) => {
             Some("use the options of the earlier run, or another file".into())
         }
-        #[cfg(feature = "lambda")]
         HookError::NotInLambda => Some("docs/hook-lambda.md shows how to deploy ociseek as a function".into()),
         _ => None,
     }

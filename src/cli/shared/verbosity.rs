@@ -64,7 +64,6 @@ pub(crate) enum LogReader {
     /// Programs: one JSON object per line, on standard error.
     Programs,
     /// Programs, on standard output. Lambda does not distinguish the two streams.
-    #[cfg(feature = "lambda")]
     Lambda,
 }
 
@@ -93,7 +92,6 @@ impl VerbosityArgs {
             match readers {
                 LogReader::People => |line| complain(&text(line)),
                 LogReader::Programs => |line| complain(&json_line(line)),
-                #[cfg(feature = "lambda")]
                 LogReader::Lambda => |line| {
                     use std::io::Write as _;
                     // If nobody reads the output, the failure cannot be reported.

@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::{found, image, is_there, registries, subjects};
 use crate::support::sandbox::Sandbox;
 use crate::support::servers::{Server, run, tool};
@@ -56,9 +58,10 @@ fn oras_and_regctl_move_each_kind_of_index() {
                 let [copied, original] = [&copy, &source].map(|image| {
                     let report = sandbox.json(0, &["inspect", "--format=json", image]);
                     let manifests = report["manifests"].as_array().unwrap();
-                    manifests.iter().map(|one| one["fine"].clone()).collect::<Vec<_>>()
+                    let fine = manifests.iter().map(|one| one["fine"][0]["digest"].clone());
+                    fine.collect::<Vec<_>>()
                 });
-                assert!(copied.iter().all(|fine| fine[0]["digest"].is_string()), "{copied:?}");
+                assert!(copied.iter().all(Value::is_string), "{copied:?}");
                 assert_eq!(copied, original, "{copy}");
                 // Each index and its blobs are there, and right.
                 let said = sandbox.run(&["verify", "--no-cache", "--progress=none", &copy]);

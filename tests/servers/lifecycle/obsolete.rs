@@ -151,7 +151,7 @@ fn obsolete_requires_a_repository() {
     for place in ["localhost:1/a:v1", "oci:img"] {
         let text = sandbox.run(&["rm", "--obsolete", place]);
         assert!(
-            text.contains("expected a repository in a registry")
+            text.contains("--obsolete expects a repository in a registry")
                 && text.ends_with("--- status 2 ---"),
             "{text}"
         );

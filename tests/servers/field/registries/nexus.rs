@@ -19,13 +19,7 @@ pub const NEXUS_ONCE: Profile = Profile {
         (Trait::ManifestsStay(400), "GoogleContainerTools/jib#3057, GoogleContainerTools/jib#2395"),
     ],
     refusals: &[(
-        &[
-            Command::IndexFine,
-            Command::ConvertInPlace,
-            Command::ConvertNew,
-            Command::RmObsolete,
-            Command::Rm,
-        ],
+        &[Command::IndexFine, Command::ConvertInPlace, Command::RmObsolete, Command::Rm],
         Refusal {
             says: "Repository does not allow updating assets",
             because: "a manifest can be pushed once",
