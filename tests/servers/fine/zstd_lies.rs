@@ -194,3 +194,37 @@ async fn a_window_that_arrives_after_the_span_before_it_is_compared_before_it_is
         );
     }
 }
+
+/// A name for it, and what it changes in the document.
+type Fault = (&'static str, fn(&mut DocumentParts));
+
+const FAULTS: [Fault; 2] = [
+    ("no block starts there", |parts| parts.starts[2].output.0 += 1),
+    ("another state of SHA-256", |parts| parts.starts[2].state = parts.starts[3].state),
+];
+
+#[tokio::test]
+async fn a_document_that_cannot_be_resumed_is_given_up_for_the_layer() {
+    let (blob, honest) = layer();
+    let before = format!("dir1/file{}", victim(&honest) - 1);
+    let encoded = honest.encode(&[]).unwrap();
+    for (name, fault) in FAULTS {
+        let mut parts = DocumentParts::of(&encoded.bytes);
+        fault(&mut parts);
+        let document = parts.encoded();
+        let document =
+            ociseek::fine::decode(&document.bytes, &mut Budget::new(1 << 30).open()).unwrap();
+        let (registry, _) = registry(&blob, document, vec![START]).await;
+        let reader = Reader::new(&registry, None);
+        let image = open_by(&reader, &Target::Tag("v1".into()), AcceptedTrust::Repository).await;
+        assert_eq!(image.layers[0].how, LayerAccess::Fine, "{name}");
+        assert!(content(&image, &before).await.is_some(), "{name}: {:?}", reader.warnings());
+        let shown = shown(&image).await;
+        assert!(
+            shown.len() == FILES && shown.values().all(|(.., content)| content.is_some()),
+            "{name}"
+        );
+        let warnings = reader.warnings();
+        assert!(warnings[0].contains("without its fine document"), "{name}: {warnings:?}");
+    }
+}

@@ -143,9 +143,10 @@ impl FineSpans {
 
     /// Whether a span of zstd is not too large to be kept in memory.
     fn fits(&self, span: SpanId) -> bool {
-        let plain = self.plain_range(span);
+        // What follows the tar is decoded too, to compare the next span's window.
+        let decoded = self.decoded_range(span);
         let blob = self.fetch_range(span);
-        plain.end - plain.start <= MAX_ZSTD_SPAN && blob.end - blob.start <= 2 * MAX_ZSTD_SPAN
+        decoded.end - decoded.start <= MAX_ZSTD_SPAN && blob.end - blob.start <= 2 * MAX_ZSTD_SPAN
     }
 
     /// The layer's digest, a SHA-256.
@@ -197,6 +198,15 @@ impl FineSpans {
         let end = self.plain_end();
         let at = |number: usize| self.starts.get(number).map_or(end, |start| start.output.min(end));
         at(span.0 as usize)..at(span.0 as usize + 1)
+    }
+
+    /// The bytes that a span's blocks decode to, up to the next span. More than
+    /// [`FineSpans::plain_range`] if the tar's reader stopped before the next span.
+    pub fn decoded_range(&self, span: SpanId) -> Range<Uncompressed> {
+        let plain = self.plain_range(span);
+        let at = |number: usize| self.starts.get(number).map(|start| start.output);
+        let start = at(span.0 as usize).unwrap_or(plain.start);
+        start..at(span.0 as usize + 1).unwrap_or(plain.end).max(start)
     }
 
     /// The bytes of the blob to fetch for a span, from border to border. Ranges of neighbours

@@ -125,19 +125,13 @@ fn divide_zstd(
     let fine = FineZstd::dividing(spans, span, window, &mut plan);
     let mut fine = fine.map_err(|error| failed(error.to_string()))?;
     let plain = spans.plain_range(span);
+    let size = plain.end - plain.start;
     let mut taken = Ok(());
     let mut take = |bytes: &[u8]| {
         taken = fine.output(bytes);
         if taken.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    decode_zstd(
-        span,
-        spans,
-        window,
-        0,
-        blob,
-        &mut SpanFilter::new(plain.end - plain.start, &mut take),
-    )?;
+    decode_zstd(span, spans, window, 0, blob, size, &mut SpanFilter::new(size, &mut take))?;
     taken.and_then(|()| fine.pass()).map_err(|error| failed(error.to_string()))?;
     Ok(fine.notes())
 }

@@ -161,30 +161,44 @@ impl ValidLayer {
             checkpoints,
             span_digests,
         };
-        let judge =
-            || consumer::layer(&ztoc.files, &ztoc.checkpoints, compressed_size, uncompressed_size);
+        let has_fine = fine.is_some();
+        // Of what consumers of ztocs refuse, only the padding is nothing to readers of documents,
+        // which say where the tar ends.
+        let judge = || {
+            let judged =
+                consumer::layer(&ztoc.files, &ztoc.checkpoints, compressed_size, uncompressed_size);
+            match judged {
+                Err(why) if has_fine && why.code == UnservableCode::PaddingPastSpan => {
+                    consumer::check_tree(&ztoc.files).map(|()| Some(why))
+                }
+                judged => judged.map(|()| None),
+            }
+        };
         let spans = ztoc.checkpoints.spans() as u32;
         let entries = ztoc.files.len();
         let mut files = Vec::new();
-        let (bytes, digest) = if entries < MANY_FILES {
-            judge()?;
+        let (refused, bytes, digest) = if entries < MANY_FILES {
+            let refused = judge()?;
             let bytes = ztoc::encode(&ztoc);
             let digest = Digest::sha256(&bytes);
-            if fine.is_some() {
+            if has_fine {
                 files = ztoc.files;
             }
-            (bytes, digest)
+            (refused, bytes, digest)
         } else {
             // For many files each of the two takes long, and the other threads are idle by now.
             let (judged, bytes) = beside(judge, || ztoc::encode(&ztoc));
-            judged?;
-            if fine.is_some() {
+            let refused = judged?;
+            if has_fine {
                 files = std::mem::take(&mut ztoc.files);
             }
             let (_, digest) = beside(move || drop(ztoc), || Digest::sha256(&bytes));
-            (bytes, digest)
+            (refused, bytes, digest)
         };
         let fine = document(fine, codec(form), files)?;
+        if let Some(why) = refused {
+            return Ok((Outcome::Unservable(why), fine));
+        }
         let entries = entries as u64;
         let uncompressed_size = uncompressed_size.0;
         Ok((

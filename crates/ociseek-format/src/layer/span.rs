@@ -52,7 +52,7 @@ pub enum SpanError {
         "the bytes of span {span} are not those of the layer: its SHA-256 comes to another state"
     )]
     Proof { span: SpanId },
-    #[error("no deflate block starts where span {span} does")]
+    #[error("no block starts where span {span} does")]
     NoBlock { span: SpanId },
     #[error("the window of span {span} is not what the span before it decodes to")]
     Window { span: SpanId },
@@ -73,13 +73,10 @@ pub enum SpanError {
 }
 
 impl SpanError {
-    /// Whether the layer itself contradicts what its index says, although the bytes are the
-    /// layer's.
+    /// Whether the layer itself has other content than its index says, although the bytes are the
+    /// layer's. Not if a span only cannot be decoded.
     pub fn is_contradiction(&self) -> bool {
-        matches!(
-            self,
-            SpanError::NoBlock { .. } | SpanError::Window { .. } | SpanError::Header { .. }
-        )
+        matches!(self, SpanError::Window { .. } | SpanError::Header { .. })
     }
 }
 
@@ -348,7 +345,7 @@ pub(super) fn decode_fine(
                 .then_some(None)
                 .or(window.map(Some))
                 .ok_or(SpanError::NoWindow { span })?;
-            return decode_zstd(span, spans, window, 0, blob, sink);
+            return decode_zstd(span, spans, window, 0, blob, size, sink);
         }
         _ => {
             sink.output(blob);
@@ -372,13 +369,15 @@ pub(super) fn decode_fine(
     decode_gzip(span, at, before, [lead, blob], size, sink)
 }
 
-/// Decodes a span of zstd. Bytes that its window leaves out are `fill`.
+/// Decodes a span of zstd, up to the block with the last of `wanted` bytes. Bytes that its window
+/// leaves out are `fill`.
 pub(super) fn decode_zstd(
     span: SpanId,
     spans: &FineSpans,
     window: Option<&SpanWindow>,
     fill: u8,
     blob: &[u8],
+    wanted: u64,
     sink: &mut impl SpanSink,
 ) -> Result<(), SpanError> {
     let failed = |error: io::Error| SpanError::Zstd { span, reason: error.to_string() };
@@ -400,7 +399,7 @@ pub(super) fn decode_zstd(
         }
         Some((state, bytes)) => {
             let dictionary = ZstdDictionary::new(bytes).map_err(failed)?;
-            let mut reader = ZstdResumed::new(state, &dictionary, size).map_err(failed)?;
+            let mut reader = ZstdResumed::new(state, &dictionary, wanted).map_err(failed)?;
             pieces.into_iter().try_for_each(|piece| reader.push(piece, &mut take))
         }
     };

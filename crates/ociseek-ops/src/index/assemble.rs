@@ -149,6 +149,8 @@ pub(crate) fn lacks_document(layer: &Descriptor, outcome: &Outcome) -> bool {
     let is_zstd = matches!(LayerKind::of(&layer.media_type), LayerKind::Zstd | LayerKind::Unknown);
     match outcome {
         Outcome::Unservable(why) if is_zstd && why.code == UnservableCode::Compression => false,
+        // A document says where the tar ends.
+        Outcome::Unservable(why) if why.code == UnservableCode::PaddingPastSpan => false,
         outcome => lacks_ztoc(layer, outcome),
     }
 }

@@ -230,12 +230,9 @@ impl ReadError {
         match self {
             ReadError::Page { .. } => true,
             ReadError::Window { source, .. } => !source.is_transient(),
-            ReadError::Span { source, .. } => {
-                matches!(
-                    source,
-                    SpanError::Gzip { .. } | SpanError::Short { .. } | SpanError::NoWindow { .. }
-                )
-            }
+            // The whole layer decodes without the document, and has a digest to compare. What
+            // contradicts the document ends the index.
+            ReadError::Span { source, .. } => !source.is_contradiction(),
             _ => false,
         }
     }

@@ -286,8 +286,11 @@ impl LayerHandle {
     /// Whether a window has the bytes of the tar that are in memory or on disk.
     fn has_parts(&self, span: SpanId, window: &SpanWindow) -> bool {
         let spans = &self.layer.open.spans;
+        // The tar may end before the span starts.
+        let start = spans.map().fine().map(|head| head.spans().decoded_range(span).start);
+        let Some(start) = start else { return true };
         let mut last = None;
-        for (offset, part) in window.parts_of_tar(spans.plain_range(span).start) {
+        for (offset, part) in window.parts_of_tar(start) {
             for (holder, range) in self.layer.parts(&(offset.0..offset.0 + part.len() as u64)) {
                 // Where the part begins, relative to the start of the span that holds it.
                 let part_start = offset.0 as i64 - spans.plain_range(holder).start.0 as i64;

@@ -1,17 +1,19 @@
 //! Compares a fine document with its layer: the proofs of its spans, and what our decoder produces
 //! from each span and its sparse window, compared with the layer decoded from start to end. Each
 //! span is decoded twice, with different values for the bytes that are left out of its window,
-//! which must not matter.
+//! which must not matter. It must lead to the next span as it must for a reader
+//! ([`decode_to_next`](super::decode_to_next)).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use super::next::{NextBlock, compare_next, zstd_to_next};
 use super::{Difference, Differences};
 use crate::codec::WINDOW;
 use crate::codec::gzip::{BlockStart, GzipReader, Sink};
 use crate::digest::{Algorithm, Digest, Hasher};
-use crate::fine::{Codec, FineLayer, SpanWindow, Windows};
-use crate::layer::span::{SpanFilter, decode_zstd};
+use crate::fine::{Codec, FineLayer, FineSpans, SpanWindow, Windows};
+use crate::layer::span::{SpanError, SpanFilter, decode_zstd};
 use crate::offset::SpanId;
 
 /// The compressed side: takes the blob's bytes.
@@ -32,8 +34,11 @@ struct OpenSpan {
     proof: Hasher,
     /// The number of bytes of the blob before the span's first block.
     skip: usize,
+    window: Option<SpanWindow>,
     decoding: Decoding,
     plain: Hasher,
+    /// The last bytes of the blob: no fewer than a lead has.
+    tail: Vec<u8>,
 }
 
 /// How a span is decoded.
@@ -42,7 +47,7 @@ enum Decoding {
     Plain,
     Gzip(Box<[SpanDecoder; 2]>),
     /// At its end, from all of its bytes.
-    Zstd(Option<SpanWindow>, Vec<u8>),
+    Zstd(Vec<u8>),
 }
 
 /// Decodes a span with one of the two values for the bytes that are left out of its window.
@@ -58,6 +63,7 @@ struct OutputHasher {
     left: u64,
     first: Hasher,
     first_left: u64,
+    next: NextBlock,
 }
 
 impl Sink for OutputHasher {
@@ -71,17 +77,20 @@ impl Sink for OutputHasher {
         self.first.update(take(&mut self.first_left));
     }
 
-    fn block_start(&mut self, _at: BlockStart<'_>) {}
+    fn block_start(&mut self, at: BlockStart<'_>) {
+        self.next.see(at);
+    }
 }
 
 impl SpanDecoder {
-    fn new(at: BlockStart<'_>, before: u8, lead: &[u8], size: u64) -> SpanDecoder {
+    fn new(at: BlockStart<'_>, before: u8, lead: &[u8], size: u64, next: NextBlock) -> SpanDecoder {
         let hasher = || Hasher::new(Algorithm::Sha256);
         let output = OutputHasher {
             all: hasher(),
             left: size,
             first: hasher(),
             first_left: size.min(WINDOW as u64),
+            next,
         };
         let mut decoder =
             SpanDecoder { reader: GzipReader::resume(at, before), error: None, output };
@@ -145,12 +154,13 @@ impl FineBlob {
         let read = |window: &[u8; WINDOW], before: u8, lead: &[u8]| {
             let at =
                 BlockStart { input: start.input, output: start.output, bits: start.bits, window };
-            SpanDecoder::new(at, before, lead, size)
+            SpanDecoder::new(at, before, lead, size, NextBlock::after(spans, span))
         };
         let mut skip = 0;
-        let decoding = match self.window() {
+        let window = self.window(span);
+        let decoding = match &window {
             _ if spans.codec() == Codec::Plain => Decoding::Plain,
-            window if spans.codec() == Codec::Zstd => Decoding::Zstd(window, Vec::new()),
+            _ if spans.codec() == Codec::Zstd => Decoding::Zstd(Vec::new()),
             Some(window) => {
                 let (before, lead) = match window.lead().split_first() {
                     Some((before, rest)) if start.bits != 0 => (*before, rest),
@@ -165,13 +175,13 @@ impl FineBlob {
                 Decoding::Gzip(Box::new([(); 2].map(|()| read(&[0; WINDOW], 0, &[]))))
             }
         };
-        OpenSpan { proof, skip, decoding, plain: Hasher::new(Algorithm::Sha256) }
+        let plain = Hasher::new(Algorithm::Sha256);
+        OpenSpan { proof, skip, window, decoding, plain, tail: Vec::new() }
     }
 
-    /// The window of the current span, if it has one.
-    fn window(&mut self) -> Option<SpanWindow> {
+    /// The window of a span, if it has one.
+    fn window(&mut self, span: SpanId) -> Option<SpanWindow> {
         let layer = &self.layer;
-        let span = self.current;
         let number = layer.group_of(span).filter(|_| layer.spans().has_window(span))?;
         if self.group.as_ref().is_none_or(|(known, _)| *known != number) {
             // A group that cannot be decoded was already refused with the document.
@@ -191,59 +201,15 @@ impl FineBlob {
         if !is_proven {
             differences.add(Difference::FineProof { span });
         }
-        let [zeros, ones] = match open.decoding {
-            Decoding::Plain => return self.decoded.push(Ok(open.plain.finish())),
-            Decoding::Zstd(window, bytes) => {
-                let decoded = self.zstd(span, window.as_ref(), &bytes);
-                return self.decoded.push(decoded);
-            }
-            Decoding::Gzip(decoders) => *decoders,
+        let next = self.window(self.current);
+        let windows = [open.window.as_ref(), next.as_ref()];
+        let spans = self.layer.spans();
+        let decoded = match open.decoding {
+            Decoding::Plain => Ok(open.plain.finish()),
+            Decoding::Zstd(bytes) => zstd(spans, span, windows, &bytes),
+            Decoding::Gzip(decoders) => gzip(spans, span, windows, *decoders, &open.tail),
         };
-        self.decoded.push(match (zeros.error, zeros.output.left) {
-            // Nobody reads past the wanted bytes, so later errors do not matter.
-            (_, 0) if ones.output.first.finish() == zeros.output.first.finish() => {
-                Ok(zeros.output.all.finish())
-            }
-            (_, 0) => Err("it refers to bytes of its window that are left out".to_owned()),
-            (Some(error), _) => Err(error),
-            (None, left) => {
-                Err(format!("it decodes to {left} bytes fewer than the fine document says"))
-            }
-        });
-    }
-
-    /// The digest of what a span of zstd decodes to.
-    fn zstd(
-        &self,
-        span: SpanId,
-        window: Option<&SpanWindow>,
-        blob: &[u8],
-    ) -> Result<Digest, String> {
-        let plain = self.layer.spans().plain_range(span);
-        let size = plain.end - plain.start;
-        let decoded = |fill| {
-            let mut hasher = Hasher::new(Algorithm::Sha256);
-            let mut take = |bytes: &[u8]| {
-                hasher.update(bytes);
-                ControlFlow::Continue(())
-            };
-            let decoded = decode_zstd(
-                span,
-                self.layer.spans(),
-                window,
-                fill,
-                blob,
-                &mut SpanFilter::new(size, &mut take),
-            );
-            decoded.map(|()| hasher.finish()).map_err(|error| error.to_string())
-        };
-        let zeros = decoded(0)?;
-        let ones = decoded(0xff)?;
-        if zeros == ones {
-            Ok(zeros)
-        } else {
-            Err("it refers to bytes of its window that are left out".to_owned())
-        }
+        self.decoded.push(decoded);
     }
 
     /// Ends the blob. `plain` holds the digests of the spans' bytes, from the layer decoded from
@@ -266,15 +232,73 @@ impl FineBlob {
     }
 }
 
+/// The digest of what a span of gzip decodes to.
+fn gzip(
+    spans: &FineSpans,
+    span: SpanId,
+    windows: [Option<&SpanWindow>; 2],
+    [zeros, ones]: [SpanDecoder; 2],
+    tail: &[u8],
+) -> Result<Digest, String> {
+    match (zeros.error, zeros.output.left) {
+        // Nobody reads past the wanted bytes, so later errors do not matter.
+        (_, 0) if ones.output.first.finish() == zeros.output.first.finish() => {
+            compare_next(spans, span, windows, zeros.output.next, tail)
+                .map_err(|error| error.to_string())?;
+            Ok(zeros.output.all.finish())
+        }
+        (_, 0) => Err(LEFT_OUT.to_owned()),
+        (Some(error), _) => Err(error),
+        (None, left) => {
+            Err(format!("it decodes to {left} bytes fewer than the fine document says"))
+        }
+    }
+}
+
+const LEFT_OUT: &str = "it refers to bytes of its window that are left out";
+
+/// The digest of what a span of zstd decodes to.
+fn zstd(
+    spans: &FineSpans,
+    span: SpanId,
+    windows: [Option<&SpanWindow>; 2],
+    blob: &[u8],
+) -> Result<Digest, String> {
+    let plain = spans.plain_range(span);
+    let size = plain.end - plain.start;
+    let [zeros, ones] = [0, 0xff].map(|fill| {
+        let mut hasher = Hasher::new(Algorithm::Sha256);
+        let mut take = |bytes: &[u8]| {
+            hasher.update(bytes);
+            ControlFlow::Continue(())
+        };
+        if fill == 0 {
+            zstd_to_next(spans, span, windows, blob, &mut take)?;
+        } else {
+            let mut sink = SpanFilter::new(size, &mut take);
+            decode_zstd(span, spans, windows[0], fill, blob, size, &mut sink)?;
+        }
+        Ok::<Digest, SpanError>(hasher.finish())
+    });
+    let zeros = zeros.map_err(|error| error.to_string())?;
+    let ones = ones.map_err(|error| error.to_string())?;
+    if zeros == ones { Ok(zeros) } else { Err(LEFT_OUT.to_owned()) }
+}
+
 impl OpenSpan {
     fn take(&mut self, bytes: &[u8]) {
+        /// The largest size of a lead.
+        const TAIL: usize = 64;
         self.proof.update(bytes);
+        let new = &bytes[bytes.len().saturating_sub(TAIL)..];
+        self.tail.drain(..(self.tail.len() + new.len()).saturating_sub(TAIL));
+        self.tail.extend_from_slice(new);
         let (skipped, bytes) = bytes.split_at(self.skip.min(bytes.len()));
         self.skip -= skipped.len();
         match &mut self.decoding {
             Decoding::Plain => self.plain.update(bytes),
             Decoding::Gzip(decoders) => decoders.iter_mut().for_each(|decoder| decoder.push(bytes)),
-            Decoding::Zstd(_, all) => all.extend_from_slice(bytes),
+            Decoding::Zstd(all) => all.extend_from_slice(bytes),
         }
     }
 }

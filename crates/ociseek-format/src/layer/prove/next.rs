@@ -45,7 +45,7 @@ impl SpanTail {
 }
 
 /// Decodes a span as [`SpanTable::decode_with`](crate::layer::span::SpanTable::decode_with) does. A
-/// deflate block must start where the next span does, and `next`, the next span's window, must have
+/// block must start where the next span does, and `next`, the next span's window, must have
 /// the bytes before that block. `window` is the span's own. None stands for no window. If the next
 /// span has a window that is not given, returns what must be compared with it later, unless `out`
 /// stopped early.
@@ -63,21 +63,50 @@ pub fn decode_to_next(
     if !spans.proves(span, blob) {
         return Err(SpanError::Proof { span });
     }
-    let after = SpanId(span.0 + 1);
-    let start = spans.starts().get(after.0 as usize).filter(|_| spans.has_window(after));
-    let start = start.map(|start| (start.input, start.output, start.bits));
+    if spans.codec() == Codec::Zstd {
+        return zstd_to_next(spans, span, [window, next], blob, out);
+    }
     let plain = spans.plain_range(span);
     let size = plain.end - plain.start;
-    if spans.codec() == Codec::Zstd {
-        let parts = next.filter(|_| start.is_some()).map(|next| parts_before(next, size));
-        let filter = SpanFilter::new(size, out);
-        let mut sink =
-            ToNextZstd { filter, at: 0, size, parts, is_right: true, has_next: start.is_some() };
-        return sink.decode(spans, span, [window, next], blob);
-    }
-    let mut sink = ToNext::new(SpanFilter::new(size, out), start);
+    let filter = SpanFilter::new(size, out);
+    let mut sink = ToNext { filter, next: NextBlock::after(spans, span) };
     decode_fine(span, spans, window, blob, size, &mut sink)?;
-    let Some(before) = sink.before(after)? else { return Ok(None) };
+    if sink.filter.is_broken_off() {
+        return Ok(None);
+    }
+    compare_next(spans, span, [window, next], sink.next, blob)
+}
+
+/// [`decode_to_next`] for zstd, without the proof.
+pub(super) fn zstd_to_next(
+    spans: &FineSpans,
+    span: SpanId,
+    [window, next]: [Option<&SpanWindow>; 2],
+    blob: &[u8],
+    out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+) -> Result<Option<SpanTail>, SpanError> {
+    let has_next = spans.has_window(SpanId(span.0 + 1));
+    let plain = spans.plain_range(span);
+    let filter = SpanFilter::new(plain.end - plain.start, out);
+    // The tar may end before the next span starts.
+    let decoded = spans.decoded_range(span);
+    let end = decoded.end - decoded.start;
+    let parts = next.filter(|_| has_next).map(|next| parts_before(next, end));
+    let mut sink = ToNextZstd { filter, at: 0, end, parts, is_right: true, has_next };
+    sink.decode(spans, span, [window, next], blob)
+}
+
+/// Compares the window of the next span of gzip, after this span was decoded. Of `blob`, the last
+/// 64 bytes suffice.
+pub(super) fn compare_next(
+    spans: &FineSpans,
+    span: SpanId,
+    [window, next]: [Option<&SpanWindow>; 2],
+    block: NextBlock,
+    blob: &[u8],
+) -> Result<Option<SpanTail>, SpanError> {
+    let after = SpanId(span.0 + 1);
+    let Some(before) = block.before(after)? else { return Ok(None) };
     let tail = SpanTail::new(&lead_after(spans, span, window, blob), None);
     match next {
         None => Ok(Some(tail)),
@@ -137,9 +166,9 @@ impl<'a, I: Iterator<Item = (i64, &'a [u8])>> PartsBefore<I> {
 /// Decodes a span of zstd for [`decode_to_next`].
 struct ToNextZstd<'a, I: Iterator> {
     filter: SpanFilter<'a>,
-    /// How many bytes were decoded, and how many the span has.
+    /// How many bytes were decoded, and after how many the next span starts.
     at: u64,
-    size: u64,
+    end: u64,
     /// What was not compared yet of the next span's window.
     parts: Option<PartsBefore<I>>,
     is_right: bool,
@@ -162,11 +191,12 @@ impl<'p, I: Iterator<Item = (i64, &'p [u8])>> ToNextZstd<'_, I> {
                 self.is_right &= parts.agree(from, known);
             }
         }
-        decode_zstd(span, spans, window, 0, blob, self)?;
+        let wanted = if self.has_next { self.end } else { self.left() };
+        decode_zstd(span, spans, window, 0, blob, wanted, self)?;
         if self.filter.is_broken_off() || !self.has_next {
             return Ok(None);
         }
-        if self.at != self.size {
+        if self.at != self.end {
             return Err(SpanError::NoBlock { span: after });
         }
         let lead = window.map_or(&[][..], SpanWindow::lead);
@@ -201,12 +231,12 @@ impl<'p, I: Iterator<Item = (i64, &'p [u8])>> SpanSink for ToNextZstd<'_, I> {
 
     fn is_over(&self) -> bool {
         // Not at the last byte if the next span must start there.
-        self.filter.is_broken_off() || self.left() == 0 && (!self.has_next || self.at > self.size)
+        self.filter.is_broken_off() || self.left() == 0 && (!self.has_next || self.at > self.end)
     }
 }
 
 impl<T: HasSpans> SpanTable<T> {
-    /// Decodes a span as [`SpanTable::decode_with`] does. A deflate block must start where the next
+    /// Decodes a span as [`SpanTable::decode_with`] does. A block must start where the next
     /// span does, and the next span's window must have the bytes before that block. `windows` are
     /// those of the span and of the next one from pages of the fine document, as far as they are
     /// known. Nothing of the next span is compared if `out` stops early. Returns what
@@ -233,10 +263,14 @@ impl<T: HasSpans> SpanTable<T> {
         self.check_digest(span, blob)?;
         let plain = self.plain_range(span);
         let size = plain.end - plain.start;
-        let mut sink =
-            ToNext::new(SpanFilter::new(size, out), Some((next.input, next.output, next.bits)));
+        let start = Some((next.input, next.output, next.bits));
+        let block = NextBlock { start, before: None };
+        let mut sink = ToNext { filter: SpanFilter::new(size, out), next: block };
         decode_checkpoint(span, checkpoint, blob, size, &mut sink)?;
-        match sink.before(SpanId(span.0 + 1))? {
+        if sink.filter.is_broken_off() {
+            return Ok(None);
+        }
+        match sink.next.before(SpanId(span.0 + 1))? {
             Some(before) if before != next.window => {
                 Err(SpanError::Window { span: SpanId(span.0 + 1) })
             }
@@ -246,31 +280,52 @@ impl<T: HasSpans> SpanTable<T> {
 }
 
 /// Looks for the block at which the next span starts.
-struct ToNext<'a> {
-    filter: SpanFilter<'a>,
-    /// Input, output and bits, as in [`BlockStart`].
+#[derive(Default)]
+pub(super) struct NextBlock {
+    /// Input, output and bits, as in [`BlockStart`]. None if no span follows.
     start: Option<(Compressed, Uncompressed, u8)>,
     /// The output before that block.
     before: Option<Box<[u8; WINDOW]>>,
 }
 
-impl<'a> ToNext<'a> {
-    /// `start` is None if no span follows.
-    fn new(filter: SpanFilter<'a>, start: Option<(Compressed, Uncompressed, u8)>) -> ToNext<'a> {
-        ToNext { filter, start, before: None }
+impl NextBlock {
+    /// The block after a span of a fine document.
+    pub(super) fn after(spans: &FineSpans, span: SpanId) -> NextBlock {
+        let after = SpanId(span.0 + 1);
+        let start = spans.starts().get(after.0 as usize).filter(|_| spans.has_window(after));
+        NextBlock {
+            start: start.map(|start| (start.input, start.output, start.bits)),
+            before: None,
+        }
     }
 
-    /// The output before the span `after`. None if no span follows, or the receiver wanted no more.
+    pub(super) fn see(&mut self, at: BlockStart<'_>) {
+        if self.start == Some((at.input, at.output, at.bits)) {
+            self.before = Some(Box::new(*at.window));
+        }
+    }
+
+    /// Whether there is nothing more to look for.
+    fn is_over(&self) -> bool {
+        self.start.is_none() || self.before.is_some()
+    }
+
+    /// The output before the span `after`. None if no span follows.
     ///
     /// # Errors
     /// If no block starts where that span does.
     fn before(self, after: SpanId) -> Result<Option<Box<[u8; WINDOW]>>, SpanError> {
-        if self.start.is_none() || self.filter.is_broken_off() {
-            Ok(None)
-        } else {
-            self.before.map(Some).ok_or(SpanError::NoBlock { span: after })
+        match self.start {
+            None => Ok(None),
+            Some(_) => self.before.map(Some).ok_or(SpanError::NoBlock { span: after }),
         }
     }
+}
+
+/// Decodes a span of gzip for [`decode_to_next`].
+struct ToNext<'a> {
+    filter: SpanFilter<'a>,
+    next: NextBlock,
 }
 
 impl Sink for ToNext<'_> {
@@ -279,9 +334,7 @@ impl Sink for ToNext<'_> {
     }
 
     fn block_start(&mut self, at: BlockStart<'_>) {
-        if self.start == Some((at.input, at.output, at.bits)) {
-            self.before = Some(Box::new(*at.window));
-        }
+        self.next.see(at);
     }
 }
 
@@ -291,7 +344,6 @@ impl SpanSink for ToNext<'_> {
     }
 
     fn is_over(&self) -> bool {
-        let is_there = self.start.is_none() || self.before.is_some();
-        self.filter.is_broken_off() || self.left() == 0 && is_there
+        self.filter.is_broken_off() || self.left() == 0 && self.next.is_over()
     }
 }

@@ -17,7 +17,9 @@ use crate::fine::{
 use crate::layer::parallel::{ChunksError, Threads, index_chunks};
 use crate::layer::prove::{Difference, LayerProof, SpanTail, decode_to_next};
 use crate::layer::span::{SpanError, SpanTable};
-use crate::layer::{IndexedLayer, LayerError, LayerIndexer, LayerMap, LayerOptions, Outcome};
+use crate::layer::{
+    IndexedLayer, LayerError, LayerIndexer, LayerMap, LayerOptions, Outcome, UnservableCode,
+};
 use crate::offset::{SpanId, SpanSize, Uncompressed};
 use crate::ztoc::{self, FileMetadata};
 
@@ -183,6 +185,26 @@ fn any_chunking_gives_the_same_document() {
 }
 
 #[test]
+fn padding_that_has_spans_of_its_own_costs_no_document() {
+    let mut padded = tar();
+    let end = padded.len();
+    padded.resize(end + (20 << 20), 0);
+    for (name, blob) in [("gzip", gzip(&padded, 6, 1)), ("plain", padded.clone())] {
+        let indexed = index(&blob, 1 << 16);
+        let code = match &indexed.outcome {
+            Outcome::Unservable(why) => why.code,
+            Outcome::Ztoc(_) => panic!("{name}"),
+        };
+        assert_eq!(code, UnservableCode::PaddingPastSpan, "{name}");
+        let layer = indexed.fine.unwrap();
+        assert!(layer.spans().starts().iter().any(|start| start.output.0 > end as u64), "{name}");
+        assert_eq!(proven(&blob, layer.clone(), None), [], "{name}");
+        assert!(to_next(&layer, &blob).into_iter().all(|outcome| outcome == Ok(())), "{name}");
+        assert_tails(&layer, &blob, &padded);
+    }
+}
+
+#[test]
 fn unsupported_layers_get_no_document() {
     let tar = tar();
     let blob = gzip(&tar, 6, 1);
@@ -247,7 +269,7 @@ pub(super) fn assert_tails(layer: &FineLayer, blob: &[u8], tar: &[u8]) {
         assert_eq!(tail, next.as_ref().map(SpanTail::of), "{span}");
         let Some(window) = next else { continue };
         let mut size = 0;
-        for (at, part) in window.parts_of_tar(spans.plain_range(span).end) {
+        for (at, part) in window.parts_of_tar(spans.decoded_range(span).end) {
             assert!(tar[at.0 as usize..][..part.len()] == *part, "{span}, at {at}");
             size += part.len();
         }
@@ -371,6 +393,13 @@ fn used(window: &SpanWindow) -> UsedBytes {
     used
 }
 
+fn content_of(differences: &[Difference], span: SpanId) -> String {
+    match differences {
+        [Difference::FineContent { span: wrong, reason }] if *wrong == span => reason.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn differences_are_found() {
     let blob = gzip(&tar(), 6, 1);
@@ -385,8 +414,13 @@ fn differences_are_found() {
         .next()
         .unwrap();
     let content = |differences: &[Difference]| match differences {
-        [Difference::FineContent { span: wrong, reason }] if *wrong == span => reason.clone(),
-        other => panic!("{other:?}"),
+        // A reader finds it when it decodes the span before.
+        [Difference::FineContent { span: before, reason: shown }, differences @ ..]
+            if before.0 + 1 == span.0 && shown.contains("the window of span") =>
+        {
+            content_of(differences, span)
+        }
+        differences => content_of(differences, span),
     };
 
     let wrong_byte = changed(&layer, |_, _, windows| {

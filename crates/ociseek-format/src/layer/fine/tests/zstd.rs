@@ -75,7 +75,7 @@ fn encodings() -> impl Strategy<Value = Encoding> {
         ]),
     ];
     let rest = (1usize..5, 0usize..30, any::<bool>(), any::<bool>(), any::<bool>());
-    (-3i32..=12, parameter, rest).prop_map(
+    (prop_oneof![4 => -3i32..=12, 1 => 13i32..=19], parameter, rest).prop_map(
         |(level, mut parameters, (frames, flushes, is_sized, has_skippable, checksum))| {
             parameters.push(CParameter::ChecksumFlag(checksum));
             Encoding { level, parameters, frames, flushes, is_sized, has_skippable }
@@ -170,11 +170,13 @@ proptest! {
     fn every_span_decodes_whatever_the_encoder(
         encoding in encodings(),
         size in 500_000usize..3_000_000,
+        padding in prop_oneof![Just(0), 0usize..2 << 20],
         seed in any::<u32>(),
         chunk in 1usize..300_000,
         reads in prop::collection::vec((0u64..3_000_000, 1u64..300_000), 0..8),
     ) {
-        let tar = tar(size, seed.into());
+        let mut tar = tar(size, seed.into());
+        tar.resize(tar.len() + padding, 0);
         let blob = encode(&tar, &encoding);
         let layer = document(&blob, blob.len());
         prop_assert!(document(&blob, chunk) == layer, "in chunks of {}", chunk);
@@ -220,6 +222,25 @@ fn divisions(
         (span, divide_span(layer.spans(), span, window.as_ref(), bytes, reads).unwrap())
     };
     spans.map(divide).collect()
+}
+
+#[test]
+fn zeros_after_the_tar_may_have_spans_of_their_own() {
+    let mut spans_after = 0;
+    for (level, padding) in
+        [1, 3, 6, 19].into_iter().flat_map(|level| [10, 300, 800, 2048].map(|kib| (level, kib)))
+    {
+        let mut tar = one_file(&noise(700_000, 5));
+        tar.resize(tar.len() + (padding << 10), 0);
+        let blob = zstd::stream::encode_all(&tar[..], level).unwrap();
+        let layer = document(&blob, blob.len());
+        read_all(&layer, &blob, &tar);
+        assert!(holds(&layer, &blob), "level {level}, {padding} KiB");
+        let starts = layer.spans().starts();
+        let end = layer.spans().tar_end();
+        spans_after += usize::from(starts.iter().any(|start| start.output > end));
+    }
+    assert!(spans_after > 2, "{spans_after}");
 }
 
 #[test]
