@@ -162,6 +162,24 @@ pub fn windows(version: &str) -> String {
     format!(r#""architecture":"amd64","os":"windows","os.version":"{version}""#)
 }
 
+/// The same by BuildKit 0.32 and later: an artifact whose subject is the image.
+pub fn artifact_attestation(maker: &Maker, of: &str) -> String {
+    let empty = maker.blob("application/vnd.oci.empty.v1+json", b"{}");
+    let statement = maker.blob(IN_TOTO, format!("about {}", digest(of)).as_bytes());
+    let subject = of.split(r#","platform""#).next().unwrap();
+    let more = format!(
+        r#","artifactType":"application/vnd.docker.attestation.manifest.v1+json","subject":{}}}"#,
+        subject.trim_end_matches('}')
+    );
+    let manifest = maker.manifest_as(OCI_MANIFEST, &empty, &[statement], &more);
+    let annotations = format!(
+        r#""vnd.docker.reference.digest":"{}","vnd.docker.reference.type":"attestation-manifest""#,
+        digest(of)
+    );
+    let platform = r#""platform":{"architecture":"unknown","os":"unknown"}"#;
+    with(&manifest, &format!(r#""annotations":{{{annotations}}},{platform}"#))
+}
+
 /// The entry of a BuildKit attestation for the image `of`.
 pub fn attestation(maker: &Maker, of: &str) -> String {
     let config = maker.config(r#""architecture":"unknown","os":"unknown""#);

@@ -5,6 +5,7 @@ mod cases;
 mod maker;
 mod odd;
 mod stores;
+mod subjects;
 
 use crate::support::sandbox::program;
 use crate::support::{in_memory, soci};

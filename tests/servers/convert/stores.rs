@@ -18,7 +18,7 @@ use crate::support::servers::{Server, run, tool};
 
 const SMALL: [&str; 4] = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache", "--jobs=2"];
 
-fn command(args: &[&str]) -> Command {
+pub(super) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(program());
     command.arg("convert").args(SMALL).args(["--format=json", "--progress=none"]).args(args);
     command.stdin(Stdio::null());
@@ -53,7 +53,7 @@ pub fn image(dir: &Path) -> String {
 }
 
 /// Copies a layout to a registry, with its image under the tag `v1`.
-fn load(registry: &Faulty, layout: &Path, root: &str) {
+pub(super) fn load(registry: &Faulty, layout: &Path, root: &str) {
     for file in std::fs::read_dir(layout.join("blobs/sha256")).unwrap() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();
         let digest = Digest::sha256(&bytes).to_string();
@@ -69,7 +69,7 @@ fn load(registry: &Faulty, layout: &Path, root: &str) {
 }
 
 /// Checks that all content named by a tag of a registry exists.
-fn assert_whole(registry: &Faulty, tag: &str) {
+pub(super) fn assert_whole(registry: &Faulty, tag: &str) {
     let mut todo = vec![tag.to_owned()];
     while let Some(reference) = todo.pop() {
         let bytes = registry

@@ -61,6 +61,8 @@ pub struct RegistrySettings {
     pub conditions: bool,
     /// Whether it refuses an image index that names a missing manifest, as distribution does.
     pub complete_lists: bool,
+    /// Whether it refuses a manifest whose subject is missing, as GitLab does.
+    pub strict_subjects: bool,
     /// The delay before each response to a manifest PUT and after each manifest GET.
     pub slow_manifests: Duration,
     /// The delay before each response to a blob GET.

@@ -241,6 +241,12 @@ impl Faulty {
         {
             return problem(400, "MANIFEST_BLOB_UNKNOWN", "blob unknown to registry");
         }
+        let subject = parsed["subject"]["digest"].as_str();
+        if self.settings.strict_subjects
+            && subject.is_some_and(|subject| !all.manifests.contains_key(subject))
+        {
+            return problem(404, "MANIFEST_BLOB_UNKNOWN", "blob unknown to registry");
+        }
         let media_type = request.header("content-type").unwrap_or_default().to_owned();
         all.manifests.insert(digest.clone(), (media_type.clone(), request.body.clone()));
         all.manifests.insert(reference.into(), (media_type, request.body.clone()));

@@ -2,8 +2,8 @@
 //! indexes that they name.
 //!
 //! The bytes are those of `soci convert` (soci-snapshotter v0.15.0, soci/soci_convert.go), except
-//! where its result is broken: artifacts keep their manifests, attestations keep their annotations,
-//! Windows versions and OS features count as separate platforms, and the index of a platform that
+//! where its result is broken: artifacts keep their manifests (but their subjects follow the
+//! conversion), attestations keep their annotations, Windows versions and OS features count as separate platforms, and the index of a platform that
 //! is not converted is left unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,6 +49,9 @@ pub enum EntryContent {
     /// The manifest of an image or attestation, which is rewritten. For a nested index, the first
     /// manifest in it.
     Image(Box<GoManifest>),
+    /// The manifest of an artifact with a subject, as BuildKit writes attestations since 0.32. Only
+    /// the subject is rewritten, if that is another manifest of the index.
+    Artifact(Box<GoManifest>),
     /// Anything else, which is left unchanged.
     Kept,
     /// A SOCI index that cannot be read. It is only listed if it is made again.
@@ -95,8 +98,8 @@ pub struct Targets {
 /// A SOCI-enabled image: its documents and what they replace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnabledDocuments {
-    /// The rewritten manifests in the order of the index, including those whose bytes did not
-    /// change.
+    /// The rewritten manifests, including those whose bytes did not change: in the order of the
+    /// index, but after their subjects.
     pub manifests: Vec<RewrittenManifest>,
     /// The SOCI indexes, in the order of the targets.
     pub indexes: Vec<EncodedIndex>,
@@ -124,15 +127,27 @@ pub struct RewrittenManifest {
 }
 
 impl EntryContent {
-    /// How a manifest is handled. An artifact, whose config is not an image's, is left unchanged: a
+    /// How a manifest is handled. An artifact, whose config is not an image's, keeps its config: a
     /// new config type would turn it into an image.
     pub fn of(manifest: GoManifest) -> EntryContent {
         // Docker before 1.10 pushed configs as octet-stream.
         let image = ["", OCI_CONFIG, DOCKER_CONFIG, "application/octet-stream"];
         if image.contains(&manifest.config.media_type.as_str()) {
             EntryContent::Image(Box::new(manifest))
+        } else if manifest.subject.is_some() {
+            EntryContent::Artifact(Box::new(manifest))
         } else {
             EntryContent::Kept
+        }
+    }
+
+    /// The manifest of this one's subject.
+    fn subject(&self) -> Option<Digest> {
+        match self {
+            EntryContent::Image(manifest) | EntryContent::Artifact(manifest) => {
+                manifest.subject.as_ref().map(|subject| subject.digest)
+            }
+            EntryContent::Kept | EntryContent::Lost => None,
         }
     }
 
@@ -140,7 +155,7 @@ impl EntryContent {
     pub fn image(&self) -> Option<&GoManifest> {
         match self {
             EntryContent::Image(manifest) => Some(manifest),
-            EntryContent::Kept | EntryContent::Lost => None,
+            EntryContent::Artifact(_) | EntryContent::Kept | EntryContent::Lost => None,
         }
     }
 }
@@ -252,14 +267,35 @@ impl Original {
             .collect();
 
         let mut manifests = Vec::new();
-        let mut renamed = BTreeMap::new();
+        let mut renamed = BTreeMap::<String, Descriptor>::new();
         let mut named = BTreeSet::new();
-        for (entry, content) in contents.into_iter().enumerate() {
-            let (EntryContent::Image(manifest), Some(descriptor)) =
-                (content, index.manifests.get_mut(entry))
-            else {
-                continue;
+        let ordered =
+            subjects_first(contents, |entry, _| digests.get(entry).copied(), EntryContent::subject);
+        for (entry, content) in ordered {
+            let Some(descriptor) = index.manifests.get_mut(entry) else { continue };
+            let follow = |manifest: &mut GoManifest| {
+                let subject = manifest.subject.as_mut()?;
+                let new = renamed.get(&subject.digest.to_string())?;
+                if new.digest == subject.digest {
+                    return None;
+                }
+                subject.media_type.clone_from(&new.media_type);
+                (subject.digest, subject.size) = (new.digest, new.size);
+                Some(())
             };
+            let mut manifest = match content {
+                EntryContent::Image(manifest) => manifest,
+                EntryContent::Artifact(mut manifest) => {
+                    if follow(&mut manifest).is_some() {
+                        let rewritten = rewrite_artifact(entry, &manifest, descriptor);
+                        renamed.insert(rewritten.was.to_string(), descriptor.clone());
+                        manifests.push(rewritten);
+                    }
+                    continue;
+                }
+                EntryContent::Kept | EntryContent::Lost => continue,
+            };
+            follow(&mut manifest);
             // A manifest that is listed for two platforms names the index of the first one.
             let place = (0..indexed.len()).find(|&place| was(place) == Some(&descriptor.digest));
             let digest_of = |made: &[(usize, EncodedIndex)]| {
@@ -267,11 +303,10 @@ impl Original {
                 made.map(|(_, made)| made.descriptor.digest)
             };
             let names = [(INDEX_DIGEST, digest_of(&indexes)), (BOUND_INDEX, digest_of(&fine))];
-            let mut manifest = *manifest;
             if let Some(place) = place {
                 name_tocs(&mut manifest, &indexed[place].tocs);
             }
-            let rewritten = rewrite(entry, manifest, descriptor, names);
+            let rewritten = rewrite(entry, *manifest, descriptor, names);
             if let Some(place) = place {
                 for (_, new) in indexes.iter_mut().filter(|(of, _)| *of == place) {
                     let annotations = &mut new.descriptor.annotations;
@@ -283,7 +318,7 @@ impl Original {
                 }
             }
             named.extend(descriptor.annotations.get(INDEX_DIGEST).cloned());
-            renamed.insert(rewritten.was.to_string(), rewritten.digest.to_string());
+            renamed.insert(rewritten.was.to_string(), descriptor.clone());
             manifests.push(rewritten);
         }
         for descriptor in &mut index.manifests {
@@ -297,7 +332,7 @@ impl Original {
             if let Some(named) = descriptor.annotations.get_mut(key).filter(|_| is_meant)
                 && let Some(new) = renamed.get(named)
             {
-                named.clone_from(new);
+                *named = new.digest.to_string();
             }
         }
         // Consumers prefer entries that state their platform. Without one, an image would lose to
@@ -334,6 +369,44 @@ impl Original {
             [indexes, fine].map(|made| made.into_iter().map(|(_, made)| made).collect());
         EnabledDocuments { manifests, indexes, fine, index, bytes, digest }
     }
+}
+
+impl EnabledDocuments {
+    /// The converted image without a manifest that cannot be written.
+    #[must_use]
+    pub fn without(mut self, manifest: &Digest) -> EnabledDocuments {
+        self.manifests.retain(|known| known.digest != *manifest);
+        self.index.manifests.retain(|entry| entry.digest != *manifest);
+        self.bytes = self.index.encode();
+        self.digest = Digest::sha256(&self.bytes);
+        self
+    }
+}
+
+/// The same manifests in order, but each after its subject, if that is one of them: some registries
+/// refuse a manifest whose subject does not exist. Both functions take the number of a manifest and
+/// the manifest: the first returns its digest, the second its subject's.
+pub fn subjects_first<T>(
+    manifests: Vec<T>,
+    digest: impl Fn(usize, &T) -> Option<Digest>,
+    subject: impl Fn(&T) -> Option<Digest>,
+) -> Vec<(usize, T)> {
+    let mut ordered = Vec::with_capacity(manifests.len());
+    let mut waiting: Vec<(usize, T)> = manifests.into_iter().enumerate().collect();
+    while !waiting.is_empty() {
+        let digests: BTreeSet<Digest> =
+            waiting.iter().filter_map(|(number, manifest)| digest(*number, manifest)).collect();
+        let is_ready = |(_, manifest): &mut (usize, T)| {
+            subject(manifest).is_none_or(|subject| !digests.contains(&subject))
+        };
+        let ready: Vec<_> = waiting.extract_if(.., is_ready).collect();
+        if ready.is_empty() {
+            // Digests allow no circle, but nobody compared those that are listed.
+            ordered.append(&mut waiting);
+        }
+        ordered.extend(ready);
+    }
+    ordered
 }
 
 fn is_attestation(descriptor: &Descriptor) -> bool {
@@ -380,6 +453,19 @@ fn rewrite(
     descriptor.digest = new.digest;
     descriptor.size = new.size;
     RewrittenManifest { entry, was, digest: new.digest, bytes }
+}
+
+/// Takes a new subject over into the descriptor of an artifact.
+fn rewrite_artifact(
+    entry: usize,
+    manifest: &GoManifest,
+    descriptor: &mut Descriptor,
+) -> RewrittenManifest {
+    let was = descriptor.digest;
+    let bytes = manifest.encode();
+    descriptor.digest = Digest::sha256(&bytes);
+    descriptor.size = bytes.len() as u64;
+    RewrittenManifest { entry, was, digest: descriptor.digest, bytes }
 }
 
 /// Replaces the first listed SOCI index of the platform and removes further ones, or appends the

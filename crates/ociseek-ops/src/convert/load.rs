@@ -170,7 +170,7 @@ impl Loader<'_> {
         manifest: GoManifest,
     ) -> Result<ImageDocuments, ConvertError> {
         let content = EntryContent::of(manifest.clone());
-        if content == EntryContent::Kept {
+        if content.image().is_none() {
             return Err(ConvertError::NotAnImage { digest: root });
         }
         if descriptor.platform.is_none() {
@@ -223,7 +223,8 @@ impl Loader<'_> {
             }
             EntryContent::Kept
         };
-        if content == EntryContent::Kept && !self.unchanged.contains_key(&entry.digest) {
+        let is_kept = matches!(content, EntryContent::Kept | EntryContent::Artifact(_));
+        if is_kept && !self.unchanged.contains_key(&entry.digest) {
             // A document that is neither a manifest nor an index may be of a kind that the store
             // does not return.
             match self.fetch(entry, "manifest").await {

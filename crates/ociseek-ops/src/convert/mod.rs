@@ -28,7 +28,7 @@ use ociseek_format::image::enabled::{
     EnabledDocuments, IndexTarget, SociIndexParts, names_indexes, soci_indexes,
 };
 use ociseek_format::image::fine::parse_bound;
-use ociseek_format::progress::{Progress, ProgressEvent};
+use ociseek_format::progress::{Progress, ProgressEvent, causes};
 
 mod load;
 mod model;
@@ -153,7 +153,8 @@ pub(crate) async fn convert_built(
             layers: reports.into_iter().flat_map(|(layers, _)| layers).collect(),
         });
     }
-    let enabled = loaded.original.clone().enable(&indexed, &options.layer.build_tool_identifier);
+    let mut enabled =
+        loaded.original.clone().enable(&indexed, &options.layer.build_tool_identifier);
     let images = report(&loaded, &enabled, &indexed, reports);
     check(&images, &loaded, &indexed, layers.bytes_read, options)?;
     let mut converted = ConvertReport {
@@ -176,19 +177,34 @@ pub(crate) async fn convert_built(
         converted.outcome = ConvertStatus::DryRun { replaces };
         return Ok(converted);
     };
-    let publication = Publication {
-        loaded: &loaded,
-        enabled: &enabled,
-        new_blobs: &NewBlobs::new(&ztocs, &prefetch, fine),
-        source_is_enabled: already_enabled,
-        from,
-        to,
-        there: there_before,
-        jobs: options.jobs,
-        progress,
-    };
+    let new_blobs = NewBlobs::new(&ztocs, &prefetch, fine);
     // Reading the layers may have taken a while, so it looks again at what is there.
-    if let Some(written) = publication.run(destination).await? {
+    let written = loop {
+        let publication = Publication {
+            loaded: &loaded,
+            enabled: &enabled,
+            new_blobs: &new_blobs,
+            source_is_enabled: already_enabled,
+            from,
+            to,
+            there: there_before,
+            jobs: options.jobs,
+            progress,
+        };
+        match publication.run(destination).await {
+            Err(ConvertError::RefusedSubject { digest, source }) => {
+                let why = causes(&source);
+                progress.report(ProgressEvent::Warning(format!(
+                    "the registry refuses {digest}, an artifact with a subject (an attestation, for example), so the \
+                     converted image omits it: {why}"
+                )));
+                enabled = enabled.without(&digest);
+                (converted.digest, converted.size) = (enabled.digest, enabled.bytes.len() as u64);
+            }
+            written => break written?,
+        }
+    };
+    if let Some(written) = written {
         converted.bytes_copied = written.copied;
         converted.bytes_written = written.written;
         converted.outcome = ConvertStatus::Written { replaced: replaces };

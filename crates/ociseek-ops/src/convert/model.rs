@@ -239,6 +239,9 @@ pub enum ConvertError {
     Copy { digest: Digest, source: StoreError },
     #[error("cannot write {what} {digest}")]
     Push { what: &'static str, digest: Digest, source: StoreError },
+    /// `convert` leaves it out.
+    #[error("the destination refuses {digest}, which has a subject")]
+    RefusedSubject { digest: Digest, source: StoreError },
 }
 
 impl From<IndexError> for ConvertError {

@@ -16,8 +16,8 @@ use crate::index::{
     WriteBlob, are_whole, push_blob, read_at_a_time, soci_blobs,
 };
 use ociseek_format::digest::Digest;
-use ociseek_format::image::enabled::{EnabledDocuments, EntryContent};
-use ociseek_format::image::go::{GoManifest, decode_manifest};
+use ociseek_format::image::enabled::{EnabledDocuments, EntryContent, subjects_first};
+use ociseek_format::image::go::{GoManifest, decode_index, decode_manifest};
 use ociseek_format::image::manifest::{OCI_INDEX, OCI_MANIFEST};
 use ociseek_format::image::soci::INDEX_V2;
 use ociseek_format::image::{Descriptor, LayerKind};
@@ -274,12 +274,13 @@ impl Manifests<'_> {
     async fn push(&self, to: &ConvertDestination) -> Result<u64, ConvertError> {
         let EnabledDocuments { manifests, indexes, fine, index, bytes, digest } = self.enabled;
         let mut written = 0;
+        let mut listed = Vec::new();
         if self.elsewhere {
             for entry in &index.manifests {
                 if let Some(bytes) = self.loaded.unchanged.get(&entry.digest) {
                     let kept =
                         Descriptor::new(entry.media_type.clone(), entry.digest, bytes.len() as u64);
-                    written += self.one(&kept, bytes.clone(), None).await?;
+                    listed.push(ListedManifest::new(kept, bytes.clone()));
                 }
             }
         }
@@ -288,7 +289,24 @@ impl Manifests<'_> {
         {
             let descriptor =
                 Descriptor::new(OCI_MANIFEST, manifest.digest, manifest.bytes.len() as u64);
-            written += self.one(&descriptor, manifest.bytes.clone().into(), None).await?;
+            let mut listed_manifest =
+                ListedManifest::new(descriptor, manifest.bytes.clone().into());
+            let content = self.loaded.original.contents.get(manifest.entry);
+            listed_manifest.is_image = content.is_some_and(|content| content.image().is_some());
+            listed.push(listed_manifest);
+        }
+        let digest_of = |_, manifest: &ListedManifest| Some(manifest.descriptor.digest);
+        for (_, manifest) in subjects_first(listed, digest_of, |manifest| manifest.subject) {
+            let ListedManifest { descriptor, bytes, subject, is_image } = manifest;
+            match self.one(&descriptor, bytes, None).await {
+                // Others push attestations, so that the registry's rules for them cost no image.
+                Err(ConvertError::Push { digest, source, .. })
+                    if subject.is_some() && !is_image && source.is_refused_content() =>
+                {
+                    return Err(ConvertError::RefusedSubject { digest, source });
+                }
+                size => written += size?,
+            }
         }
         for index in indexes.iter().chain(fine) {
             written += self.one(&index.descriptor, index.bytes.clone().into(), None).await?;
@@ -309,5 +327,25 @@ impl Manifests<'_> {
         let pushed = self.destination.push_manifest(manifest, bytes, tag).await;
         pushed.map_err(|source| ConvertError::Push { what, digest: manifest.digest, source })?;
         Ok(size)
+    }
+}
+
+/// A manifest that the image index lists.
+struct ListedManifest {
+    descriptor: Descriptor,
+    bytes: Bytes,
+    subject: Option<Digest>,
+    /// Whether it is an image, which cannot be left out.
+    is_image: bool,
+}
+
+impl ListedManifest {
+    fn new(descriptor: Descriptor, bytes: Bytes) -> ListedManifest {
+        let subject = match decode_manifest(&bytes) {
+            Ok(manifest) => manifest.subject,
+            Err(_) => decode_index(&bytes).ok().and_then(|index| index.subject),
+        };
+        let subject = subject.map(|subject| subject.digest);
+        ListedManifest { descriptor, bytes, subject, is_image: false }
     }
 }
