@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use super::{release_archive, releases, root, yaml};
+use super::{REDIRECT, release_archive, releases, root, yaml};
 use crate::support::sandbox::{Sandbox, program, small_image, two_platforms};
 use crate::support::servers::{Server, run, tool};
 use yaml_rust2::Yaml;
@@ -263,10 +263,12 @@ fn the_action_downloads_the_release_of_its_commit_and_verifies_it() {
         (at("download/v6.6.6", &file), archive.clone()),
         (at("download/v6.6.6", &checksum), sum(b"another")),
     ]);
-    for place in [own.as_str(), "latest/download", "download/v1.2.3", "download/v1.2.3-rc.1"] {
+    for place in [own.as_str(), "download/v7.0.0", "download/v1.2.3", "download/v1.2.3-rc.1"] {
         files.insert(at(place, &file), archive.clone());
         files.insert(at(place, &checksum), sum(&archive));
     }
+    let latest = format!("{REDIRECT}/acme/ociseek/releases/tag/v7.0.0");
+    files.insert("/acme/ociseek/releases/latest".into(), latest.into_bytes());
     // Where curl gets to from a version that leaves its place.
     files.insert(format!("/evil/repo/releases/download/v1/{file}"), archive.clone());
     files.insert(format!("/evil/repo/releases/download/v1/{checksum}"), sum(&archive));
@@ -283,13 +285,23 @@ fn the_action_downloads_the_release_of_its_commit_and_verifies_it() {
         let calls = std::fs::read_to_string(action.sandbox.path("gh")).unwrap_or_default();
         (done, text, calls)
     };
-    for version in ["", "latest", "1.2.3", "v1.2.3", "v1.2.3-rc.1"] {
+    let own_tag = format!("v{}", env!("CARGO_PKG_VERSION"));
+    for (version, tag) in [
+        ("", own_tag.as_str()),
+        ("latest", "v7.0.0"),
+        ("1.2.3", "v1.2.3"),
+        ("v1.2.3", "v1.2.3"),
+        ("v1.2.3-rc.1", "v1.2.3-rc.1"),
+    ] {
         let (done, text, calls) = run(version, "true", 0);
         assert!(done, "{version}: {text}");
-        let want = "--repo acme/ociseek --deny-self-hosted-runners --signer-workflow \
-                    acme/ociseek/.github/workflows/release.yml";
+        // An older archive that is attested too must not pass.
+        let want = format!(
+            "--repo acme/ociseek --deny-self-hosted-runners --source-ref refs/tags/{tag} \
+             --signer-workflow acme/ociseek/.github/workflows/release.yml"
+        );
         assert!(
-            calls.starts_with("a-token attestation verify /") && calls.trim_end().ends_with(want),
+            calls.starts_with("a-token attestation verify /") && calls.trim_end().ends_with(&want),
             "{calls}"
         );
     }

@@ -26,14 +26,24 @@ fn yaml(file: &str) -> Vec<Yaml> {
     YamlLoader::load_from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
+/// A file that begins with this is a redirect to what follows.
+const REDIRECT: &str = "redirect to ";
+
 /// A file server below the path of releases, for the files in this map.
 fn releases(files: BTreeMap<String, Vec<u8>>) -> String {
     let address = answering(move |request, stream| {
         let path = request.split(' ').nth(1).unwrap_or_default();
         let (status, body) =
             files.get(path).map_or(("404 Not Found", &b""[..]), |body| ("200 OK", body));
+        let place = body.strip_prefix(REDIRECT.as_bytes());
+        let (status, more) = match place {
+            Some(place) => {
+                ("302 Found", format!("Location: {}\r\n", String::from_utf8_lossy(place)))
+            }
+            None => (status, String::new()),
+        };
         let head = format!(
-            "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            "HTTP/1.1 {status}\r\n{more}Content-Length: {}\r\nConnection: close\r\n\r\n",
             body.len()
         );
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));

@@ -14,6 +14,19 @@ fn scripts(document: &Yaml) -> Vec<String> {
     steps.filter_map(|step| step["run"].as_str()).map(str::to_owned).collect()
 }
 
+/// What the attestations of provenance are for.
+fn text_of_subjects(workflow: &Yaml) -> String {
+    let steps = workflow["jobs"]["attest"]["steps"].as_vec().unwrap().iter();
+    let uses = |step: &&Yaml| {
+        step["uses"].as_str().is_some_and(|uses| uses.contains("/attest-build-provenance@"))
+    };
+    let keys = ["subject-path", "subject-digest"];
+    let subjects = steps
+        .filter(uses)
+        .flat_map(|step| keys.map(|key| step["with"][key].as_str().unwrap_or_default()));
+    subjects.collect::<Vec<_>>().join("\n")
+}
+
 #[test]
 fn the_release_workflow_is_consistent() {
     let workflow = yaml(".github/workflows/release.yml").remove(0);
@@ -25,11 +38,48 @@ fn the_release_workflow_is_consistent() {
         bash.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
         assert!(bash.wait().unwrap().success(), "{script}");
     }
-    // Each permission is only given to one job, and the packed files are those that the action
-    // downloads.
+    // Each permission is only given to one job. Who can sign runs nothing that others wrote, and
+    // compiles nothing.
     assert!(workflow["permissions"].as_hash().unwrap().is_empty());
+    for (name, job) in workflow["jobs"].as_hash().unwrap() {
+        let permissions = job["permissions"].as_hash().unwrap();
+        let writes = |what: &str| permissions.get(&Yaml::String(what.into())).is_some();
+        let steps = job["steps"].as_vec().unwrap();
+        let runs: Vec<&str> = steps.iter().filter_map(|step| step["run"].as_str()).collect();
+        for script in &runs {
+            let is_foreign = ["cargo", "pip install", "npm", "apt-get", "packaging/"]
+                .iter()
+                .any(|word| script.contains(word));
+            assert!(!(is_foreign && writes("id-token")), "{name:?}: {script}");
+        }
+        assert_eq!(writes("id-token"), name.as_str() == Some("attest"), "{name:?}");
+    }
+    // Actions and the base image are named by their content.
+    let workflows = std::fs::read_dir(root().join(".github/workflows")).unwrap();
+    let text: String = workflows
+        .map(|workflow| std::fs::read_to_string(workflow.unwrap().path()).unwrap())
+        .collect();
+    let uses = text.lines().filter_map(|line| line.split_once("uses: "));
+    let uses: Vec<&str> = uses.map(|(_, used)| used).collect();
+    assert!(uses.len() > 10, "{uses:?}");
+    for used in uses {
+        let (_, commit) = used.split_once('@').unwrap();
+        let (commit, version) = commit.split_once(" # v").unwrap();
+        let is_hex = commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+        assert!(commit.len() == 40 && is_hex && !version.is_empty(), "{used}");
+    }
+    let text = std::fs::read_to_string(root().join("Containerfile")).unwrap();
+    let bases: Vec<&str> = text.lines().filter(|line| line.starts_with("FROM ")).collect();
+    assert!(bases.iter().all(|base| base.contains("@sha256:") || *base == "FROM scratch"));
+    // All that is published is attested.
+    let attested = text_of_subjects(&workflow);
+    for kind in ["*.tar.gz", "*.whl", "*.deb", "*.cdx.json", "needs.image.outputs.digest"] {
+        assert!(attested.contains(kind), "{kind}: {attested}");
+    }
+    // The packed files are those that the action downloads.
     let pack = all.iter().find(|script| script.contains("tar --sort")).unwrap();
-    assert!(pack.contains("dist/ociseek-$TARGET.tar.gz") && pack.contains("$file.sha256"));
+    assert!(pack.contains("dist/ociseek-$TARGET.tar.gz"));
+    assert!(all.iter().any(|script| script.contains("$file.sha256")));
     // The commands in it exist.
     for command in [&["version"][..], &["completions", "bash"], &["man", "--output", "man"]] {
         assert!(Sandbox::new().command(command).output().unwrap().status.success(), "{command:?}");
