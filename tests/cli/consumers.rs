@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
+use crate::support::mounts::image;
 use crate::support::sandbox::{Layout, OCI_MANIFEST, Sandbox, enabled, index, small_image};
+use crate::support::tarball::many_files;
 
 /// Copies `oci:img` to `name`, with this annotation for an index of version 2.
 fn annotated(sandbox: &Sandbox, name: &str, annotation: &str) {
@@ -104,5 +106,25 @@ fn inspect_and_doctor_use_the_same_model_of_consumers() {
         let diagnosed = sandbox.json(status, &["doctor", "--format=json", &name]);
         let consumers = |document: &Value| document["manifests"][0]["consumers"].clone();
         assert_eq!(consumers(&diagnosed), consumers(&inspected), "{image}");
+    }
+}
+
+/// What other runtimes do with an image does not depend on how much memory this program may use.
+#[test]
+fn our_limit_of_memory_is_no_verdict_on_others() {
+    let sandbox = Sandbox::new();
+    image(&sandbox, "img", &[many_files()], &json!({}));
+    sandbox.run(&["index", "--min-layer-size=0", "--kind=v1,fine", "oci:img"]);
+    for command in ["doctor", "inspect"] {
+        let consumers = |memory: &str| {
+            let found = sandbox.json(0, &[command, "--format=json", memory, "oci:img"]);
+            found["manifests"][0]["consumers"].clone()
+        };
+        let verdicts = consumers("--max-memory=384MiB");
+        assert!(verdicts.as_array().is_some_and(|list| !list.is_empty()), "{verdicts}");
+        assert_eq!(consumers("--max-memory=12MiB"), verdicts, "{command}");
+        let text = sandbox.run(&[command, "--max-memory=12MiB", "oci:img"]);
+        assert!(text.contains("was not examined"), "{text}");
+        assert!(!text.contains("cannot be used"), "{text}");
     }
 }

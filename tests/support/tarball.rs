@@ -104,3 +104,17 @@ pub fn pax(flag: u8, records: &[(&str, &[u8])]) -> Vec<u8> {
 pub fn end() -> Vec<u8> {
     vec![0; 1024]
 }
+
+/// A tar of 60,000 empty files, whose list is larger than the layer.
+pub fn many_files() -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for number in 0..60_000u32 {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(0);
+        header.set_mode(0o644);
+        header.set_mtime(u64::from(number.wrapping_mul(2_654_435_761)));
+        let name = format!("{:08x}", number.wrapping_mul(2_246_822_519));
+        archive.append_data(&mut header, name, &b""[..]).unwrap();
+    }
+    archive.into_inner().unwrap()
+}

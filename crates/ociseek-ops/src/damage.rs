@@ -1,6 +1,10 @@
 //! What is wrong with a blob or manifest that could be looked at.
 
+use std::error::Error;
+
+use ociseek_format::budget::OverBudget;
 use ociseek_format::code::Code;
+use ociseek_format::progress::sources;
 use ociseek_store::StoreError;
 use ociseek_store::layout::LayoutError;
 
@@ -56,4 +60,12 @@ impl Damage {
             Damage::Damaged => Code::LayerDamaged,
         }
     }
+}
+
+/// Whether the memory limit for an image was exceeded: a limit of ours, which says nothing of the
+/// image or of other runtimes.
+pub fn is_over_budget(error: &(dyn Error + 'static)) -> bool {
+    sources(error).any(|cause| {
+        cause.is::<OverBudget>() || cause.downcast_ref().is_some_and(StoreError::is_over_budget)
+    })
 }

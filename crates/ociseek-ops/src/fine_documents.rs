@@ -122,7 +122,7 @@ pub(super) enum HeadError {
     Fetch(#[from] StoreError),
     #[error(transparent)]
     Unfit(#[from] UnfitDocument),
-    #[error(transparent)]
+    #[error("it does not fit into memory")]
     Memory(#[from] OverBudget),
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::consumers::{BrokenZtoc, Effect, Pieces, verdicts};
+use super::damage::is_over_budget;
 use super::discover::{DiscoverError, DiscoveredImage, discover_all, fetch_ztoc};
 use super::prefetch;
 use super::resolve::PlatformChoice;
@@ -16,7 +17,7 @@ use ociseek_format::image::prefetch::{MAX_PREFETCH, SpanRange, parse};
 use ociseek_format::image::soci::{ZtocRef, prefetch_lists};
 use ociseek_format::image::{Descriptor, ecr};
 use ociseek_format::layer::span::SpanTable;
-use ociseek_format::progress::{Progress, causes};
+use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_format::ztoc::{self, Checkpoints, Ztoc, ZtocError};
 use ociseek_store::Source;
 use ociseek_store::blob::Target;
@@ -84,6 +85,11 @@ pub enum ZtocFailure {
     Fetch(#[from] DiscoverError),
     #[error("ztoc {ztoc} of layer {layer} cannot be used")]
     Decode { ztoc: Digest, layer: Digest, source: ZtocError },
+    /// It may be right.
+    #[error(
+        "ztoc {ztoc} of layer {layer} was not examined: it needs more memory than is allowed here"
+    )]
+    Memory { ztoc: Digest, layer: Digest, source: ZtocError },
 }
 
 /// Examines the image `root` of `source` for each of the `wanted` platforms.
@@ -122,7 +128,7 @@ pub async fn inspect(
             }
             layers.push(InspectedLayer { ztoc: Some((reference.clone(), facts)), prefetch });
         }
-        let pieces = pieces(source, &image, &layers);
+        let pieces = pieces(source, &image, &layers, progress);
         all.push(InspectedImage { image, layers, pieces });
     }
     Ok(all)
@@ -173,10 +179,9 @@ async fn read(
 ) -> Result<(Bytes, Ztoc), ZtocFailure> {
     let bytes = fetch_ztoc(source, reference).await?;
     let ZtocRef { ztoc, layer, .. } = *reference;
-    let decoded = ztoc::decode_within(&bytes, memory).map_err(|source| ZtocFailure::Decode {
-        ztoc,
-        layer,
-        source,
+    let decoded = ztoc::decode_within(&bytes, memory).map_err(|source| match source {
+        ZtocError::Memory(_) => ZtocFailure::Memory { ztoc, layer, source },
+        source => ZtocFailure::Decode { ztoc, layer, source },
     })?;
     Ok((bytes, decoded))
 }
@@ -223,7 +228,12 @@ async fn listed(
 }
 
 /// The facts from reading the ztocs of the index that a reader takes.
-fn pieces(source: &Source, image: &DiscoveredImage, layers: &[InspectedLayer]) -> Pieces {
+fn pieces(
+    source: &Source,
+    image: &DiscoveredImage,
+    layers: &[InspectedLayer],
+    progress: &Arc<dyn Progress>,
+) -> Pieces {
     let in_ecr = match source {
         Source::Registry(repository) => Some(ecr::region(repository.registry()).is_some()),
         Source::Layout(_) | Source::Archive(_) => None,
@@ -248,8 +258,16 @@ fn pieces(source: &Source, image: &DiscoveredImage, layers: &[InspectedLayer]) -
                 }
                 continue;
             }
+            // Other runtimes do not have our limit.
+            Err(error) if is_over_budget(error) => {
+                progress.report(ProgressEvent::Warning(format!(
+                    "the verdicts on other runtimes suppose that this ztoc is right: {}",
+                    causes(error)
+                )));
+                continue;
+            }
             Err(error @ ZtocFailure::Fetch(_)) => (causes(error), Effect::DropsIndex),
-            Err(error @ ZtocFailure::Decode { .. }) => (causes(error), Effect::PullsLayer),
+            Err(error) => (causes(error), Effect::PullsLayer),
         };
         let broken = BrokenZtoc { ztoc: reference.ztoc, layer: layer.digest, why, effect };
         if !pieces.broken.contains(&broken) {

@@ -65,5 +65,6 @@ pub mod trust;
 pub mod verify;
 pub mod versions;
 
+pub use damage::is_over_budget;
 pub use index::index;
 pub use ociseek_format::layer::TOOL_IDENTIFIER;

@@ -6,7 +6,6 @@ use std::path::Path;
 use super::error::{CliError, HookError};
 use super::registry_hint::registry_hint;
 use super::terminal::quoted;
-use ociseek_format::budget::OverBudget;
 use ociseek_format::image::{ImageName, ImageSelector, TagError};
 use ociseek_format::progress::sources;
 use ociseek_format::tree::PathError;
@@ -21,6 +20,7 @@ use ociseek_ops::doctor::{DoctorError, NoIndex};
 use ociseek_ops::extract::ExtractError;
 use ociseek_ops::index::{IndexError, RefusedImage, RefusedManifest};
 use ociseek_ops::inspect::ZtocFailure;
+use ociseek_ops::is_over_budget;
 use ociseek_ops::obsolete::ObsoleteError;
 use ociseek_ops::open::OpenImageError;
 use ociseek_ops::remove::RemoveError;
@@ -123,13 +123,6 @@ fn own_hint(error: &CliError) -> Option<String> {
         CliError::Unservable { .. } => Some("ociseek index leaves out such layers and indexes the others".into()),
         _ => None,
     }
-}
-
-/// Whether the memory limit for an image was exceeded.
-fn is_over_budget(error: &(dyn Error + 'static)) -> bool {
-    sources(error).any(|cause| {
-        cause.is::<OverBudget>() || cause.downcast_ref().is_some_and(StoreError::is_over_budget)
-    })
 }
 
 pub(crate) fn index_hint(error: &IndexError) -> Option<String> {
@@ -450,6 +443,7 @@ mod tests {
     use ociseek_format::digest::Digest;
 
     use super::*;
+    use ociseek_format::budget::OverBudget;
 
     #[test]
     fn an_error_of_a_store_is_found_below_those_of_any_command() {

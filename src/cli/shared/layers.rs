@@ -12,7 +12,7 @@ use ociseek_format::image::coverage::Coverage;
 use ociseek_format::image::prefetch::{SpanRange, count};
 use ociseek_ops::index::{
     self, LayerOutcome, LayerReport, LeftOutReason, Origin, PrefetchedLayer, RefusedImage,
-    Shortfall,
+    Shortfall, ZtocFacts,
 };
 
 pub(crate) fn heading(
@@ -107,24 +107,45 @@ pub(crate) fn members(text: &mut String, layers: &[LayerReport], style: Style) {
 /// A ztoc of this part of its layer costs more than it saves: consumers fetch it before they start.
 const LARGE_ZTOC: u64 = 5;
 
-/// Most likely the span size was meant in another unit. Layers that are pulled whole as fast do not
-/// count.
+/// The window of a checkpoint, which is most of it.
+const CHECKPOINT: u64 = 32 << 10;
+
+/// Says which part of such ztocs is large: checkpoints, if the span size was meant in another unit,
+/// or the list of files, which no span size makes smaller. Layers that are pulled whole as fast do
+/// not count.
 pub(crate) fn large_ztocs(text: &mut String, layers: &[LayerReport], style: Style) {
-    let is_large = |layer: &&LayerReport| match &layer.outcome {
-        LayerOutcome::Indexed(facts) => {
-            layer.descriptor.size >= 1 << 20 && facts.size > layer.descriptor.size / LARGE_ZTOC
-        }
-        _ => false,
-    };
-    let count = layers.iter().filter(is_large).count();
-    if count > 0 {
-        let note = style.yellow("note:");
-        let ztocs = counted(count as u64, "ztoc is", "ztocs are each");
-        let _ = writeln!(
-            text,
-            "  {note} {ztocs} larger than a fifth of the layer, and consumers fetch it first: use a larger --span-size"
-        );
+    let large: Vec<&ZtocFacts> = layers
+        .iter()
+        .filter_map(|layer| match &layer.outcome {
+            LayerOutcome::Indexed(facts) => Some((layer.descriptor.size, facts)),
+            _ => None,
+        })
+        .filter(|(layer, facts)| *layer >= 1 << 20 && facts.size > layer / LARGE_ZTOC)
+        .map(|(_, facts)| facts)
+        .collect();
+    if large.is_empty() {
+        return;
     }
+    let checkpoints_of = |facts: &&ZtocFacts| match facts.gzip_members {
+        Some(_) => (u64::from(facts.spans) * CHECKPOINT).min(facts.size),
+        None => 0,
+    };
+    let checkpoints: u64 = large.iter().map(checkpoints_of).sum();
+    let files = large.iter().map(|facts| facts.size).sum::<u64>() - checkpoints;
+    let advice = if files > checkpoints {
+        "no --span-size makes the list smaller, but --kind fine does"
+    } else {
+        "use a larger --span-size"
+    };
+    let note = style.yellow("note:");
+    let ztocs = counted(large.len() as u64, "ztoc is", "ztocs are each");
+    let _ = writeln!(
+        text,
+        "  {note} {ztocs} larger than a fifth of the layer, and consumers fetch it first: {} of checkpoints, {} of \
+         the list of files; {advice}",
+        human(checkpoints),
+        human(files),
+    );
 }
 
 pub(crate) fn why_nothing(layers: &[LayerReport]) -> &'static str {

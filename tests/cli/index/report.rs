@@ -3,6 +3,7 @@
 use super::referrers;
 use crate::support::mounts::image;
 use crate::support::sandbox::{Sandbox, index, small_image, tar, two_platforms};
+use crate::support::tarball::many_files;
 use insta::assert_snapshot;
 use serde_json::json;
 
@@ -68,6 +69,15 @@ fn a_ztoc_that_is_a_large_part_of_its_layer_is_noted() {
         "oci:img:v2",
     ]);
     assert!(text.contains("note: 1 ztoc is larger"), "{text}");
+}
+
+#[test]
+fn no_span_size_is_advised_for_a_long_list_of_files() {
+    let sandbox = Sandbox::new();
+    image(&sandbox, "img", &[many_files()], &json!({}));
+    let text = sandbox.run(&["index", "--min-layer-size=0", "--existing=replace", "oci:img"]);
+    assert!(text.contains("note: 1 ztoc is larger than a fifth of the layer"), "{text}");
+    assert!(text.contains("but --kind fine does") && !text.contains("a larger"), "{text}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::consumers::{BrokenDocument, Pieces};
+use super::damage::is_over_budget;
 use super::discover::{DiscoverError, DiscoveredImage};
 use super::fine_documents::fetch_head;
 use super::inspect::{InspectedImage, inspect};
@@ -12,7 +13,7 @@ use super::resolve::{PlatformChoice, ResolveError};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::soci::{INDEX_V1, ZtocRef};
 use ociseek_format::image::{Coverage, Descriptor};
-use ociseek_format::progress::{Progress, causes};
+use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_store::blob::Target;
 use ociseek_store::{Source, StoreError};
 
@@ -99,7 +100,7 @@ pub async fn diagnose(
     let mut all = Vec::new();
     for mut inspected in inspect(source, &root, wanted, None, progress).await? {
         look_for_pieces(source, &document.digest, &inspected.image, &mut inspected.pieces).await?;
-        inspected.pieces.documents = broken_documents(source, &inspected.image).await;
+        inspected.pieces.documents = broken_documents(source, &inspected.image, progress).await;
         let findings = findings(&inspected);
         all.push(Diagnosis { inspected, findings });
     }
@@ -145,7 +146,11 @@ async fn look_for_pieces(
 
 /// The documents of the fine index that a reader takes by which it cannot read their layers, as far
 /// as the heads tell.
-async fn broken_documents(source: &Source, image: &DiscoveredImage) -> Vec<BrokenDocument> {
+async fn broken_documents(
+    source: &Source,
+    image: &DiscoveredImage,
+    progress: &Arc<dyn Progress>,
+) -> Vec<BrokenDocument> {
     let mut seen = BTreeSet::new();
     let mut broken = Vec::new();
     for layer in &image.layers {
@@ -154,12 +159,15 @@ async fn broken_documents(source: &Source, image: &DiscoveredImage) -> Vec<Broke
         else {
             continue;
         };
-        if let Err(error) = fetch_head(source, layer, document, &mut source.budget().open()).await {
-            broken.push(BrokenDocument {
-                document: document.document,
-                layer: layer.digest,
-                why: causes(&error),
-            });
+        let fetched = fetch_head(source, layer, document, &mut source.budget().open()).await;
+        let Err(error) = fetched else { continue };
+        let (document, layer, why) = (document.document, layer.digest, causes(&error));
+        if is_over_budget(&error) {
+            progress.report(ProgressEvent::Warning(format!(
+                "fine document {document} of layer {layer} was not examined: {why}"
+            )));
+        } else {
+            broken.push(BrokenDocument { document, layer, why });
         }
     }
     broken
