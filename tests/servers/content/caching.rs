@@ -61,6 +61,24 @@ async fn neighbouring_spans_are_fetched_in_one_request() {
 }
 
 #[tokio::test]
+async fn spans_that_are_near_each_other_are_fetched_in_one_request() {
+    let (faulty, source, layer, plain, ztoc) = served(&[3_000_000]).await;
+    let content = Desk::new(None).one(&source, &layer, Some(ztoc)).await;
+    let table = content.layers().next().unwrap().spans().clone();
+    let spans = SpanId::each(SpanId(0)..SpanId(table.count())).map(|span| table.plain_range(span));
+    let spans: Vec<_> = spans.map(|plain| plain.start.0 as usize..plain.end.0 as usize).collect();
+    // The cost of a request is known after some of them.
+    for span in [&spans[1], &spans[3], &spans[5], &spans[7]] {
+        assert!(read(&content, span.start, 1).await.unwrap()[..] == plain[span.start..][..1]);
+    }
+    assert_eq!(faulty.saw("GET", "/blobs/").len(), 4);
+    // What lies between the missing spans takes less time than three more requests.
+    assert!(read(&content, 0, spans[9].end).await.unwrap() == plain[..spans[9].end]);
+    assert_eq!(faulty.saw("GET", "/blobs/").len(), 5);
+    assert_eq!(content.stats().spans_decoded, 10, "none is decoded again");
+}
+
+#[tokio::test]
 async fn sequential_reads_need_few_requests_and_none_past_the_file() {
     let (faulty, source, layer, plain, ztoc) = served(&[6_000_000, 6_000_000]).await;
     let desk = Desk::new(None);

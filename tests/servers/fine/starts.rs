@@ -228,6 +228,32 @@ async fn wasted_prefetching_is_limited() {
 }
 
 #[tokio::test]
+async fn a_start_that_is_faster_than_the_program_goes_on_when_that_has_read_enough() {
+    let registry =
+        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let start: Vec<Range<SpanId>> =
+        (0..14).rev().map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
+    let image = Image::push(&registry, false, &start);
+    let reader = Reader::new(&registry, None);
+    let opened = reader.open(true, ContentOptions { unread: 1, ..options() }).await;
+    let spans = opened.layers[0].map.fine().unwrap().spans();
+    for span in start.iter().cloned().flat_map(SpanId::each) {
+        let plain = spans.plain_range(span);
+        let range = plain.start.0 as usize..plain.end.0 as usize;
+        assert!(read(&opened, 0, range.clone()).await == image.tars[0][range], "span {span}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for _ in 0..2000 {
+        if !opened.content.start_stats().stopped {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let stats = opened.content.start_stats();
+    assert_eq!((stats.unread_bytes, stats.stopped), (0, false), "{stats:?}");
+}
+
+#[tokio::test]
 async fn without_a_disk_cache_a_start_uses_at_most_half_of_the_memory() {
     let registry =
         Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;

@@ -2,7 +2,6 @@
 //! Counts what the requests take.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,6 +24,8 @@ use ociseek_store::{Part, StoreError};
 
 /// The most compressed bytes in a request, unless a single span has more.
 const REQUEST: u64 = 16 << 20;
+/// The most bytes of the blob between two spans of a request that are fetched in vain.
+pub(super) const MOST_BETWEEN: u64 = 1 << 20;
 
 /// Whether the cache on disk may have a span that should be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +66,8 @@ impl LayerHandle {
 
     /// Fetches spans, which must be in order.
     pub(super) fn fetch_groups(&self, spans: Vec<SpanRequest>, cause: FetchCause) {
-        for group in groups(&self.layer, spans) {
+        let between = self.inner.pace.bytes_per_request().min(MOST_BETWEEN);
+        for group in groups(&self.layer, spans, between) {
             let on = self.clone();
             tokio::spawn(async move {
                 let _counted =
@@ -119,7 +121,7 @@ impl LayerHandle {
     ) -> Result<(), Failed> {
         let LayerHandle { inner, layer, .. } = self;
         let (Some(first), Some(last)) = (group.front(), group.back()) else { return Ok(()) };
-        let position = layer.blob_range(first.promise.span()).start;
+        let mut position = layer.blob_range(first.promise.span()).start;
         let end = layer.blob_range(last.promise.span()).end;
         let largest =
             group.iter().map(|w| layer.blob_range(w.promise.span())).map(|r| r.end - r.start).max();
@@ -128,19 +130,27 @@ impl LayerHandle {
         }
         let _permit = inner.requests.acquire().await;
         let permit = Arc::new(inner.permit(end - position).await);
-        // The bytes of the first incomplete span in the group. Neighbours may share a byte.
+        // The bytes of the first incomplete span in the group. Neighbours may share a byte, and
+        // `position` is that of the next byte that arrives.
         let mut bytes: Vec<u8> = Vec::new();
         let mut race = Race::new(self, position..end, purpose);
         while let Some(mut chunk) = race.next().await? {
             while let Some(wanted) = group.front() {
                 let range = layer.blob_range(wanted.promise.span());
+                // What lies between two spans is of no use.
+                let between = range.start.saturating_sub(position).min(chunk.len() as u64);
+                let _ = chunk.split_to(between as usize);
+                position += between;
                 let missing =
                     usize::try_from(range.end - range.start).unwrap_or(usize::MAX) - bytes.len();
                 if chunk.len() < missing {
+                    bytes.reserve(missing);
                     bytes.extend_from_slice(&chunk);
+                    position += chunk.len() as u64;
                     break;
                 }
                 bytes.extend_from_slice(&chunk.split_to(missing));
+                position = range.end;
                 let shared = group
                     .get(1)
                     .is_some_and(|next| layer.blob_range(next.promise.span()).start < range.end);
@@ -169,6 +179,7 @@ impl LayerHandle {
     ) {
         let span = wanted.promise.span();
         let layer = self.layer.digest();
+        let begun = Instant::now();
         let broken = |source| ReadError::Span { layer, source };
         let windows = match self.windows(span, purpose).await {
             Ok(windows) => windows,
@@ -180,7 +191,7 @@ impl LayerHandle {
             // right.
             let _ = self.windows(next, purpose).await;
         }
-        let result = match self.decode_off(span, &wanted.pieces, windows.clone(), blob).await {
+        let result = match self.decode_off(&wanted, windows.clone(), blob).await {
             // A cache between us and the registry may have stored wrong bytes.
             Some(Err(
                 SpanError::Digest { .. } | SpanError::Length { .. } | SpanError::Proof { .. },
@@ -189,7 +200,7 @@ impl LayerHandle {
                 let deadline = self.inner.options.deadline;
                 match timeout(deadline, self.fetch_past_caches(span, purpose)).await {
                     Ok(Ok(blob)) => {
-                        let decoded = self.decode_off(span, &wanted.pieces, windows, blob).await;
+                        let decoded = self.decode_off(&wanted, windows, blob).await;
                         decoded.map(|decoded| decoded.map_err(broken))
                     }
                     Ok(Err(source)) => {
@@ -208,6 +219,9 @@ impl LayerHandle {
             self.inner.contradict(self.layer.open.how, &layer, source);
         }
         if let Some(result) = result {
+            if wanted.promise.cause() == FetchCause::Read {
+                self.inner.pace.note_handling(begun.elapsed());
+            }
             wanted.promise.complete(result.map(Arc::new));
         }
     }
@@ -229,20 +243,26 @@ impl LayerHandle {
         Ok(bytes)
     }
 
-    /// Decodes on a thread that may block, a few spans at a time. None if the program is ending.
+    /// Decodes on a thread that may block. What no read asked for is decoded a few spans at a time;
+    /// what a read waits for does not queue behind that. None if the program is ending.
     async fn decode_off(
         &self,
-        span: SpanId,
-        wanted: &Option<Range<u32>>,
+        wanted: &SpanRequest,
         windows: Option<Arc<Windows>>,
         blob: Vec<u8>,
     ) -> Option<Result<Run, SpanError>> {
-        let slot = Arc::clone(&self.inner.decoders).acquire_owned().await.ok()?;
+        let inner = &self.inner;
+        let decoders = match wanted.promise.cause() {
+            FetchCause::Read => &inner.read_decoders,
+            FetchCause::Readahead => &inner.decoders,
+        };
+        let slot = Arc::clone(decoders).acquire_owned().await.ok()?;
         let on = self.clone();
-        let wanted = wanted.clone();
+        let span = wanted.promise.span();
+        let pieces = wanted.pieces.clone();
         let decoded = spawn_blocking(move || {
             let _slot = slot;
-            on.decode(span, wanted.as_ref(), windows.as_deref(), &blob)
+            on.decode(span, pieces.as_ref(), windows.as_deref(), &blob)
         });
         decoded.await.ok()
     }
@@ -274,18 +294,17 @@ impl From<StoreError> for Failed {
     }
 }
 
-/// Groups neighbours that are fetched together. `spans` must be in order.
-fn groups(layer: &Layer, spans: Vec<SpanRequest>) -> Vec<VecDeque<SpanRequest>> {
+/// Groups spans that are fetched together: neighbours, and those with at most `between` bytes of
+/// the blob between them. `spans` must be in order.
+fn groups(layer: &Layer, spans: Vec<SpanRequest>, between: u64) -> Vec<VecDeque<SpanRequest>> {
     let mut groups: Vec<VecDeque<SpanRequest>> = Vec::new();
     for wanted in spans {
-        let end = layer.blob_range(wanted.promise.span()).end;
+        let blob = layer.blob_range(wanted.promise.span());
         let fits = |group: &&mut VecDeque<SpanRequest>| {
-            let is_next = group
-                .back()
-                .is_some_and(|last| last.promise.span().0 + 1 == wanted.promise.span().0);
-            let start =
-                group.front().map_or(end, |first| layer.blob_range(first.promise.span()).start);
-            is_next && end - start <= REQUEST
+            let of = |wanted: &SpanRequest| layer.blob_range(wanted.promise.span());
+            let last = group.back().map_or(0, |last| of(last).end);
+            let start = group.front().map_or(blob.end, |first| of(first).start);
+            blob.start.saturating_sub(last) <= between && blob.end - start <= REQUEST
         };
         match groups.last_mut().filter(fits) {
             Some(group) => group.push_back(wanted),
@@ -338,31 +357,50 @@ impl Drop for CountedPart<'_> {
     }
 }
 
-/// The most compressed bytes that are fetched after a missing span: as many as a span of a SOCI
+/// The most compressed bytes that are fetched around a missing span: as many as a span of a SOCI
 /// index usually has.
-const MOST_AFTER: u64 = 4 << 20;
+const MOST_AROUND: u64 = 4 << 20;
+/// The part of them that lies before it, one in this many, within the same file: a mapped library is
+/// read in any order.
+const BEFORE: u64 = 4;
 
 impl LayerHandle {
-    /// The spans after `last` that are fetched with it, up to the next one that is not missing: as
-    /// many as arrive while a request waits for its first byte. The spans of a fine index are
-    /// small, so a program that needs many would wait for one after the other. An image with a
-    /// recorded start does not need this while its reads are within that start. `missed` are the
-    /// spans that the read waits for.
+    /// The spans around those that are missing up to `last`, as far as they are missing too. As many
+    /// as arrive in the time that a request costs anyway: the spans of a fine index are small, so a
+    /// program that needs many would wait for one after the other. An image with a recorded
+    /// start does not need this while its reads are within that start. `missed` are the spans that
+    /// the read waits for.
     pub(super) fn next_spans(&self, last: SpanId, missed: &[SpanRequest]) -> Vec<SpanRequest> {
         let inner = &self.inner;
         let layer = &self.layer;
-        let most = inner.pace.bytes_per_wait().min(MOST_AFTER);
+        let most = inner.pace.bytes_per_request().min(MOST_AROUND);
         let Some(head) = layer.open.map().fine() else { return Vec::new() };
+        let first = missed.iter().map(|wanted| wanted.promise.span()).min();
         let missed = missed.iter().map(|wanted| self.span(wanted.promise.span()));
         if (inner.has_recorded_start() && !inner.start.note_miss(missed)) || most == 0 {
             return Vec::new();
         }
-        following(head.spans(), last, most)
+        let spans = head.spans();
+        let file = |span| layer.file_at(spans.plain_range(span).start.0);
+        let before = first
+            .and_then(|first| Some((first, file(first)?.start)))
+            .into_iter()
+            .flat_map(|(first, file)| preceding(spans, first, most / BEFORE, file));
+        let mut around = self.join_missing(before);
+        around.extend(self.join_missing(following(spans, last, most)));
+        around
+    }
+
+    /// Joins spans up to the first that is not missing.
+    fn join_missing(&self, spans: impl Iterator<Item = SpanId>) -> Vec<SpanRequest> {
+        let in_flight = &self.inner.in_flight;
+        spans
             .take_while(|span| !self.is_in_memory(*span))
-            .map_while(|span| match inner.in_flight.join(self.span(span), FetchCause::Readahead) {
+            .map_while(|span| match in_flight.join(self.span(span), FetchCause::Readahead) {
                 // It may have arrived after we looked and before we joined.
                 FetchRole::Fetch(promise, _) if !self.is_in_memory(span) => {
-                    Some(SpanRequest { promise, pieces: Some(covering(&(0..layer.size(span)))) })
+                    let pieces = Some(covering(&(0..self.layer.size(span))));
+                    Some(SpanRequest { promise, pieces })
                 }
                 FetchRole::Fetch(..) | FetchRole::Wait(_) => None,
             })
@@ -379,6 +417,22 @@ fn following(spans: &FineSpans, missing: SpanId, most: u64) -> impl Iterator<Ite
     SpanId::each(SpanId(missing.0 + 1)..SpanId(spans.count())).take_while(move |span| {
         let plain = spans.plain_range(*span);
         spans.fetch_range(*span).end <= blob_end && plain.end <= plain_end && !plain.is_empty()
+    })
+}
+
+/// The spans before `missing`, from the last one on, with at most `most` bytes of the blob, that do
+/// not begin before the byte `least` of the tar; limited in bytes of the tar, too.
+fn preceding(
+    spans: &FineSpans,
+    missing: SpanId,
+    most: u64,
+    least: u64,
+) -> impl Iterator<Item = SpanId> {
+    let blob_start = spans.fetch_range(missing).start.0.saturating_sub(most);
+    let plain_start = spans.plain_range(missing).start.0.saturating_sub(HANDED_OVER).max(least);
+    (0..missing.0).rev().map(SpanId).take_while(move |span| {
+        let plain = spans.plain_range(*span);
+        spans.fetch_range(*span).start.0 >= blob_start && plain.start.0 >= plain_start
     })
 }
 
@@ -420,11 +474,27 @@ mod tests {
         let usual = 128 << 10;
         assert_eq!(numbers(usual, 10, 3 * BLOB), [11, 12, 13]);
         assert_eq!(numbers(usual, 10, 3 * BLOB - 1), [11, 12]);
-        assert_eq!(numbers(usual, 62, MOST_AFTER), [63]);
-        assert_eq!(numbers(usual, 63, MOST_AFTER), [0; 0]);
+        assert_eq!(numbers(usual, 62, MOST_AROUND), [63]);
+        assert_eq!(numbers(usual, 63, MOST_AROUND), [0; 0]);
         // Of files with zeros, few bytes of the blob are many of the tar.
-        assert_eq!(numbers(HANDED_OVER / 4, 10, MOST_AFTER), [11, 12, 13, 14]);
-        assert_eq!(numbers(HANDED_OVER + 1, 10, MOST_AFTER), [0; 0]);
+        assert_eq!(numbers(HANDED_OVER / 4, 10, MOST_AROUND), [11, 12, 13, 14]);
+        assert_eq!(numbers(HANDED_OVER + 1, 10, MOST_AROUND), [0; 0]);
+    }
+
+    #[test]
+    fn preceding_spans_are_limited_and_in_the_same_file() {
+        let usual = 128 << 10;
+        let numbers = |plain: u64, missing: u32, most: u64, least: u64| -> Vec<u32> {
+            let spans = spans(plain, COUNT * plain);
+            preceding(&spans, SpanId(missing), most, least).map(|span| span.0).collect()
+        };
+        assert_eq!(numbers(usual, 10, 3 * BLOB, 0), [9, 8, 7]);
+        assert_eq!(numbers(usual, 10, 3 * BLOB - 1, 0), [9, 8]);
+        assert_eq!(numbers(usual, 10, MOST_AROUND, 8 * usual - 1), [9, 8]);
+        assert_eq!(numbers(usual, 10, MOST_AROUND, 8 * usual + 1), [9]);
+        assert_eq!(numbers(usual, 1, MOST_AROUND, 0), [0]);
+        assert_eq!(numbers(usual, 0, MOST_AROUND, 0), [0; 0]);
+        assert_eq!(numbers(HANDED_OVER / 4, 10, MOST_AROUND, 0), [9, 8, 7, 6]);
     }
 
     #[test]
@@ -432,7 +502,7 @@ mod tests {
         // A few bytes of span 12 belong to the tar.
         let spans = spans(128 << 10, 12 * (128 << 10) + 5);
         let numbers = |missing: u32| -> Vec<u32> {
-            following(&spans, SpanId(missing), MOST_AFTER).map(|span| span.0).collect()
+            following(&spans, SpanId(missing), MOST_AROUND).map(|span| span.0).collect()
         };
         assert_eq!(numbers(10), [11, 12]);
         assert_eq!(numbers(12), [0; 0]);

@@ -50,6 +50,7 @@ pub(super) struct Waiter {
 /// The duty to fetch a span. If it is dropped before [`FetchPromise::complete`], all waiters fail.
 pub(super) struct FetchPromise {
     of: SpanOf,
+    cause: FetchCause,
     in_flight: SpansInFlight,
     sender: watch::Sender<Option<SpanResult>>,
     /// Keeps other processes from fetching the span until this is dropped.
@@ -77,7 +78,7 @@ impl SpansInFlight {
         let (sender, result) = watch::channel(None);
         fetches.insert(of, (result.clone(), cause));
         FetchRole::Fetch(
-            FetchPromise { of, in_flight: self.clone(), sender, claim: None },
+            FetchPromise { of, cause, in_flight: self.clone(), sender, claim: None },
             Waiter { result, is_joined_ahead: false },
         )
     }
@@ -91,6 +92,11 @@ impl SpansInFlight {
 impl FetchPromise {
     pub(super) fn span(&self) -> SpanId {
         self.of.span
+    }
+
+    /// The reason for the fetch.
+    pub(super) fn cause(&self) -> FetchCause {
+        self.cause
     }
 
     /// Keeps the claim until the fetch ends.

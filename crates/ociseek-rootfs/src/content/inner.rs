@@ -48,8 +48,9 @@ pub(super) struct Inner {
     room: Arc<Semaphore>,
     /// A permit for each request in progress.
     pub requests: Semaphore,
-    /// A permit for each span that is being decoded.
+    /// A permit for each span that is being decoded, and that no read or that a read asked for.
     pub decoders: Arc<Semaphore>,
+    pub read_decoders: Arc<Semaphore>,
     /// The number of reads that are waiting.
     pub waiting: AtomicUsize,
     /// The number of requests in progress for which a read waits.
@@ -109,6 +110,7 @@ impl Inner {
             room: Arc::new(Semaphore::new(UNITS)),
             requests: Semaphore::new(REQUESTS),
             decoders: Arc::new(Semaphore::new(threads.clamp(2, 8))),
+            read_decoders: Arc::new(Semaphore::new(threads.clamp(2, 8))),
             waiting: AtomicUsize::new(0),
             waited_for: AtomicUsize::new(0),
             windows,
@@ -192,19 +194,23 @@ impl Inner {
     }
 }
 
-/// Increments a counter while it exists.
-pub(super) struct CountGuard<'a>(&'a AtomicUsize);
+/// Adds to a counter while it exists.
+pub(super) struct CountGuard<'a>(&'a AtomicUsize, usize);
 
 impl<'a> CountGuard<'a> {
     pub(super) fn new(count: &'a AtomicUsize) -> CountGuard<'a> {
-        count.fetch_add(1, Ordering::Relaxed);
-        CountGuard(count)
+        CountGuard::of(count, 1)
+    }
+
+    pub(super) fn of(count: &'a AtomicUsize, more: usize) -> CountGuard<'a> {
+        count.fetch_add(more, Ordering::Relaxed);
+        CountGuard(count, more)
     }
 }
 
 impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 

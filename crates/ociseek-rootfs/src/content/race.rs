@@ -40,10 +40,11 @@ const ONE_IN: u64 = 8;
 const RECOVERED: u64 = 64 << 10;
 /// The weight that remains for earlier requests after each new one.
 const DECAY: f64 = 0.8;
-/// No registry is far away if it sent the first byte of a request within this time.
-const NEAR: Duration = Duration::from_millis(5);
-/// How many requests must have been measured before a registry is considered far away.
+/// How many requests must have been measured before their cost is known.
 const MEASURED: u32 = 4;
+/// The least and the most seconds of our own that count as the cost of a request: a read goes
+/// through the kernel and three tasks, and on a busy machine all takes long.
+const HANDLING: [f64; 2] = [0.004, 0.02];
 
 /// The usual duration of requests. Newer ones have more weight.
 #[derive(Default)]
@@ -60,6 +61,9 @@ struct Sums {
     /// The least seconds to the first byte of any request, and the number of requests.
     soonest: f64,
     measured: u32,
+    /// The number of spans whose own handling was measured, and the sum of its seconds.
+    handled: f64,
+    handling: f64,
 }
 
 impl Pace {
@@ -77,15 +81,23 @@ impl Pace {
         sums.measured = sums.measured.saturating_add(1);
     }
 
-    /// How many bytes arrive in the time that a request waits for its first byte. 0 if the registry
-    /// is near, or not known yet.
-    pub(super) fn bytes_per_wait(&self) -> u64 {
+    /// Records how long our own part of a fetch took: to decode a span and store it.
+    pub(super) fn note_handling(&self, time: Duration) {
+        let mut sums = self.0.hold();
+        sums.handled = sums.handled * DECAY + 1.0;
+        sums.handling = sums.handling * DECAY + time.as_secs_f64();
+    }
+
+    /// How many bytes arrive in the time that a request costs whatever its size: until its first
+    /// byte, and for our own part. 0 if that is not known yet.
+    pub(super) fn bytes_per_request(&self) -> u64 {
         let sums = self.0.hold();
-        if sums.measured < MEASURED || sums.soonest < NEAR.as_secs_f64() {
-            0
-        } else {
-            (sums.soonest * sums.bytes / sums.rest.max(1e-6)) as u64
+        if sums.measured < MEASURED {
+            return 0;
         }
+        let [least, most] = HANDLING;
+        let handling = (sums.handling / sums.handled.max(1.0)).clamp(least, most);
+        ((sums.soonest + handling) * sums.bytes / sums.rest.max(1e-6)) as u64
     }
 
     /// The time after which a request for `bytes` bytes is slow; at most `most`.
@@ -276,21 +288,30 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_a_wait_are_known_after_some_requests_and_few_if_the_registry_is_near() {
+    fn the_cost_of_a_request_in_bytes_is_known_after_some_requests() {
         let ms = Duration::from_millis;
         let pace = Pace::default();
+        let assert_is = |expected: u64| {
+            let bytes = pace.bytes_per_request();
+            assert!(bytes.abs_diff(expected) < 1 << 10, "{bytes}");
+        };
         for _ in 0..MEASURED {
-            assert_eq!(pace.bytes_per_wait(), 0);
+            assert_is(0);
             // 100 MiB/s.
             pace.note(1 << 20, ms(20), ms(30));
         }
-        let bytes = pace.bytes_per_wait();
-        assert!(bytes.abs_diff(2 << 20) < 1 << 10, "{bytes}");
+        assert_is((24 << 20) / 10);
         // On a link in use, requests wait longer. The way to the registry is not longer.
         pace.note(1 << 20, ms(500), ms(510));
-        let bytes = pace.bytes_per_wait();
-        assert!(bytes.abs_diff(2 << 20) < 1 << 10, "{bytes}");
-        pace.note(1 << 20, ms(4), ms(14));
-        assert_eq!(pace.bytes_per_wait(), 0);
+        assert_is((24 << 20) / 10);
+        // A near registry's requests are not free: decoding and storing a span takes time, too.
+        pace.note(1 << 20, ms(0), ms(10));
+        assert_is((4 << 20) / 10);
+        pace.note_handling(ms(10));
+        assert_is(1 << 20);
+        for _ in 0..100 {
+            pace.note_handling(ms(1000));
+        }
+        assert_is(2 << 20);
     }
 }

@@ -1,9 +1,10 @@
 //! Fetches the recorded start of the image's fine documents: the spans that a start is known to
 //! read, in order, before and in parallel to requested reads. Several requests are in progress, so
-//! that latency hardly counts, but of few bytes, so that nothing that is requested waits for long.
+//! that latency hardly counts, for as many bytes as arrive soon, so that nothing that is requested
+//! waits for long.
 //!
-//! Requested reads have priority: while one is fetched, nothing new is fetched in advance. It stops
-//! if the fetched spans are not read.
+//! Requested reads have priority: while one is fetched, nothing new is fetched in advance that
+//! would delay it. It waits while too many of the fetched spans are not read.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -16,10 +17,10 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::debug;
 
-use super::fetch::Disk;
+use super::fetch::{Disk, MOST_BETWEEN};
 use super::in_flight::{FetchRole, SpanRequest};
 use super::inner::{CountGuard, Inner, LayerHandle, SpanOf};
 use super::{FetchCause, StartStats};
@@ -27,16 +28,23 @@ use crate::cache::PIECE;
 use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
 use ociseek_store::lock::Hold;
 
-/// The most compressed bytes in a request, unless a single span has more.
-const REQUEST: u64 = 1 << 20;
-/// Neighbours within this many compressed bytes of the recorded start are fetched together, even if
-/// other spans are read between them.
+/// Spans within this many compressed bytes of the recorded start are fetched together if they are
+/// near each other, even if other spans are read between them; more, if the link is fast.
 const BATCH: u64 = 4 << 20;
-/// How many requests may be in progress, and how many compressed bytes they may be for together, in
-/// units of [`UNIT`]. A single request may be for more.
+/// How many requests may be in progress.
 pub(super) const AT_A_TIME: usize = 12;
-const ROOM: usize = (2 << 20) / UNIT as usize;
+/// The least and the most compressed bytes that they may be for together; a single request may be
+/// for more. In units of [`UNIT`].
+const ROOM: Range<usize> = (2 << 20) / UNIT as usize..(16 << 20) / UNIT as usize;
 const UNIT: u64 = 1 << 10;
+/// Between these, as many as have arrived in this time, on average.
+const SOON: Duration = Duration::from_millis(160);
+/// While a read is fetched, the bytes in progress must arrive in this time.
+const AT_ONCE: Duration = Duration::from_millis(20);
+/// The least and the most compressed bytes in a request, unless a single span has more: a part of
+/// those that may be in progress.
+const REQUEST: Range<u64> = 1 << 20..4 << 20;
+const PART: u64 = 4;
 /// How many requests may fail in a row before fetching stops.
 const FAILURES: u32 = 8;
 /// After this many reads that miss spans outside the recorded start, it is of little use to the
@@ -44,6 +52,10 @@ const FAILURES: u32 = 8;
 const OUTSIDE: u32 = 8;
 /// The interval of checks whether a read is being fetched.
 const PAUSE: Duration = Duration::from_millis(2);
+/// The interval of checks whether the program has read what was fetched.
+const UNREAD_PAUSE: Duration = Duration::from_millis(20);
+/// Fetching does not go on if the program reads nothing of it for so long.
+const UNUSED: Duration = Duration::from_secs(60);
 
 /// The progress of the recorded start.
 #[derive(Default)]
@@ -58,8 +70,12 @@ pub(super) struct StartProgress {
     /// How many bytes of the tar were put into memory.
     in_memory: AtomicU64,
     under_way: AtomicUsize,
+    /// How many bytes these requests are for.
+    under_way_bytes: AtomicUsize,
     failures: AtomicU32,
+    /// Whether too much is unread, or fetching was given up.
     stopped: AtomicBool,
+    given_up: AtomicBool,
     /// The number of reads that missed spans outside of it.
     outside: AtomicU32,
 }
@@ -103,6 +119,30 @@ impl StartProgress {
         self.in_memory.load(Ordering::Relaxed).saturating_add(size) <= inner.memory.max() / 2
     }
 
+    /// Waits while more than `most` bytes are unread: the program may be slower than the link.
+    /// Returns false if fetching is of no use any more.
+    async fn goes_on(&self, most: u64) -> bool {
+        let unread = || self.unread_bytes.load(Ordering::Relaxed);
+        let mut known = unread();
+        let mut since = Instant::now();
+        loop {
+            if self.failures.load(Ordering::Relaxed) >= FAILURES || since.elapsed() > UNUSED {
+                self.given_up.store(true, Ordering::Relaxed);
+            }
+            let goes_on = !self.given_up.load(Ordering::Relaxed);
+            let waits = goes_on && unread() > most;
+            self.stopped.store(waits || !goes_on, Ordering::Relaxed);
+            if !waits {
+                return goes_on;
+            }
+            sleep(UNREAD_PAUSE).await;
+            if unread() != known {
+                known = unread();
+                since = Instant::now();
+            }
+        }
+    }
+
     fn requested(&self, span: SpanOf, bytes: u64) {
         self.spans.fetch_add(1, Ordering::Relaxed);
         let mut unread = self.unread.hold();
@@ -120,29 +160,61 @@ impl StartProgress {
     }
 }
 
+/// How many bytes have arrived per second since the beginning.
+struct Throughput<'a> {
+    inner: &'a Inner,
+    begun: Instant,
+    bytes: u64,
+}
+
+impl Throughput<'_> {
+    fn new(inner: &Inner) -> Throughput<'_> {
+        Throughput { inner, begun: Instant::now(), bytes: inner.counts.bytes_fetched.get() }
+    }
+
+    /// The bytes that arrive in `time`.
+    fn bytes_in(&self, time: Duration) -> u64 {
+        let bytes = self.inner.counts.bytes_fetched.get() - self.bytes;
+        let elapsed = self.begun.elapsed().as_secs_f64().max(1e-3);
+        (bytes as f64 * time.as_secs_f64() / elapsed) as u64
+    }
+
+    /// How many units may be in progress.
+    fn room(&self) -> usize {
+        ((self.bytes_in(SOON) / UNIT) as usize).clamp(ROOM.start, ROOM.end)
+    }
+}
+
 /// Fetches the recorded start of all layers.
 pub(super) async fn fetch(inner: &Arc<Inner>) {
-    let steps = steps(inner);
-    {
-        let mut planned = inner.start.planned.hold();
-        planned.extend(
-            steps
-                .iter()
-                .flat_map(|(on, spans)| SpanId::each(spans.clone()).map(|span| on.span(span))),
-        );
-    }
-    let is_unfetched = |(on, spans): &(LayerHandle, Range<SpanId>)| {
-        SpanId::each(spans.clone()).any(|span| on.is_missing(span))
-    };
-    let unfetched =
-        spawn_blocking(move || steps.into_iter().filter(is_unfetched).collect::<Vec<_>>());
-    let room = &Semaphore::new(ROOM);
+    let mut plan = Plan::new(inner);
+    let planned = plan.spans();
+    inner.start.planned.hold().extend(planned);
+    let unfetched = spawn_blocking(move || {
+        plan.retain(LayerHandle::is_missing);
+        plan
+    });
     // On a second start nothing is missing, and a thread for each step would only delay it.
-    let fetches = stream::iter(unfetched.await.unwrap_or_default()).map(|(on, spans)| async move {
-        let units =
-            usize::try_from(blob_bytes(&on, &spans).div_ceil(UNIT)).unwrap_or(ROOM).min(ROOM);
+    let Ok(mut plan) = unfetched.await else { return };
+    let throughput = &Throughput::new(inner);
+    let room = &Semaphore::new(ROOM.start);
+    let mut granted = ROOM.start;
+    let steps = std::iter::from_fn(|| {
+        let most = throughput.room();
+        room.add_permits(most.saturating_sub(granted));
+        granted = granted.max(most);
+        let bytes = most as u64 * UNIT;
+        plan.next_step(&StepSize {
+            batch: bytes.max(BATCH),
+            request: (bytes / PART).clamp(REQUEST.start, REQUEST.end),
+            between: inner.pace.bytes_per_request().min(MOST_BETWEEN),
+        })
+    });
+    let fetches = stream::iter(steps).map(|(on, spans)| async move {
+        let bytes = blob_bytes(&on, &spans);
+        let units = usize::try_from(bytes.div_ceil(UNIT)).unwrap_or(ROOM.start).min(ROOM.start);
         let _room = room.acquire_many(units as u32).await;
-        on.fetch_missing_start(spans).await;
+        on.fetch_missing_start(spans, bytes, throughput).await;
     });
     fetches.buffer_unordered(AT_A_TIME).for_each(|()| ready(())).await;
 }
@@ -150,8 +222,8 @@ pub(super) async fn fetch(inner: &Arc<Inner>) {
 /// Puts the spans that the cache on disk has into memory, in order, up to the part of it that a
 /// start may take. It reads and verifies them on one thread, ahead of the program that starts.
 pub(super) fn load(inner: &Arc<Inner>) {
-    for (on, spans) in steps(inner).into_iter().filter(|(on, _)| on.keeps_on_disk()) {
-        for span in SpanId::each(spans).filter(|span| !on.is_in_memory(*span)) {
+    for (on, spans) in Plan::new(inner).steps().filter(|(on, _)| on.keeps_on_disk()) {
+        for span in spans.into_iter().filter(|span| !on.is_in_memory(*span)) {
             let size = on.layer.size(span);
             if !inner.start.has_room(inner, size) {
                 return;
@@ -171,12 +243,18 @@ pub(super) fn load(inner: &Arc<Inner>) {
 
 /// The ranges of the layers' tars that all requests are for, in order.
 pub(super) fn ranges(inner: &Arc<Inner>) -> Vec<(LayerId, Range<Uncompressed>)> {
-    let range = |(on, spans): (LayerHandle, Range<SpanId>)| {
-        let last = SpanId(spans.end.0.saturating_sub(1));
+    let of_step = |(on, spans): (LayerHandle, Vec<SpanId>)| {
         let table = &on.layer.open.spans;
-        (on.id, table.plain_range(spans.start).start..table.plain_range(last).end)
+        let mut ranges: Vec<Range<Uncompressed>> = Vec::new();
+        for plain in spans.into_iter().map(|span| table.plain_range(span)) {
+            match ranges.last_mut().filter(|last| last.end == plain.start) {
+                Some(last) => last.end = plain.end,
+                None => ranges.push(plain),
+            }
+        }
+        ranges.into_iter().map(move |range| (on.id, range))
     };
-    steps(inner).into_iter().map(range).collect()
+    Plan::new(inner).steps().flat_map(of_step).collect()
 }
 
 /// The number of pieces of a span of `size` bytes.
@@ -184,71 +262,129 @@ fn pieces(size: u64) -> u32 {
     u32::try_from(size.div_ceil(PIECE as u64)).unwrap_or(u32::MAX)
 }
 
-/// The compressed bytes of neighbouring spans.
-fn blob_bytes(on: &LayerHandle, spans: &Range<SpanId>) -> u64 {
-    let last = SpanId(spans.end.0.saturating_sub(1));
-    on.layer.blob_range(last).end - on.layer.blob_range(spans.start).start
+/// The compressed bytes from the first of some spans, which are in order, to the last.
+fn blob_bytes(on: &LayerHandle, spans: &[SpanId]) -> u64 {
+    let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return 0 };
+    on.layer.blob_range(*last).end - on.layer.blob_range(*first).start
 }
 
-/// The requests in order. The next one is always for the layer with the fewest bytes so far, since
-/// no document states the order between layers.
-fn steps(inner: &Arc<Inner>) -> Vec<(LayerHandle, Range<SpanId>)> {
-    // A layer that occurs twice in the image is read at its upper position.
-    let mut places: HashMap<_, u32> = HashMap::new();
-    places.extend((0..).zip(&inner.layers).map(|(place, layer)| (layer.digest(), place)));
-    let mut places: Vec<u32> = places.into_values().collect();
-    places.sort_unstable();
-    let layers = places.into_iter().filter_map(|place| inner.on(LayerId(place)));
-    let mut queues: Vec<(LayerHandle, VecDeque<Range<SpanId>>)> =
-        layers.map(|on| (on.clone(), requests(&on))).collect();
-    let mut turns: BinaryHeap<Reverse<(u64, usize)>> =
-        (0..queues.len()).map(|queue| Reverse((0, queue))).collect();
-    let mut steps = Vec::new();
-    while let Some(Reverse((bytes, turn))) = turns.pop() {
-        let Some((on, queue)) = queues.get_mut(turn) else { continue };
-        let Some(spans) = queue.pop_front() else { continue };
-        turns.push(Reverse((bytes + blob_bytes(on, &spans), turn)));
-        steps.push((on.clone(), spans));
+/// What a request may be for.
+struct StepSize {
+    /// How many compressed bytes of the recorded start are put into the order of the blob at a time.
+    batch: u64,
+    /// The most compressed bytes of a request, unless a single span has more.
+    request: u64,
+    /// The most bytes of the blob between two spans of a request.
+    between: u64,
+}
+
+impl StepSize {
+    /// For neighbours only.
+    const NEIGHBOURS: StepSize = StepSize { batch: BATCH, request: REQUEST.start, between: 0 };
+}
+
+/// The spans that are left to fetch. The next request is always for the layer with the fewest bytes
+/// so far, since no document states the order between layers.
+struct Plan {
+    layers: Vec<PlannedLayer>,
+    turns: BinaryHeap<Reverse<(u64, usize)>>,
+}
+
+struct PlannedLayer {
+    on: LayerHandle,
+    /// In the order of the recorded start.
+    spans: VecDeque<SpanId>,
+    /// The requests for the spans before those.
+    requests: VecDeque<Vec<SpanId>>,
+}
+
+impl Plan {
+    fn new(inner: &Arc<Inner>) -> Plan {
+        // A layer that occurs twice in the image is read at its upper position.
+        let mut places: HashMap<_, u32> = HashMap::new();
+        places.extend((0..).zip(&inner.layers).map(|(place, layer)| (layer.digest(), place)));
+        let mut places: Vec<u32> = places.into_values().collect();
+        places.sort_unstable();
+        let planned = |on: LayerHandle| {
+            let start = on.layer.open.map().fine().map_or(&[][..], |head| head.start());
+            let spans = start.iter().cloned().flat_map(SpanId::each).collect();
+            PlannedLayer { on, spans, requests: VecDeque::new() }
+        };
+        let layers: Vec<PlannedLayer> =
+            places.into_iter().filter_map(|place| inner.on(LayerId(place))).map(planned).collect();
+        let turns = (0..layers.len()).map(|layer| Reverse((0, layer))).collect();
+        Plan { layers, turns }
     }
-    steps
-}
 
-/// The requests for a layer's recorded start, in its order, except that neighbours that are read
-/// soon after each other are fetched together, up to the size of a request.
-fn requests(on: &LayerHandle) -> VecDeque<Range<SpanId>> {
-    let mut requests = VecDeque::new();
-    let Some(head) = on.layer.open.map().fine() else { return requests };
-    let mut batch = Vec::new();
-    let mut bytes = 0;
-    for span in head.start().iter().cloned().flat_map(SpanId::each) {
-        let blob = on.layer.blob_range(span);
-        batch.push(span);
-        bytes += blob.end - blob.start;
-        if bytes >= BATCH {
-            requests.extend(merged(on, &std::mem::take(&mut batch)));
-            bytes = 0;
+    /// All spans.
+    fn spans(&self) -> impl Iterator<Item = SpanOf> {
+        self.layers
+            .iter()
+            .flat_map(|layer| layer.spans.iter().map(|span| layer.on.span(*span)))
+    }
+
+    fn retain(&mut self, is_wanted: impl Fn(&LayerHandle, SpanId) -> bool) {
+        for PlannedLayer { on, spans, .. } in &mut self.layers {
+            spans.retain(|span| is_wanted(on, *span));
         }
     }
-    requests.extend(merged(on, &batch));
-    requests
+
+    /// The spans of the next request, in order.
+    fn next_step(&mut self, size: &StepSize) -> Option<(LayerHandle, Vec<SpanId>)> {
+        while let Some(Reverse((bytes, turn))) = self.turns.pop() {
+            let Some(layer) = self.layers.get_mut(turn) else { continue };
+            let Some(spans) = layer.next_step(size) else { continue };
+            self.turns.push(Reverse((bytes + blob_bytes(&layer.on, &spans), turn)));
+            return Some((layer.on.clone(), spans));
+        }
+        None
+    }
+
+    /// All requests in order, each for neighbours.
+    fn steps(mut self) -> impl Iterator<Item = (LayerHandle, Vec<SpanId>)> {
+        std::iter::from_fn(move || self.next_step(&StepSize::NEIGHBOURS))
+    }
 }
 
-/// Merges neighbours. The ranges are ordered by their first span in `spans`.
-fn merged(on: &LayerHandle, spans: &[SpanId]) -> Vec<Range<SpanId>> {
+impl PlannedLayer {
+    fn next_step(&mut self, size: &StepSize) -> Option<Vec<SpanId>> {
+        if self.requests.is_empty() {
+            let mut batch = Vec::new();
+            let mut bytes = 0;
+            while bytes < size.batch
+                && let Some(span) = self.spans.pop_front()
+            {
+                let blob = self.on.layer.blob_range(span);
+                batch.push(span);
+                bytes += blob.end - blob.start;
+            }
+            self.requests = merged(&self.on, &batch, size).into();
+        }
+        self.requests.pop_front()
+    }
+}
+
+/// Merges spans that are near each other. The requests are ordered by the first of their spans in
+/// `spans`.
+fn merged(on: &LayerHandle, spans: &[SpanId], size: &StepSize) -> Vec<Vec<SpanId>> {
     let mut sorted: Vec<(SpanId, usize)> = spans.iter().copied().zip(0..).collect();
     sorted.sort_unstable();
-    let mut runs: Vec<(usize, Range<SpanId>)> = Vec::new();
+    sorted.dedup_by_key(|(span, _)| *span);
+    let mut runs: Vec<(usize, Vec<SpanId>)> = Vec::new();
     for (span, order) in sorted {
-        let end = on.layer.blob_range(span).end;
-        let fits = |(_, run): &&mut (usize, Range<SpanId>)| {
-            run.end == span && end - on.layer.blob_range(run.start).start <= REQUEST
+        let blob = on.layer.blob_range(span);
+        let fits = |(_, run): &&mut (usize, Vec<SpanId>)| {
+            let of = |span: Option<&SpanId>| span.map(|span| on.layer.blob_range(*span));
+            let start = of(run.first()).map_or(blob.start, |first| first.start);
+            let last = of(run.last()).map_or(blob.start, |last| last.end);
+            blob.start.saturating_sub(last) <= size.between && blob.end - start <= size.request
         };
         match runs.last_mut().filter(fits) {
             Some((first, run)) => {
-                run.end = SpanId(span.0 + 1);
+                run.push(span);
                 *first = order.min(*first);
             }
-            None => runs.push((order, span..SpanId(span.0 + 1))),
+            None => runs.push((order, vec![span])),
         }
     }
     runs.sort_unstable_by_key(|(order, _)| *order);
@@ -262,26 +398,28 @@ impl LayerHandle {
     }
 
     /// Fetches the spans that are in no cache yet, while no read needs the connection.
-    async fn fetch_missing_start(&self, spans: Range<SpanId>) {
+    async fn fetch_missing_start(
+        &self,
+        spans: Vec<SpanId>,
+        bytes: u64,
+        throughput: &Throughput<'_>,
+    ) {
         let start = &self.inner.start;
         while self.inner.waited_for.load(Ordering::Relaxed) > 0
             && start.under_way.load(Ordering::Relaxed) > 0
+            && start.under_way_bytes.load(Ordering::Relaxed) as u64 + bytes
+                > throughput.bytes_in(AT_ONCE)
         {
             sleep(PAUSE).await;
         }
-        if start.stopped.load(Ordering::Relaxed) {
-            return;
-        }
-        if start.unread_bytes.load(Ordering::Relaxed) > self.inner.options.unread
-            || start.failures.load(Ordering::Relaxed) >= FAILURES
-        {
-            start.stopped.store(true, Ordering::Relaxed);
+        if !start.goes_on(self.inner.options.unread).await {
             return;
         }
         let _under_way = CountGuard::new(&start.under_way);
+        let _bytes = CountGuard::of(&start.under_way_bytes, bytes as usize);
         let on = self.clone();
         let missing = spawn_blocking(move || {
-            SpanId::each(spans).filter(|span| on.is_missing(*span)).collect::<Vec<SpanId>>()
+            spans.into_iter().filter(|span| on.is_missing(*span)).collect::<Vec<SpanId>>()
         });
         let mut wanted = Vec::new();
         let mut waiters = Vec::new();
