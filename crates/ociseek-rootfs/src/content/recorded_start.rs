@@ -318,9 +318,7 @@ impl Plan {
 
     /// All spans.
     fn spans(&self) -> impl Iterator<Item = SpanOf> {
-        self.layers
-            .iter()
-            .flat_map(|layer| layer.spans.iter().map(|span| layer.on.span(*span)))
+        self.layers.iter().flat_map(|layer| layer.spans.iter().map(|span| layer.on.span(*span)))
     }
 
     fn retain(&mut self, is_wanted: impl Fn(&LayerHandle, SpanId) -> bool) {
