@@ -149,6 +149,17 @@ impl StoreError {
         }
     }
 
+    /// Whether the registry refuses the content itself: not the login, and not for now.
+    pub fn is_refused_content(&self) -> bool {
+        match self {
+            StoreError::Registry(error) => {
+                matches!(error.status(), Some(400..=499))
+                    && !matches!(error.status(), Some(401 | 403 | 408 | 429))
+            }
+            _ => false,
+        }
+    }
+
     /// A manifest was refused because a blob that it names does not exist.
     pub fn is_blob_unknown(&self) -> bool {
         matches!(self, StoreError::Registry(error) if error.is_blob_unknown())
