@@ -1,8 +1,6 @@
 //! Passes facts about the build to `ociseek version`: target, features, and the commit if it is
 //! certain. Also determines whether this build can mount images.
 
-use std::path::Path;
-
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=OCISEEK_COMMIT");
@@ -21,16 +19,8 @@ fn main() {
         println!("cargo::rustc-cfg=mounts");
     }
     // git is not used: a working tree may differ from its commit, and each commit would cause a
-    // rebuild. The release build sets the variable, and `cargo package` writes the file.
-    let packaged = || {
-        let text = std::fs::read_to_string(
-            Path::new(&variable("CARGO_MANIFEST_DIR")).join(".cargo_vcs_info.json"),
-        )
-        .ok()?;
-        let rest = text.split_once("\"sha1\"")?.1;
-        rest.split('"').nth(1).map(str::to_owned)
-    };
-    let commit = std::env::var("OCISEEK_COMMIT").ok().or_else(packaged).unwrap_or_default();
+    // rebuild. The release build sets the variable.
+    let commit = variable("OCISEEK_COMMIT");
     let is_commit =
         matches!(commit.len(), 40 | 64) && commit.bytes().all(|b| b.is_ascii_hexdigit());
     println!("cargo::rustc-env=OCISEEK_BUILD_COMMIT={}", if is_commit { &commit } else { "" });

@@ -8,13 +8,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use ociseek::codec::gzip::{BlockStart, GzipReader, Sink};
-use ociseek::digest::{Algorithm, Digest, Hasher};
-use ociseek::layer::span::SpanTable;
-use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::{SpanId, SpanSize};
-use ociseek::tar::Walker;
-use ociseek::ztoc;
+use ociseek_format::codec::gzip::{BlockStart, GzipReader, Sink};
+use ociseek_format::digest::{Algorithm, Digest, Hasher};
+use ociseek_format::layer::span::SpanTable;
+use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek_format::offset::{SpanId, SpanSize};
+use ociseek_format::tar::Walker;
+use ociseek_format::ztoc;
 
 /// The size of chunks from stores.
 const CHUNK: usize = 256 << 10;

@@ -4,12 +4,12 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use ociseek::image::Reference;
-use ociseek::ops::index::{IndexOptions, IndexedManifest, ManifestResult, Work, index};
-use ociseek::progress::{Progress, SilentProgress};
-use ociseek::store::blob::Target;
-use ociseek::store::registry::{Client, ClientConfig};
-use ociseek::store::{Destination, Source};
+use ociseek_format::image::Reference;
+use ociseek_format::progress::{Progress, SilentProgress};
+use ociseek_ops::index::{IndexOptions, IndexedManifest, ManifestResult, Work, index};
+use ociseek_store::blob::Target;
+use ociseek_store::registry::{Client, ClientConfig};
+use ociseek_store::{Destination, Source};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

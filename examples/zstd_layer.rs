@@ -15,14 +15,14 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use bytes::Bytes;
-use ociseek::budget::Budget;
-use ociseek::codec::zstd::ZstdReader;
-use ociseek::digest::{Algorithm, Hasher};
-use ociseek::fine::FineLayer;
-use ociseek::layer::LayerOptions;
-use ociseek::layer::parallel::{Threads, index_chunks};
-use ociseek::layer::prove::decode_to_next;
-use ociseek::offset::SpanId;
+use ociseek_format::budget::Budget;
+use ociseek_format::codec::zstd::ZstdReader;
+use ociseek_format::digest::{Algorithm, Hasher};
+use ociseek_format::fine::FineLayer;
+use ociseek_format::layer::LayerOptions;
+use ociseek_format::layer::parallel::{Threads, index_chunks};
+use ociseek_format::layer::prove::decode_to_next;
+use ociseek_format::offset::SpanId;
 
 /// The size of chunks from stores.
 const CHUNK: usize = 256 << 10;

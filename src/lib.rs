@@ -1,16 +1,14 @@
 //! ociseek makes the layers of existing container images seekable.
 //!
-//! The crate [`ociseek_format`] has everything without I/O; its modules are re-exported here. The
-//! other modules, in an order in which each uses only those above it:
+//! This is the program: its command line is [`cli`]. The work is in libraries of its workspace:
 //!
-//! | module | what it does |
+//! | crate | what it does |
 //! |---|---|
-//! | [`store`] | the places of images: registries, OCI layouts, archives; the local ztoc cache |
-//! | [`rootfs`] | an indexed image as a single file system |
-//! | [`ops`] | the operations: index, inspect, doctor, verify, open, mount, bundle, trace |
-//! | [`hook`] | services that index images when registries report a push |
-//! | [`logging`] | their `tracing` events as log lines |
-//! | [`cli`] | the command line |
+//! | [`ociseek_format`] | layers, ztocs, trees and documents, without I/O |
+//! | [`ociseek_store`] | the places of images: registries, OCI layouts, archives; the local ztoc cache |
+//! | [`ociseek_rootfs`] | an indexed image as a single file system |
+//! | [`ociseek_ops`] | the operations: index, doctor, verify, open, mount, bundle |
+//! | [`ociseek_hook`] | services that index images when registries report a push, and their log |
 //!
 //! Indexing an image in a registry, with the credentials of `docker login`:
 //!
@@ -18,13 +16,13 @@
 //! # async fn index_it() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;
 //!
-//! use ociseek::ops::index::{IndexOptions, Work, index};
-//! use ociseek::progress::{Progress, SilentProgress};
-//! use ociseek::store::blob::Target;
-//! use ociseek::store::registry::{Client, ClientConfig};
-//! use ociseek::store::{Destination, Source};
+//! use ociseek_ops::index::{IndexOptions, Work, index};
+//! use ociseek_format::progress::{Progress, SilentProgress};
+//! use ociseek_store::blob::Target;
+//! use ociseek_store::registry::{Client, ClientConfig};
+//! use ociseek_store::{Destination, Source};
 //!
-//! let image: ociseek::image::Reference = "registry.example/team/app:v1".parse()?;
+//! let image: ociseek_format::image::Reference = "registry.example/team/app:v1".parse()?;
 //! let repository = Client::new(ClientConfig::default())?.repository(&image.registry, &image.repository)?;
 //! let (source, destination) = (Source::Registry(repository.clone()), Destination::Registry(repository));
 //! let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
@@ -38,12 +36,3 @@
 //! `examples/` has whole programs; `docs/library.md` says more.
 
 pub mod cli;
-
-pub use ociseek_format::{
-    budget, code, codec, digest, event, fine, header, image, layer, offset, progress, tar, time,
-    tree, ztoc,
-};
-pub use ociseek_hook::{self as hook, logging};
-pub use ociseek_ops as ops;
-pub use ociseek_rootfs as rootfs;
-pub use ociseek_store as store;

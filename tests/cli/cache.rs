@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::caches::{assert_warns_once, spoil_entry, writer, written_by_this_process};
-use ociseek::digest::Digest;
-use ociseek::layer::{BlobForm, BuiltZtoc, Outcome, UnservableCode, UnservableReason};
-use ociseek::offset::SpanSize;
-use ociseek::progress::{Progress, Recorder, SilentProgress};
-use ociseek::store::cache::{CacheKey, ZtocCache};
+use ociseek_format::digest::Digest;
+use ociseek_format::layer::{BlobForm, BuiltZtoc, Outcome, UnservableCode, UnservableReason};
+use ociseek_format::offset::SpanSize;
+use ociseek_format::progress::{Progress, Recorder, SilentProgress};
+use ociseek_store::cache::{CacheKey, ZtocCache};
 
 fn open(dir: &Path) -> ZtocCache {
     ZtocCache::open(Some(dir), Arc::new(SilentProgress))

@@ -3,9 +3,9 @@
 
 use std::fs;
 
-use ociseek::budget::Budget;
-use ociseek::fine;
-use ociseek::image::fine::parse;
+use ociseek_format::budget::Budget;
+use ociseek_format::fine;
+use ociseek_format::image::fine::parse;
 use serde_json::{Value, json};
 
 use crate::support::sandbox::{GZIP, Layout, PLAIN, Sandbox, ZSTD, gzip, index, tar};

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::support::layers::{SPAN, gzip, tar, ztoc};
-use ociseek::digest::{Algorithm, Digest};
-use ociseek::layer::prove::LayerProof;
-use ociseek::layer::span::SpanTable;
-use ociseek::offset::{SpanSize, Uncompressed};
-use ociseek::ops::extract::{ExtractError, ExtractReport, Output, extract};
-use ociseek::time::Time;
-use ociseek::tree::Tree;
-use ociseek::ztoc::{Checkpoint, Checkpoints, FileKind, FileMetadata, Ztoc, decode, encode};
+use ociseek_format::digest::{Algorithm, Digest};
+use ociseek_format::layer::prove::LayerProof;
+use ociseek_format::layer::span::SpanTable;
+use ociseek_format::offset::{SpanSize, Uncompressed};
+use ociseek_format::time::Time;
+use ociseek_format::tree::Tree;
+use ociseek_format::ztoc::{Checkpoint, Checkpoints, FileKind, FileMetadata, Ztoc, decode, encode};
+use ociseek_ops::extract::{ExtractError, ExtractReport, Output, extract};
 
 /// Much longer than any case takes.
 const PATIENCE: Duration = Duration::from_secs(60);

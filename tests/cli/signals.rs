@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::child_process::ChildProcess;
 use crate::support::http::stalling_registry;
 use crate::support::sandbox::{self, Sandbox};
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use rustix::process::Signal;
 
 /// Waits until the program has ended. Returns its status and standard error.

@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use crate::support::caches::{assert_warns_once, spoil_entry, writer, written_by_this_process};
 use crate::support::this_test;
-use ociseek::digest::Digest;
-use ociseek::progress::{Progress, Recorder, SilentProgress};
-use ociseek::rootfs::cache::{PIECE, SpanCache, SpanKey};
+use ociseek_format::digest::Digest;
+use ociseek_format::progress::{Progress, Recorder, SilentProgress};
+use ociseek_rootfs::cache::{PIECE, SpanCache, SpanKey};
 
 const PLENTY: u64 = 1 << 30;
 

@@ -5,12 +5,12 @@ use crate::support::tarball;
 use std::sync::Arc;
 
 use crate::support::layers::{SPAN, gzip, tar, ztoc};
-use ociseek::digest::{Algorithm, Digest};
-use ociseek::layer::prove::{Difference, LayerProof, Proof};
-use ociseek::offset::{Compressed, SpanSize, Uncompressed};
-use ociseek::tar::PaxRecord;
-use ociseek::time::Time;
-use ociseek::ztoc::{Checkpoint, Checkpoints, FileKind, Ztoc, encode};
+use ociseek_format::digest::{Algorithm, Digest};
+use ociseek_format::layer::prove::{Difference, LayerProof, Proof};
+use ociseek_format::offset::{Compressed, SpanSize, Uncompressed};
+use ociseek_format::tar::PaxRecord;
+use ociseek_format::time::Time;
+use ociseek_format::ztoc::{Checkpoint, Checkpoints, FileKind, Ztoc, encode};
 
 fn proof(ztoc: &Ztoc, layer: &[u8], chunk: usize) -> Proof {
     let mut proof =

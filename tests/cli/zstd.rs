@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
 use crate::support::copied::copied;

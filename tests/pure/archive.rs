@@ -5,12 +5,12 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 
 use crate::support::sandbox::PLAIN;
-use ociseek::digest::Digest;
-use ociseek::image::manifest::{OCI_CONFIG, OCI_MANIFEST};
-use ociseek::image::{Descriptor, ImageSelector};
-use ociseek::store::archive::Archive;
-use ociseek::store::blob::Target;
-use ociseek::store::layout::LayoutError;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::manifest::{OCI_CONFIG, OCI_MANIFEST};
+use ociseek_format::image::{Descriptor, ImageSelector};
+use ociseek_store::archive::Archive;
+use ociseek_store::blob::Target;
+use ociseek_store::layout::LayoutError;
 
 const BLOCK: usize = 512;
 

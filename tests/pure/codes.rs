@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use ociseek::code::Code;
+use ociseek_format::code::Code;
 
 /// Adds the Rust files below `dir` to `text`.
 fn add_files(dir: &Path, text: &mut String) {

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use flate2::{Compression, GzBuilder};
-use ociseek::layer::parallel::cores;
-use ociseek::layer::span::SpanTable;
-use ociseek::ztoc::decode;
+use ociseek_format::layer::parallel::cores;
+use ociseek_format::layer::span::SpanTable;
+use ociseek_format::ztoc::decode;
 
 use crate::bodies;
 use crate::bodies::listing::{Go, accepted, built, check_layer};

@@ -3,10 +3,10 @@
 use std::fmt::Debug;
 use std::path::Path;
 
-use ociseek::hook::aws::Ecr;
-use ociseek::hook::secret::{RequestCredentials, Secrets};
-use ociseek::store::Source;
-use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
+use ociseek_hook::aws::Ecr;
+use ociseek_hook::secret::{RequestCredentials, Secrets};
+use ociseek_store::Source;
+use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
 
 use crate::architecture::{CRATES, code, sources};
 

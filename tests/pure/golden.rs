@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::support::soci::TOOL;
-use ociseek::layer::Outcome;
+use ociseek_format::layer::Outcome;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")
@@ -51,7 +51,11 @@ fn ztocs_match_soci() {
             wrong.push(format!("{layer}: {got}, soci's is {digest}"));
         }
         if let Ok(theirs) = std::fs::read(fixtures().join(format!("golden/ztocs/{layer}.ztoc"))) {
-            assert_eq!(ociseek::ztoc::decode(&bytes), ociseek::ztoc::decode(&theirs), "{layer}");
+            assert_eq!(
+                ociseek_format::ztoc::decode(&bytes),
+                ociseek_format::ztoc::decode(&theirs),
+                "{layer}"
+            );
             assert_eq!(bytes, theirs, "{layer}: other bytes for the same ztoc");
         }
         compared += 1;

@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ociseek::layer::span::{SpanError, SpanTable};
-use ociseek::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::{Compressed, SpanId, SpanSize};
-use ociseek::ztoc::{self, Checkpoints};
+use ociseek_format::layer::span::{SpanError, SpanTable};
+use ociseek_format::layer::{
+    BuiltZtoc, IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome,
+};
+use ociseek_format::offset::{Compressed, SpanId, SpanSize};
+use ociseek_format::ztoc::{self, Checkpoints};
 use proptest::prelude::*;
 
 /// A tar of files with these sizes. Their bytes are a mix of noise and a repeated line.
@@ -159,7 +161,7 @@ proptest! {
         cut: bool,
     ) {
         let blob = gzip(&tar_of(&sizes, noise), 6, 2);
-        let digest = ociseek::digest::Digest::sha256(&blob);
+        let digest = ociseek_format::digest::Digest::sha256(&blob);
         let mut damaged = blob.clone();
         let at = at.index(blob.len());
         if cut { damaged.truncate(at) } else { damaged[at] ^= 1 << bit }

@@ -5,12 +5,12 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::support::sandbox::GZIP;
-use ociseek::digest::{Algorithm, Digest};
-use ociseek::image::manifest::{OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
-use ociseek::image::soci::{INDEX_V1, SociIndex};
-use ociseek::image::{Descriptor, ImageSelector};
-use ociseek::store::blob::{AttachMethod, Target};
-use ociseek::store::layout::{Layout, LayoutError};
+use ociseek_format::digest::{Algorithm, Digest};
+use ociseek_format::image::manifest::{OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
+use ociseek_format::image::soci::{INDEX_V1, SociIndex};
+use ociseek_format::image::{Descriptor, ImageSelector};
+use ociseek_store::blob::{AttachMethod, Target};
+use ociseek_store::layout::{Layout, LayoutError};
 
 fn layout() -> (tempfile::TempDir, Layout) {
     let dir = tempfile::tempdir().unwrap();
@@ -50,7 +50,7 @@ fn named(descriptor: &Descriptor, key: &str, name: &str) -> serde_json::Value {
     value
 }
 
-fn index_of(subject: &Descriptor, tool: &str) -> ociseek::image::soci::EncodedIndex {
+fn index_of(subject: &Descriptor, tool: &str) -> ociseek_format::image::soci::EncodedIndex {
     let subject = Some(subject.clone());
     SociIndex {
         layers: Vec::new(),
@@ -124,7 +124,7 @@ fn attaching_adds_a_referrer_and_keeps_other_entries() {
     list(dir.path(), &[named(&subject, "org.opencontainers.image.ref.name", "v1")]);
     let old = index_of(&subject, "old");
     let new = index_of(&subject, "new");
-    let attach = |index: &ociseek::image::soci::EncodedIndex, replaces: &[Digest]| {
+    let attach = |index: &ociseek_format::image::soci::EncodedIndex, replaces: &[Digest]| {
         layout.attach(&index.descriptor, &index.bytes, replaces).unwrap()
     };
     assert_eq!(attach(&old, &[]), AttachMethod::Layout);
@@ -378,7 +378,7 @@ fn a_new_layout_is_empty_and_is_created_by_the_first_write() {
 
 #[test]
 fn nothing_is_written_through_links() {
-    use ociseek::digest::Algorithm::{Sha256, Sha512};
+    use ociseek_format::digest::Algorithm::{Sha256, Sha512};
     let outside = tempfile::tempdir().unwrap();
     for link in ["blobs/sha256", "blobs", "blobs/sha512"] {
         let (dir, layout) = layout();

@@ -10,20 +10,20 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use flate2::write::GzEncoder;
 use flate2::{Compression, GzBuilder};
-use ociseek::budget::Budget;
-use ociseek::digest::Digest;
-use ociseek::layer::map::SparseFile;
-use ociseek::layer::parallel::{ChunksError, Threads, index_chunks, read_chunks};
-use ociseek::layer::span::SpanTable;
-use ociseek::layer::{
+use ociseek_format::budget::Budget;
+use ociseek_format::digest::Digest;
+use ociseek_format::layer::map::SparseFile;
+use ociseek_format::layer::parallel::{ChunksError, Threads, index_chunks, read_chunks};
+use ociseek_format::layer::span::SpanTable;
+use ociseek_format::layer::{
     IndexedLayer, KeepSpans, LayerError, LayerIndexer, LayerMap, LayerOptions, MappedLayer, Notes,
     Outcome,
 };
-use ociseek::layer::{ReadOptions, record};
-use ociseek::offset::{SpanId, SpanSize};
-use ociseek::tar::SparseMap;
-use ociseek::time::Time;
-use ociseek::ztoc::{Checkpoint, Checkpoints, Ztoc, decode};
+use ociseek_format::layer::{ReadOptions, record};
+use ociseek_format::offset::{SpanId, SpanSize};
+use ociseek_format::tar::SparseMap;
+use ociseek_format::time::Time;
+use ociseek_format::ztoc::{Checkpoint, Checkpoints, Ztoc, decode};
 
 /// The headers that tools write: bgzip's and mgzip's extra fields hold the member's size, which
 /// nothing here reads.

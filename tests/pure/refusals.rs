@@ -4,8 +4,8 @@ use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ociseek::layer::{LayerIndexer, LayerOptions, Outcome, UnservableReason};
-use ociseek::offset::SpanSize;
+use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome, UnservableReason};
+use ociseek_format::offset::SpanSize;
 
 use crate::support::tarball::{Block, end, entry, file, padded, pax};
 
@@ -268,8 +268,8 @@ fn a_bomb_of_names_is_refused() {
 /// Writers and readers have the same size limit. A checkpoint has a window of 32 KiB.
 #[test]
 fn a_ztoc_too_large_for_readers_is_not_written() {
-    assert_eq!(ociseek::ops::discover::MAX_ZTOC, ociseek::ztoc::MAX_ENCODED as u64);
-    let most = ociseek::ztoc::MAX_ENCODED / (33 << 10);
+    assert_eq!(ociseek_ops::discover::MAX_ZTOC, ociseek_format::ztoc::MAX_ENCODED as u64);
+    let most = ociseek_format::ztoc::MAX_ENCODED / (33 << 10);
     let gzip_of = |checkpoints: usize| {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder

@@ -7,12 +7,12 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::support::tarball::{Block, end, file, padded, pax};
-use ociseek::budget::Budget;
-use ociseek::digest::Digest;
-use ociseek::layer::parallel::{ChunksError, Threads, read_chunks};
-use ociseek::layer::{LayerError, MappedLayer, ReadOptions};
-use ociseek::tar::SparseMap;
-use ociseek::tree::{NodeKind, Tree};
+use ociseek_format::budget::Budget;
+use ociseek_format::digest::Digest;
+use ociseek_format::layer::parallel::{ChunksError, Threads, read_chunks};
+use ociseek_format::layer::{LayerError, MappedLayer, ReadOptions};
+use ociseek_format::tar::SparseMap;
+use ociseek_format::tree::{NodeKind, Tree};
 
 /// The layer, and its bytes as a plain tar.
 fn read(blob: &[u8]) -> Result<(MappedLayer, Vec<u8>), LayerError> {

@@ -14,10 +14,10 @@ use crate::support::servers::{Server, faketime};
 use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
-use ociseek::digest::Digest;
-use ociseek::image::Descriptor;
-use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
-use ociseek::time::Time;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_format::time::Time;
+use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
 use serde_json::{Value, json};
 
 /// More than a page of the lists.

@@ -14,10 +14,10 @@ use crate::support::relay::Relay;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use crate::support::servers::Server;
 use crate::support::{holds, number_in};
-use ociseek::digest::Digest;
-use ociseek::image::Descriptor;
-use ociseek::image::soci;
-use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::soci;
+use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
 use serde_json::{Value, json};
 
 const REPOSITORIES: usize = 7;

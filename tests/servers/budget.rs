@@ -11,10 +11,10 @@ use crate::support::sandbox::{self, GZIP, OCI_INDEX, OCI_MANIFEST, PLAIN, Sandbo
 use crate::support::tarball;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ociseek::digest::Digest;
-use ociseek::image::soci::ZtocRef;
-use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::SpanSize;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::soci::ZtocRef;
+use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek_format::offset::SpanSize;
 use serde_json::{Value, json};
 
 /// Checks that it failed because of the memory limit, and names `what`.
@@ -156,11 +156,13 @@ async fn a_layer_repeated_200_times_is_kept_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ztocs_that_share_their_span_digests_are_refused() {
     assert_eq!(
-        ociseek::ztoc::decode(&hand_written(2, 0)).map(|ztoc| ztoc.span_digests.len()),
+        ociseek_format::ztoc::decode(&hand_written(2, 0)).map(|ztoc| ztoc.span_digests.len()),
         Ok(2)
     );
     let ztoc = hand_written(2 << 20, 0);
-    assert!(ociseek::ztoc::decode(&ztoc).unwrap_err().to_string().contains("reuses its parts"));
+    assert!(
+        ociseek_format::ztoc::decode(&ztoc).unwrap_err().to_string().contains("reuses its parts")
+    );
     let registry = Faulty::honest(RegistrySettings::default()).await;
     let image = with_ztoc(&registry, &sandbox::tar(1, 1, 1000), 1, &ztoc);
     let ended = run(&Sandbox::new(), &["ls", &image]);

@@ -9,8 +9,8 @@ use crate::support::faulty::{Faulty, RegistrySettings, body_of, damaged};
 use crate::support::sandbox::{
     GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index, shown, tar,
 };
-use ociseek::digest::Digest;
-use ociseek::image::Descriptor;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
 
 const FILE: usize = 60_000;
 

@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings, problem, stalls};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use bytes::Bytes;
-use ociseek::digest::Digest;
-use ociseek::image::Descriptor;
-use ociseek::image::soci::{self, SociIndex, ZtocRef};
-use ociseek::layer::LayerOptions;
-use ociseek::offset::SpanSize;
-use ociseek::ops::TOOL_IDENTIFIER;
-use ociseek::ops::index::{
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::soci::{self, SociIndex, ZtocRef};
+use ociseek_format::layer::LayerOptions;
+use ociseek_format::offset::SpanSize;
+use ociseek_format::progress::{Progress, SilentProgress};
+use ociseek_ops::TOOL_IDENTIFIER;
+use ociseek_ops::index::{
     IndexError, IndexOptions, IndexedImage, LayerOutcome, LayerReport, LeftOutReason,
     ManifestResult, Origin, Reuse, Work, index,
 };
-use ociseek::progress::{Progress, SilentProgress};
-use ociseek::store::blob::Target;
-use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Repository};
-use ociseek::store::{Destination, Source};
+use ociseek_store::blob::Target;
+use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Repository};
+use ociseek_store::{Destination, Source};
 use serde_json::json;
 
 /// Longer than three small layers take on a machine that is busy with many other tests.

@@ -4,7 +4,7 @@
 use std::fs;
 
 use insta::assert_snapshot;
-use ociseek::digest::{Algorithm, Digest};
+use ociseek_format::digest::{Algorithm, Digest};
 use serde_json::{Value, json};
 
 use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, gzip};

@@ -34,7 +34,7 @@ fn layouts(sandbox: &Sandbox) -> Vec<&'static str> {
         let mut layout = Layout::new(&sandbox.path(name));
         let tars: Vec<String> = (layers.iter())
             .map(|(kind, _)| if *kind == GZIP && name == "small" { &small } else { &large })
-            .map(|tar| ociseek::digest::Digest::sha256(tar).to_string())
+            .map(|tar| ociseek_format::digest::Digest::sha256(tar).to_string())
             .collect();
         let layers: Vec<Value> =
             layers.iter().map(|(kind, blob)| layout.blob(kind, blob)).collect();

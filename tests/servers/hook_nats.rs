@@ -21,11 +21,11 @@ use crate::support::http::{exchange, post, stalling_registry};
 use crate::support::nats_relay::{Harm, NatsRelay, Sent};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
 use crate::support::servers::{Server, free_port, tool};
-use ociseek::digest::Digest;
-use ociseek::hook::job::Job;
-use ociseek::hook::nats::{NatsQueue, PublishOutcome};
-use ociseek::store::blob::Target;
-use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
+use ociseek_format::digest::Digest;
+use ociseek_hook::job::Job;
+use ociseek_hook::nats::{NatsQueue, PublishOutcome};
+use ociseek_store::blob::Target;
+use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
 use rustix::process::Signal;
 use serde_json::json;
 

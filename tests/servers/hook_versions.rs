@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ociseek::digest::Digest;
-use ociseek::image::Descriptor;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
 use serde_json::{Value, json};
 
 use crate::support::faulty::{Faulty, RegistrySettings, problem};

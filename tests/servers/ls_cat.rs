@@ -13,7 +13,7 @@ use crate::support::sandbox::{
 };
 use crate::support::tarball::{Block, end, entry, file, padded, pax};
 use insta::assert_snapshot;
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
 /// An image with these tars in the layout `img` under the tag `v1`.

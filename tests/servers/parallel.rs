@@ -13,9 +13,9 @@ use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
 use futures_util::stream;
-use ociseek::image::Descriptor;
-use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
-use ociseek::store::{Source, StoreError};
+use ociseek_format::image::Descriptor;
+use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits};
+use ociseek_store::{Source, StoreError};
 
 const PART: u64 = 10_000;
 

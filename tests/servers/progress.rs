@@ -11,7 +11,7 @@ use crate::support::sandbox::{
 use crate::support::tarball::{end, file};
 use crate::support::terminal::{lines, on_closed_terminal, on_terminal};
 use crate::support::throttle::throttled;
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 
 /// A registry with an image without an index, `a:v1`, with one layer of `size` bytes. Returns its
 /// digest.

@@ -10,12 +10,12 @@ use crate::support::servers::Server;
 use axum::body::Body;
 use axum::http::{Response, header};
 use bytes::Bytes;
-use ociseek::digest::Digest;
-use ociseek::image::Descriptor;
-use ociseek::store::archive::Archive;
-use ociseek::store::layout::Layout;
-use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
-use ociseek::store::{Source, StoreError};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_store::archive::Archive;
+use ociseek_store::layout::Layout;
+use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits};
+use ociseek_store::{Source, StoreError};
 
 fn config() -> ClientConfig {
     let limits = Limits {

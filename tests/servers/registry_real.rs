@@ -12,11 +12,11 @@ use axum::http::{HeaderMap, StatusCode, Uri, header};
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use ociseek::digest::Digest;
-use ociseek::image::Descriptor;
-use ociseek::progress::{ProgressEvent, Recorder};
-use ociseek::store::blob::{AttachMethod, Target};
-use ociseek::store::registry::{
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_format::progress::{ProgressEvent, Recorder};
+use ociseek_store::blob::{AttachMethod, Target};
+use ociseek_store::registry::{
     CertificateFault, Client, ClientConfig, CredentialSource, Limits, RegistryError, Repository,
 };
 use serde_json::{Value, json};

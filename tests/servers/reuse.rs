@@ -14,21 +14,21 @@ use crate::support::servers::Server;
 use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
-use ociseek::digest::Digest;
-use ociseek::image::Descriptor;
-use ociseek::image::soci::{SociIndex, ZtocRef};
-use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::SpanSize;
-use ociseek::ops::TOOL_IDENTIFIER;
-use ociseek::ops::index::{
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::soci::{SociIndex, ZtocRef};
+use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek_format::offset::SpanSize;
+use ociseek_format::progress::{ProgressEvent, Recorder};
+use ociseek_format::ztoc::{Checkpoint, Checkpoints, Ztoc};
+use ociseek_ops::TOOL_IDENTIFIER;
+use ociseek_ops::index::{
     Existing, IndexOptions, IndexedImage, LayerOutcome, ManifestResult, Origin, Reuse, ReuseSource,
     Work, index,
 };
-use ociseek::progress::{ProgressEvent, Recorder};
-use ociseek::store::blob::Target;
-use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Repository};
-use ociseek::store::{Destination, Source};
-use ociseek::ztoc::{Checkpoint, Checkpoints, Ztoc};
+use ociseek_store::blob::Target;
+use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Repository};
+use ociseek_store::{Destination, Source};
 use serde_json::json;
 
 const SPAN: u64 = 64 << 10;
@@ -79,7 +79,7 @@ impl Setting {
         let repository = self.repository();
         let source = Source::Registry(repository.clone());
         let destination = Destination::Registry(repository);
-        let said: Arc<dyn ociseek::progress::Progress> = self.said.clone();
+        let said: Arc<dyn ociseek_format::progress::Progress> = self.said.clone();
         index(
             &source,
             &Target::Tag(tag.into()),
@@ -180,7 +180,7 @@ pub fn requests(setting: &Setting, layer: &Bytes) -> (usize, usize) {
 
 /// The origin of each layer's ztoc.
 fn origins(done: &IndexedImage) -> Vec<Origin> {
-    let origin = |layer: &ociseek::ops::index::LayerReport| match &layer.outcome {
+    let origin = |layer: &ociseek_ops::index::LayerReport| match &layer.outcome {
         LayerOutcome::Indexed(facts) => facts.origin.clone(),
         LayerOutcome::LeftOut(why) => panic!("{why:?}"),
         LayerOutcome::Listed { .. } => panic!("nothing was built"),
@@ -267,7 +267,7 @@ async fn the_number_of_requests_does_not_grow_with_the_repository() {
 async fn wrong_bytes_are_never_reused() {
     let base = layer(1, 3 << 20);
     let other = layer(9, 1000);
-    let right = ociseek::ztoc::decode(&ztoc(&base, TOOL_IDENTIFIER)).unwrap();
+    let right = ociseek_format::ztoc::decode(&ztoc(&base, TOOL_IDENTIFIER)).unwrap();
     let expected = fresh(&[&base, &other]).await;
     type Damage = fn(&mut Ztoc);
     let damages: [(&str, Damage); 7] = [
@@ -284,7 +284,7 @@ async fn wrong_bytes_are_never_reused() {
     for (name, damage) in damages {
         let mut wrong = right.clone();
         damage(&mut wrong);
-        let wrong = Bytes::from(ociseek::ztoc::encode(&wrong));
+        let wrong = Bytes::from(ociseek_format::ztoc::encode(&wrong));
         let setting = Setting::new().await;
         let known = setting.push("v1", &[&base]);
         setting.push("v2", &[&base, &other]);

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings, no_response, status};
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
-use ociseek::digest::Digest;
-use ociseek::image::Descriptor;
-use ociseek::image::enabled::INDEX_DIGEST;
-use ociseek::progress::SilentProgress;
-use ociseek::store::cache::ZtocCache;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::enabled::INDEX_DIGEST;
+use ociseek_format::progress::SilentProgress;
+use ociseek_store::cache::ZtocCache;
 use serde_json::{Value, json};
 
 const FILE: &str = "dir1/file3";

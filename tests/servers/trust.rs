@@ -7,27 +7,27 @@ use std::sync::{Arc, OnceLock};
 use crate::reuse::{Setting, layer, options, requests, ztoc};
 use crate::support::sandbox::OCI_MANIFEST;
 use bytes::Bytes;
-use ociseek::digest::Digest;
-use ociseek::image::coverage::Share;
-use ociseek::image::enabled::INDEX_DIGEST;
-use ociseek::image::fine::{BOUND_INDEX, FINE_INDEX, parse_bound};
-use ociseek::image::soci::parse;
-use ociseek::offset::Uncompressed;
-use ociseek::ops::TOOL_IDENTIFIER;
-use ociseek::ops::convert::{
+use ociseek_format::digest::Digest;
+use ociseek_format::image::coverage::Share;
+use ociseek_format::image::enabled::INDEX_DIGEST;
+use ociseek_format::image::fine::{BOUND_INDEX, FINE_INDEX, parse_bound};
+use ociseek_format::image::soci::parse;
+use ociseek_format::offset::Uncompressed;
+use ociseek_format::progress::{Progress, SilentProgress};
+use ociseek_format::ztoc::{Checkpoint, Checkpoints, FileKind, FileMetadata, Ztoc};
+use ociseek_ops::TOOL_IDENTIFIER;
+use ociseek_ops::convert::{
     ConvertDestination, ConvertError, ConvertReport, ConvertStatus, SourceImage, convert,
 };
-use ociseek::ops::index::{
+use ociseek_ops::index::{
     Existing, ExistingCheck, Gate, IndexError, IndexOptions, IndexedImage, Kinds, ManifestResult,
     Reuse, ReuseSource, Work, index,
 };
-use ociseek::ops::obsolete::{ObsoleteOptions, obsolete};
-use ociseek::ops::prefetch::PrefetchList;
-use ociseek::progress::{Progress, SilentProgress};
-use ociseek::store::blob::Target;
-use ociseek::store::cache::ZtocCache;
-use ociseek::store::{Destination, Source};
-use ociseek::ztoc::{Checkpoint, Checkpoints, FileKind, FileMetadata, Ztoc};
+use ociseek_ops::obsolete::{ObsoleteOptions, obsolete};
+use ociseek_ops::prefetch::PrefetchList;
+use ociseek_store::blob::Target;
+use ociseek_store::cache::ZtocCache;
+use ociseek_store::{Destination, Source};
 use serde_json::Value;
 
 /// A change of a single field.
@@ -75,9 +75,9 @@ const LIES: [(&str, Lie); 20] = [
 /// The layer's ztoc with a lie.
 fn lying(layer: &Bytes, lie: Lie) -> Bytes {
     let right = ztoc(layer, TOOL_IDENTIFIER);
-    let mut wrong = ociseek::ztoc::decode(&right).unwrap();
+    let mut wrong = ociseek_format::ztoc::decode(&right).unwrap();
     lie(&mut wrong);
-    let wrong = Bytes::from(ociseek::ztoc::encode(&wrong));
+    let wrong = Bytes::from(ociseek_format::ztoc::encode(&wrong));
     assert_ne!(wrong, right);
     wrong
 }

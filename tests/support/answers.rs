@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use ociseek::digest::{Algorithm, Digest, Hasher};
+use ociseek_format::digest::{Algorithm, Digest, Hasher};
 
 /// A file of lines, each of which says that soci built these bytes for a layer, and whether its
 /// reader served every file of the layer from them.

@@ -1,8 +1,8 @@
 //! Blobs for registries and layouts, and SOCI index manifests without ztocs.
 
 use bytes::Bytes;
-use ociseek::digest::Digest;
-use ociseek::image::Descriptor;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
 use serde_json::json;
 
 use super::sandbox::OCI_MANIFEST;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use ociseek::progress::{Progress, Recorder};
+use ociseek_format::progress::{Progress, Recorder};
 
 use super::child_process::ChildProcess;
 use super::this_test;

@@ -5,12 +5,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ociseek::digest::{Algorithm, Digest, Hasher};
-use ociseek::image::Descriptor;
-use ociseek::image::manifest::{OCI_CONFIG, OCI_MANIFEST};
-use ociseek::image::soci::{CONFIG, INDEX_V1, SociIndex, ZTOC, ZtocRef};
-use ociseek::offset::SpanSize;
-use ociseek::store::layout::Layout;
+use ociseek_format::digest::{Algorithm, Digest, Hasher};
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::manifest::{OCI_CONFIG, OCI_MANIFEST};
+use ociseek_format::image::soci::{CONFIG, INDEX_V1, SociIndex, ZTOC, ZtocRef};
+use ociseek_format::offset::SpanSize;
+use ociseek_store::layout::Layout;
 
 use super::servers::skip;
 

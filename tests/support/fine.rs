@@ -2,18 +2,18 @@
 
 use std::ops::Range;
 
-use ociseek::budget::Budget;
-use ociseek::codec::{UsedBytes, WINDOW};
-use ociseek::digest::{Algorithm, Digest, Hasher};
-use ociseek::fine::{
+use ociseek_format::budget::Budget;
+use ociseek_format::codec::{UsedBytes, WINDOW};
+use ociseek_format::digest::{Algorithm, Digest, Hasher};
+use ociseek_format::fine::{
     self, Codec, EncodedFine, FineLayer, FineSpans, FineStart, SpanParts, SpanWindow,
 };
-use ociseek::image::Descriptor;
-use ociseek::image::fine::{FineIndex, FineRef};
-use ociseek::image::manifest::OCI_MANIFEST;
-use ociseek::layer::{LayerIndexer, LayerOptions};
-use ociseek::offset::SpanId;
-use ociseek::ztoc::{self, Checkpoint, Checkpoints, FileMetadata};
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::fine::{FineIndex, FineRef};
+use ociseek_format::image::manifest::OCI_MANIFEST;
+use ociseek_format::layer::{LayerIndexer, LayerOptions};
+use ociseek_format::offset::SpanId;
+use ociseek_format::ztoc::{self, Checkpoint, Checkpoints, FileMetadata};
 
 use super::faulty::Faulty;
 
@@ -24,11 +24,11 @@ pub fn layer(blob: &[u8], ztoc: &[u8]) -> FineLayer {
         Checkpoints::Gzip { span_size, list } => (Codec::Gzip, span_size.get(), list),
         Checkpoints::Uncompressed { span_size, size } => {
             let span_size = span_size.get();
-            let at = |span: u64| ociseek::offset::Compressed(span * span_size);
+            let at = |span: u64| ociseek_format::offset::Compressed(span * span_size);
             let spans = 0..size.div_ceil(span_size).max(1);
             let checkpoint = |span| Checkpoint {
                 input: at(span),
-                output: ociseek::offset::Uncompressed(span * span_size),
+                output: ociseek_format::offset::Uncompressed(span * span_size),
                 bits: 0,
                 window: Box::new([0; WINDOW]),
             };

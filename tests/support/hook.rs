@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
 use crate::support::PATIENCE;

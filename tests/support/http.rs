@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::json;
 
 use super::PATIENCE;

@@ -3,9 +3,9 @@ use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::SpanSize;
-use ociseek::ztoc::{Ztoc, decode};
+use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek_format::offset::SpanSize;
+use ociseek_format::ztoc::{Ztoc, decode};
 
 use crate::support::random::letters;
 use crate::support::tarball::{end, entry, file, pax};

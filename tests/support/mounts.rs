@@ -11,7 +11,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

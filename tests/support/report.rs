@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
 use super::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN};

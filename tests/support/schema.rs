@@ -1,6 +1,6 @@
 //! Checks documents against the JSON Schemas in `docs/schema`, with the few keywords that they use.
 
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::Value;
 
 /// Panics with the fault of `document`, which `ociseek ARGS` printed.

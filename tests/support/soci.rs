@@ -8,11 +8,11 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ociseek::budget::Budget;
-use ociseek::layer::parallel::{ChunksError, Threads, index_chunks};
-use ociseek::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::SpanSize;
-use ociseek::ztoc::decode;
+use ociseek_format::budget::Budget;
+use ociseek_format::layer::parallel::{ChunksError, Threads, index_chunks};
+use ociseek_format::layer::{IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome};
+use ociseek_format::offset::SpanSize;
+use ociseek_format::ztoc::decode;
 
 use super::child_process::ChildProcess;
 use super::in_memory;

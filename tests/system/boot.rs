@@ -16,8 +16,8 @@ use crate::support::mounts::unmount;
 use crate::support::servers::{Server, run, skip, tool};
 use crate::support::soci::{Oracle, TOOL, oracle_binary};
 use crate::support::throttle::throttled;
-use ociseek::digest::{Algorithm, Digest, Hasher};
-use ociseek::layer::Outcome;
+use ociseek_format::digest::{Algorithm, Digest, Hasher};
+use ociseek_format::layer::Outcome;
 
 const SPAN: u64 = 1 << 20;
 const HUNDRED_MEGABITS: u64 = 100_000_000 / 8;

@@ -399,7 +399,7 @@ fn a_trace_lists_what_was_read() {
     // If standard output is not a terminal, the report has lines for `index --profile`.
     let output = trace(&["oci:img:v1", "--", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
-    let reads = ociseek::rootfs::record::parse(&output.stdout).unwrap();
+    let reads = ociseek_rootfs::record::parse(&output.stdout).unwrap();
     assert!(reads.iter().any(|read| read.path == b"bin/busybox"), "{reads:?}");
 
     // With a file for the report, standard output belongs to the container.

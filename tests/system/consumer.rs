@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use ociseek::image::prefetch;
-use ociseek::layer::span::SpanTable;
-use ociseek::offset::SpanId;
-use ociseek::ztoc;
+use ociseek_format::image::prefetch;
+use ociseek_format::layer::span::SpanTable;
+use ociseek_format::offset::SpanId;
+use ociseek_format::ztoc;
 use serde_json::Value;
 
 use crate::support::blobs::SOCI;

@@ -22,9 +22,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::support::soci::{Oracle, TOOL, Verdict};
-use ociseek::layer::{Outcome, servable};
-use ociseek::offset::Uncompressed;
-use ociseek::ztoc::{Checkpoints, FileKind, FileMetadata, decode};
+use ociseek_format::layer::{Outcome, servable};
+use ociseek_format::offset::Uncompressed;
+use ociseek_format::ztoc::{Checkpoints, FileKind, FileMetadata, decode};
 
 /// Layers that soci builds and serves correctly but that are refused here: the code and the reason.
 const CAUTIOUS: &[(&str, &str)] = &[
@@ -169,7 +169,7 @@ impl Judge<'_> {
 /// checkpoints at output 0, which soci's reader rejects as not monotonic. And a whiteout may be a
 /// hard link to a file of a lower layer, which soci's reader does not find.
 fn known_defect(theirs: &[u8]) -> Option<&'static str> {
-    let at_zero = |list: &[ociseek::ztoc::Checkpoint]| {
+    let at_zero = |list: &[ociseek_format::ztoc::Checkpoint]| {
         list.iter().filter(|c| c.output == Uncompressed(0)).count()
     };
     let is_link = |file: &FileMetadata| {
@@ -186,7 +186,7 @@ fn known_defect(theirs: &[u8]) -> Option<&'static str> {
             _ => None,
         },
         // Our reader rejects such checkpoints, like soci's.
-        Err(ociseek::ztoc::ZtocError::Checkpoints(_)) => Some("checkpoints out of order"),
+        Err(ociseek_format::ztoc::ZtocError::Checkpoints(_)) => Some("checkpoints out of order"),
         Err(_) => None,
     }
 }

@@ -29,8 +29,8 @@ use crate::support::mounts::{
 use crate::support::random::Random;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
 use crate::support::{holds, number_in};
-use ociseek::digest::Digest;
-use ociseek::image::Descriptor;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
 
 const READERS: usize = 32;
 /// One of this many requests fails.

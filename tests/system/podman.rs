@@ -482,7 +482,7 @@ fn a_store_has_only_layers_of_images_in_registries() {
     fs::write(&layer, compressed(&entry::tar(&[file("f", "content")]))).unwrap();
     let image = images.push("app:v1", &[&layer]);
     images.index("app:v1", &["--kind", "fine", "--min-layer-size=0"]);
-    let digest = ociseek::digest::Digest::sha256(&fs::read(&layer).unwrap());
+    let digest = ociseek_format::digest::Digest::sha256(&fs::read(&layer).unwrap());
     let store = machine.store(&[]);
     let root = PathBuf::from(machine.at("layers"));
     let named = |name: &str| root.join(base64::engine::general_purpose::STANDARD.encode(name));
@@ -541,7 +541,8 @@ fn a_store_has_only_layers_of_images_in_registries() {
     // Nothing is said of the layer that only the image's config claims.
     let info: serde_json::Value =
         serde_json::from_slice(&fs::read(at.join("info")).unwrap()).unwrap();
-    let tar = ociseek::digest::Digest::sha256(&entry::tar(&[file("f", "content")])).to_string();
+    let tar =
+        ociseek_format::digest::Digest::sha256(&entry::tar(&[file("f", "content")])).to_string();
     assert!(info["diff-digest"].is_string() && info["diff-digest"] != tar, "{info}");
     assert!(info["compressed-diff-digest"].is_null(), "{info}");
     assert_eq!(fs::read(at.join("blob")).unwrap(), fs::read(&layer).unwrap());
@@ -608,7 +609,7 @@ fn layers_are_found_by_what_they_are_read_by() {
         assert_eq!(fs::read_to_string(found.join("diff/f")).unwrap(), "content");
         let info: serde_json::Value =
             serde_json::from_slice(&fs::read(found.join("info")).unwrap()).unwrap();
-        let diff = ociseek::digest::Digest::sha256(&content).to_string();
+        let diff = ociseek_format::digest::Digest::sha256(&content).to_string();
         assert_eq!(
             (&info["toc-digest"], &info["flags"]["expected-layer-diffid"]),
             (&(&**layer).into(), &diff.into())

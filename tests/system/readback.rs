@@ -10,17 +10,17 @@ use std::sync::Arc;
 
 use crate::support::corpus::{Image, copy, debian_layers, plain};
 use crate::support::soci::{Oracle, TOOL, oracle_binary};
-use ociseek::digest::{Algorithm, Digest, Hasher};
-use ociseek::layer::Outcome;
-use ociseek::offset::Uncompressed;
-use ociseek::ops::open::{OpenOptions, RootFs, open};
-use ociseek::progress::{Progress, ProgressEvent, Recorder};
-use ociseek::rootfs::cache::SpanCache;
-use ociseek::rootfs::layers::{Caches, LayerAccess};
-use ociseek::store::Source;
-use ociseek::store::blob::Target;
-use ociseek::store::cache::ZtocCache;
-use ociseek::tree::{NodeId, NodeKind};
+use ociseek_format::digest::{Algorithm, Digest, Hasher};
+use ociseek_format::layer::Outcome;
+use ociseek_format::offset::Uncompressed;
+use ociseek_format::progress::{Progress, ProgressEvent, Recorder};
+use ociseek_format::tree::{NodeId, NodeKind};
+use ociseek_ops::open::{OpenOptions, RootFs, open};
+use ociseek_rootfs::cache::SpanCache;
+use ociseek_rootfs::layers::{Caches, LayerAccess};
+use ociseek_store::Source;
+use ociseek_store::blob::Target;
+use ociseek_store::cache::ZtocCache;
 
 const SPAN: u64 = 1 << 20;
 

@@ -77,6 +77,8 @@
 //! Nothing here accesses files, sockets or clocks, and nothing is async. The crate `ociseek` builds
 //! on it: stores, file systems, the command line.
 
+#![warn(missing_docs)]
+
 pub mod budget;
 pub mod code;
 pub mod codec;

@@ -48,8 +48,6 @@ impl Glob {
 
 /// Why a text is not an [`Allow`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum AllowError {
     #[error(
         "{0:?} is not a valid rule: expected *.DOMAIN, {CANONICAL_REGISTRY}, optionally followed by a slash and a \

@@ -104,8 +104,6 @@ impl JobResult {
 
 /// Why an image could not be indexed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum JobError {
     #[error("the image's name is not valid")]
     Name(#[source] StoreError),

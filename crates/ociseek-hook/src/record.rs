@@ -21,8 +21,6 @@ struct Record {
 
 /// Why a record is not a valid job.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum JobRecordError {
     #[error("it is not the JSON of a job")]
     Json(#[from] JsonFault),

@@ -22,8 +22,6 @@ ociseek_format::opaque_debug!(Secrets);
 
 /// Why a text contains no valid secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum SecretError {
     #[error("it contains no secret")]
     None,

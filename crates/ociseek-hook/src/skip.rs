@@ -8,8 +8,6 @@ use ociseek_ops::index::LeftOutReason;
 
 /// Why there is nothing to do for a pushed manifest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum SkipReason {
     #[error("{0} is a fallback tag, where registries without the referrers API list referrers")]
     ReferrersTag(String),
@@ -73,8 +71,6 @@ impl SkipReason {
 
 /// Why no SOCI-enabled image was written although nothing failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum NotEnabled {
     #[error(transparent)]
     Tag(#[from] TagError),

@@ -78,8 +78,6 @@ pub struct ZtocSummary {
 
 /// Why the facts of a ztoc are not known.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum ZtocFailure {
     #[error(transparent)]
     Fetch(#[from] DiscoverError),

@@ -89,8 +89,6 @@ pub struct ListedContent {
 
 /// Why an image could not be examined.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum ListError {
     #[error(transparent)]
     Find(StoreError),

@@ -85,8 +85,6 @@ pub struct UnexaminedTag {
 
 /// Why a repository, or an image in it, cannot be examined.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum ObsoleteError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),

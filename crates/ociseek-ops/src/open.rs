@@ -138,8 +138,6 @@ pub struct LayerFacts {
 
 /// Why an image cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
-#[non_exhaustive]
 pub enum OpenImageError {
     #[error(transparent)]
     Discover(#[from] DiscoverError),

@@ -40,8 +40,6 @@ enum RequestedRead {
 
 /// Why a list cannot be parsed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum PathListError {
     #[error("not a JSON array of paths")]
     Json(#[from] JsonFault),
@@ -55,8 +53,6 @@ pub enum PathListError {
 
 /// Why the files of a list cannot be looked up.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum PathLookupError {
     #[error("the files to prefetch cannot be looked up: the layers do not form a file system")]
     Tree(#[from] TreeError),

@@ -78,8 +78,6 @@ pub enum RemovalOutcome {
 
 /// Why indexes cannot be looked for or removed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum RemoveError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),

@@ -18,8 +18,6 @@ use ociseek_store::{Source, StoreError};
 
 /// Why a name cannot be resolved to the wanted manifests.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum ResolveError {
     #[error("cannot {} the image", if .0.is_not_found() { "find" } else { "read" })]
     Find(#[source] StoreError),

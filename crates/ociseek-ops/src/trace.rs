@@ -9,8 +9,6 @@ use tokio::process::{Child, Command};
 
 /// Why a container could not be run.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum OciRuntimeError {
     #[error("{}: not found in PATH", .0.display())]
     Missing(PathBuf),

@@ -77,7 +77,6 @@ pub enum EnabledResult {
 
 /// Why nothing was made.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum MakeError {
     #[error(transparent)]
     Tag(#[from] TagError),

@@ -93,8 +93,6 @@ pub struct RecordedRead {
 
 /// Why a text is not a record of reads.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
-#[non_exhaustive]
 pub enum RecordError {
     #[error("line {0} is not a record of a read")]
     Line(usize, #[source] JsonFault),

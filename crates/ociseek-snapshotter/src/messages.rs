@@ -242,7 +242,6 @@ fn value_of<'a>(info: &'a SnapshotInfo, field: &[String]) -> Option<&'a str> {
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum SnapshotError {
     /// No such snapshot.
     #[error("snapshot {0}: not found")]

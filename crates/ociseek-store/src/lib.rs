@@ -30,6 +30,8 @@
 //! block, so their calls run on tokio's blocking threads, and their blobs arrive through a short
 //! channel.
 
+#![warn(missing_docs)]
+
 use std::error::Error;
 use std::io;
 use std::ops::Range;

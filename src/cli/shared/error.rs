@@ -246,7 +246,6 @@ impl From<StoreMountError> for CliError {
             StoreMountError::State { dir, source } => CliError::Write { path: dir, source },
             StoreMountError::Start(source) => CliError::Start(source),
             StoreMountError::Mount(error) => error.into(),
-            other => CliError::Start(io::Error::other(other)),
         }
     }
 }

@@ -254,7 +254,7 @@ fn the_action_downloads_the_release_of_its_commit_and_verifies_it() {
     let file = format!("ociseek-{}-unknown-linux-musl.tar.gz", std::env::consts::ARCH);
     let archive = release_archive(&Sandbox::new());
     let sum = |bytes: &[u8]| {
-        format!("{}  {file}\n", ociseek::digest::Digest::sha256(bytes).hex()).into_bytes()
+        format!("{}  {file}\n", ociseek_format::digest::Digest::sha256(bytes).hex()).into_bytes()
     };
     let at = |place: &str, name: &str| format!("/acme/ociseek/releases/{place}/{name}");
     let checksum = format!("{file}.sha256");

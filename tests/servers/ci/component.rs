@@ -132,7 +132,7 @@ fn the_component_verifies_the_checksum_of_its_download() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let archive = release_archive(&sandbox);
-    let sum = ociseek::digest::Digest::sha256(&archive).hex();
+    let sum = ociseek_format::digest::Digest::sha256(&archive).hex();
     let url = releases(BTreeMap::from([("/o.tar.gz".to_owned(), archive)])) + "/o.tar.gz";
     let inputs = |sum| {
         [("image", "oci:img"), ("min-layer-size", "0"), ("download", url.as_str()), ("sha256", sum)]

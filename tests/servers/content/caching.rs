@@ -1,7 +1,7 @@
 //! How many requests the registry gets.
 
 use futures_util::FutureExt;
-use ociseek::progress::causes;
+use ociseek_format::progress::causes;
 
 use super::*;
 use crate::support::servers::skip;
@@ -39,7 +39,8 @@ async fn a_hundred_readers_of_a_span_send_one_request() {
             (stats.requests, stats.spans_decoded, stats.retries, stats.errors),
             (1, 1, 0, 0)
         );
-        let span = content.layers().next().unwrap().spans().blob_range(ociseek::offset::SpanId(0));
+        let span =
+            content.layers().next().unwrap().spans().blob_range(ociseek_format::offset::SpanId(0));
         assert_eq!(stats.bytes_fetched, span.end.0 - span.start.0);
         assert_eq!(stats.image_bytes, layer.size);
     }
@@ -132,7 +133,7 @@ async fn a_warm_cache_needs_no_requests() {
 
 #[tokio::test]
 async fn a_read_takes_from_disk_only_the_pieces_that_memory_lacks() {
-    use ociseek::rootfs::cache::PIECE;
+    use ociseek_rootfs::cache::PIECE;
     let dir = tempfile::tempdir().unwrap();
     let (faulty, source, layer, plain, _) = served(&[1_000_000]).await;
     let ztoc = ztoc(&faulty.blob(&layer.digest).unwrap(), 4 << 20);
@@ -207,12 +208,12 @@ async fn the_first_poll_of_a_read_returns_bytes_in_memory() {
 async fn a_forged_window_does_not_poison_the_cache_of_others() {
     let dir = tempfile::tempdir().unwrap();
     let (_faulty, source, layer, plain, ztoc) = served(&[1_000_000]).await;
-    let mut forged = ociseek::ztoc::decode(&ztoc).unwrap();
-    if let ociseek::ztoc::Checkpoints::Gzip { list, .. } = &mut forged.checkpoints {
+    let mut forged = ociseek_format::ztoc::decode(&ztoc).unwrap();
+    if let ociseek_format::ztoc::Checkpoints::Gzip { list, .. } = &mut forged.checkpoints {
         list.iter_mut()
             .for_each(|checkpoint| checkpoint.window.iter_mut().for_each(|byte| *byte = b'!'));
     }
-    let forged = Bytes::from(ociseek::ztoc::encode(&forged));
+    let forged = Bytes::from(ociseek_format::ztoc::encode(&forged));
     let victim = Desk::new(Some(dir.path())).one(&source, &layer, Some(forged)).await;
     let error = read(&victim, 0, 900_000).await.unwrap_err();
     assert!(

@@ -48,7 +48,7 @@ async fn plain_layers_are_read_from_every_kind_of_store() {
     let blob = Bytes::from(plain.clone());
     let layer = Descriptor::of(PLAIN, &blob);
     let dir = tempfile::tempdir().unwrap();
-    let layout = ociseek::store::layout::Layout::open_or_new(&dir.path().join("layout")).unwrap();
+    let layout = ociseek_store::layout::Layout::open_or_new(&dir.path().join("layout")).unwrap();
     layout.write_blob(&layer, &blob).unwrap();
     let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(blob.clone());

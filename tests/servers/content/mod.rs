@@ -16,17 +16,17 @@ use std::time::Duration;
 use crate::support::faulty::*;
 use crate::support::sandbox::{GZIP, PLAIN, ZSTD};
 use bytes::Bytes;
-use ociseek::digest::Digest;
-use ociseek::image::Descriptor;
-use ociseek::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek::offset::{LayerId, SpanId, SpanSize, Uncompressed};
-use ociseek::progress::{Progress, Recorder, SilentProgress};
-use ociseek::rootfs::cache::{SpanCache, SpanKey};
-use ociseek::rootfs::content::{Content, ContentOptions, ReadError};
-use ociseek::rootfs::layers::{Caches, LayerAccess, OpenError, OpenLayer, open_layer};
-use ociseek::store::Source;
-use ociseek::store::cache::ZtocCache;
-use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek_format::offset::{LayerId, SpanId, SpanSize, Uncompressed};
+use ociseek_format::progress::{Progress, Recorder, SilentProgress};
+use ociseek_rootfs::cache::{SpanCache, SpanKey};
+use ociseek_rootfs::content::{Content, ContentOptions, ReadError};
+use ociseek_rootfs::layers::{Caches, LayerAccess, OpenError, OpenLayer, open_layer};
+use ociseek_store::Source;
+use ociseek_store::cache::ZtocCache;
+use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits};
 
 /// Text that compresses, but without long repetitions.
 fn text(seed: u64, length: usize) -> Vec<u8> {

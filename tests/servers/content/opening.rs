@@ -3,11 +3,11 @@
 use std::error::Error;
 
 use super::*;
-use ociseek::layer::{BlobForm, BuiltZtoc};
-use ociseek::offset::SpanSize;
-use ociseek::store::cache::CacheKey;
-use ociseek::tree::{NodeKind, Tree};
-use ociseek::ztoc::FileKind;
+use ociseek_format::layer::{BlobForm, BuiltZtoc};
+use ociseek_format::offset::SpanSize;
+use ociseek_format::tree::{NodeKind, Tree};
+use ociseek_format::ztoc::FileKind;
+use ociseek_store::cache::CacheKey;
 
 async fn serve(blob: &Bytes) -> (Faulty, Source) {
     let faulty = Faulty::honest(RegistrySettings::default()).await;
@@ -222,11 +222,11 @@ async fn cached_layer_maps_of_other_versions_are_ignored() {
     let desk = Desk::new(Some(dir.path()));
     let bytes_read = async || desk.open(&source, &layer, None).await.unwrap().bytes_read;
     // Earlier versions stored a ztoc with JSON in place of the tool's name.
-    let mut old = ociseek::ztoc::decode(&ztoc(&blob, 2 << 20)).unwrap();
+    let mut old = ociseek_format::ztoc::decode(&ztoc(&blob, 2 << 20)).unwrap();
     let extra: &[u8] =
         br#"{"is_whole":false,"notes":{"warnings":[],"more_warnings":0,"times":[]}}"#;
     old.build_tool_identifier = extra.into();
-    let bytes = ociseek::ztoc::encode(&old);
+    let bytes = ociseek_format::ztoc::encode(&old);
     let digest = Digest::sha256(&bytes);
     let form = BlobForm::Gzip { members: Some(1) };
     let built = BuiltZtoc { bytes, digest, spans: 1, entries: 2, uncompressed_size: 0, form };
@@ -280,11 +280,11 @@ async fn a_mismatched_ztoc_is_reported_and_not_used() {
     let blob = gzip(&plain);
     let (_faulty, source) = serve(&blob).await;
     let layer = Descriptor::of(GZIP, &blob);
-    let good = ociseek::ztoc::decode(&ztoc(&blob, 65_536)).unwrap();
-    let spoilt = |change: fn(&mut ociseek::ztoc::Ztoc)| {
+    let good = ociseek_format::ztoc::decode(&ztoc(&blob, 65_536)).unwrap();
+    let spoilt = |change: fn(&mut ociseek_format::ztoc::Ztoc)| {
         let mut ztoc = good.clone();
         change(&mut ztoc);
-        Bytes::from(ociseek::ztoc::encode(&ztoc))
+        Bytes::from(ociseek_format::ztoc::encode(&ztoc))
     };
     for (what, bytes) in [
         ("no ztoc", Bytes::from_static(b"{}")),
@@ -315,12 +315,12 @@ async fn a_mismatched_ztoc_is_reported_and_not_used() {
 #[tokio::test]
 async fn spans_too_large_for_memory_are_refused_when_the_layer_is_opened() {
     let blob = gzip(&tar(&[300_000]));
-    let mut huge = ociseek::ztoc::decode(&ztoc(&blob, 1 << 30)).unwrap();
-    huge.compressed_size = ociseek::offset::Compressed(200 << 20);
+    let mut huge = ociseek_format::ztoc::decode(&ztoc(&blob, 1 << 30)).unwrap();
+    huge.compressed_size = ociseek_format::offset::Compressed(200 << 20);
     let layer = Descriptor { size: 200 << 20, ..Descriptor::of(GZIP, &blob) };
     let (_faulty, source) = serve(&blob).await;
     let desk = Desk::new(None);
-    let opened = desk.open(&source, &layer, Some(ociseek::ztoc::encode(&huge).into())).await;
+    let opened = desk.open(&source, &layer, Some(ociseek_format::ztoc::encode(&huge).into())).await;
     assert!(
         matches!(opened, Err(OpenError::Read { .. })),
         "the layer is not that large either: {opened:?}"
@@ -412,7 +412,7 @@ async fn a_repeated_layer_is_read_once() {
     let no_ztoc = async |_| Ok(None);
     let caches = &desk.caches;
     let progress = &desk.progress;
-    let opened = ociseek::rootfs::layers::open_layers(
+    let opened = ociseek_rootfs::layers::open_layers(
         &source,
         layers,
         no_document,

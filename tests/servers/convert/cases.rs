@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use ociseek::digest::Algorithm;
+use ociseek_format::digest::Algorithm;
 
 use super::maker::*;
 

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-use ociseek::digest::{Algorithm, Digest};
+use ociseek_format::digest::{Algorithm, Digest};
 
 use crate::support::layers;
 pub use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, PLAIN, ZSTD};

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use cases::{CASES, Case, Expect};
 use maker::Maker;
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use odd::Odd;
 use serde_json::Value;
 

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::Value;
 
 use super::maker::{Maker, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, attestation, linux, on};

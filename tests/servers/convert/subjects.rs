@@ -1,7 +1,7 @@
 //! Conversion of images whose manifests have subjects, as the attestations of BuildKit have since
 //! 0.32, where a registry refuses a manifest whose subject it does not have (GitLab).
 
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::Value;
 
 use super::maker::{self, Maker, artifact_attestation};

@@ -1,6 +1,6 @@
 //! What is there before a job runs: registries and folders.
 
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
 use super::jobs::{Before, Job, SMALL, START};

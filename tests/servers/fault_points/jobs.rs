@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 

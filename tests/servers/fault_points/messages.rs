@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use axum::http::header;
 use futures_util::{StreamExt, stream};
-use ociseek::digest::Digest;
-use ociseek::hook::job::Job;
-use ociseek::hook::nats::PublishOutcome;
+use ociseek_format::digest::Digest;
+use ociseek_hook::job::Job;
+use ociseek_hook::nats::PublishOutcome;
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::task::block_in_place;

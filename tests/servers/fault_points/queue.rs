@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use async_nats::jetstream;
 use futures_util::{StreamExt, stream};
-use ociseek::digest::Digest;
-use ociseek::hook::job::Job as QueueJob;
-use ociseek::hook::nats::{NatsQueue, PublishOutcome};
+use ociseek_format::digest::Digest;
+use ociseek_hook::job::Job as QueueJob;
+use ociseek_hook::nats::{NatsQueue, PublishOutcome};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::{StreamExt, stream};
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 
 use super::before::{Registries, Templates, image_digest, registry_settings};
 use super::jobs::{Ended, JOBS, Job, Place};

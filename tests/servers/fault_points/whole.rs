@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::Value;
 
 use crate::support::faulty::Faulty;

@@ -16,7 +16,7 @@ use crate::hook_nats::Nats;
 use crate::support::hook::{Hook, SECRET, pushed};
 use crate::support::mounts::{MountProcess, can_mount};
 use crate::support::sandbox::Sandbox;
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 
 /// A registry, and a folder with a login to it.
 pub struct Ground {

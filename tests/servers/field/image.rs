@@ -146,7 +146,7 @@ pub fn with_lists(mut repository: Repository) -> Repository {
     for (tag, manifests) in lists {
         let list =
             json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}).to_string();
-        let digest = ociseek::digest::Digest::sha256(list.as_bytes()).to_string();
+        let digest = ociseek_format::digest::Digest::sha256(list.as_bytes()).to_string();
         repository.manifests.insert(digest.clone(), (OCI_INDEX.into(), list.into()));
         repository.tags.insert(tag, digest);
     }

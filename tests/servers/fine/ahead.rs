@@ -1,8 +1,8 @@
 //! Documents that are fetched before the image is opened, as the snapshotter does.
 
 use super::*;
-use ociseek::ops::ahead::{IndexCoverage, coverage};
-use ociseek::store::recall::Recall;
+use ociseek_ops::ahead::{IndexCoverage, coverage};
+use ociseek_store::recall::Recall;
 
 /// Spans of the lower layer, in an order other than the layer's.
 fn start() -> [Range<SpanId>; 2] {

@@ -1,7 +1,7 @@
 //! Fine documents that turn out to be damaged after they were opened.
 
 use super::*;
-use ociseek::offset::SpanSize;
+use ociseek_format::offset::SpanSize;
 
 /// What a registry has beside a fine document whose pages are gone or wrong.
 #[derive(Debug, Clone, Copy, PartialEq)]

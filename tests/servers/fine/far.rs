@@ -1,7 +1,7 @@
 //! Registries that are far away: a program waits for one span after the other, unless a recorded
 //! start brings what it reads.
 
-use ociseek::offset::Compressed;
+use ociseek_format::offset::Compressed;
 
 use super::*;
 

@@ -107,7 +107,7 @@ async fn an_image_that_stayed_the_same_is_decoded_once() {
     let opened = reader.open(false, options()).await;
     let tree = format!("{:?}", opened.tree);
     let path = String::from_utf8(
-        opened.tree.path(opened.tree.children(ociseek::tree::Tree::ROOT).next().unwrap().1),
+        opened.tree.path(opened.tree.children(ociseek_format::tree::Tree::ROOT).next().unwrap().1),
     );
     let stored = tree_entry(&cache, &remembered(&cache, b"").await);
     exists(&stored).await;

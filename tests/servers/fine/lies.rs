@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use ociseek::budget::Budget;
-use ociseek::image::fine::{BOUND_INDEX, FineRef};
-use ociseek::layer::prove::headers_across;
-use ociseek::ops::trust::{AcceptedTrust, TrustLevel, TrustRules};
-use ociseek::tree::NodeKind;
-use ociseek::ztoc::{FileKind, FileMetadata};
+use ociseek_format::budget::Budget;
+use ociseek_format::image::fine::{BOUND_INDEX, FineRef};
+use ociseek_format::layer::prove::headers_across;
+use ociseek_format::tree::NodeKind;
+use ociseek_format::ztoc::{FileKind, FileMetadata};
+use ociseek_ops::trust::{AcceptedTrust, TrustLevel, TrustRules};
 
 use super::*;
 use crate::support::fine::{DocumentParts, with_wrong_byte};
@@ -78,7 +78,10 @@ fn lying((_, lie): &Lie) -> (FineLayer, usize) {
     let mut parts = DocumentParts::of(&honest.encode(&[]).unwrap().bytes);
     lie(&mut parts, victim);
     let document = parts.encoded();
-    (ociseek::fine::decode(&document.bytes, &mut Budget::new(1 << 30).open()).unwrap(), victim)
+    (
+        ociseek_format::fine::decode(&document.bytes, &mut Budget::new(1 << 30).open()).unwrap(),
+        victim,
+    )
 }
 
 pub(super) async fn open_by(reader: &Reader, target: &Target, accepted: AcceptedTrust) -> RootFs {
@@ -196,7 +199,8 @@ async fn headers_in_two_spans_are_compared_when_both_were_read() {
         parts.entries[victim].mode = 0o4755;
         let document = parts.encoded();
         let document =
-            ociseek::fine::decode(&document.bytes, &mut Budget::new(1 << 30).open()).unwrap();
+            ociseek_format::fine::decode(&document.bytes, &mut Budget::new(1 << 30).open())
+                .unwrap();
         fine::attach(&registry, &manifest, &[(document, Vec::new())]);
         let reader = Reader::new(&registry, None);
         let image = open_by(&reader, &Target::Tag("v1".into()), AcceptedTrust::Repository).await;

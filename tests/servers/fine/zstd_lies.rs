@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::Range;
 
-use ociseek::budget::Budget;
-use ociseek::ops::trust::{AcceptedTrust, TrustLevel};
+use ociseek_format::budget::Budget;
+use ociseek_ops::trust::{AcceptedTrust, TrustLevel};
 use zstd::zstd_safe::CParameter;
 
 use super::lies::{LIES, content, open_by, shown};
@@ -94,7 +94,8 @@ fn lying(honest: &FineLayer) -> BTreeMap<&'static str, FineLayer> {
         lie(&mut parts, victim);
         let document = parts.encoded();
         let document =
-            ociseek::fine::decode(&document.bytes, &mut Budget::new(1 << 30).open()).unwrap();
+            ociseek_format::fine::decode(&document.bytes, &mut Budget::new(1 << 30).open())
+                .unwrap();
         lying.insert(name, document);
     }
     lying
@@ -213,7 +214,8 @@ async fn a_document_that_cannot_be_resumed_is_given_up_for_the_layer() {
         fault(&mut parts);
         let document = parts.encoded();
         let document =
-            ociseek::fine::decode(&document.bytes, &mut Budget::new(1 << 30).open()).unwrap();
+            ociseek_format::fine::decode(&document.bytes, &mut Budget::new(1 << 30).open())
+                .unwrap();
         let (registry, _) = registry(&blob, document, vec![START]).await;
         let reader = Reader::new(&registry, None);
         let image = open_by(&reader, &Target::Tag("v1".into()), AcceptedTrust::Repository).await;

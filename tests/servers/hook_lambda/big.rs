@@ -7,8 +7,8 @@ use axum::http::{Response, header};
 use bytes::Bytes;
 use flate2::{Compress, Compression, FlushCompress};
 use futures_util::stream;
-use ociseek::digest::{Algorithm, Hasher};
-use ociseek::image::Descriptor;
+use ociseek_format::digest::{Algorithm, Hasher};
+use ociseek_format::image::Descriptor;
 use serde_json::json;
 
 use super::aws::FakeEcr;

@@ -5,7 +5,7 @@ use super::runtime_api::{ACCOUNT, Bootstrap, RuntimeApi};
 use super::{LONG, batch, copied, distribution, failures, image, indexes, pushed, registry};
 use crate::support::hook::assert_documented;
 use crate::support::sandbox::{GZIP, Layout, Sandbox, gzip, tar};
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,7 +12,7 @@ use crate::support::PATIENCE;
 use crate::support::fault_points::{ECR, Points, RUNTIME_API};
 use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::sandbox::tar;
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
 const AT_ONCE: usize = 8;

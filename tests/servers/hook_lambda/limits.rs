@@ -14,7 +14,7 @@ use super::runtime_api::{Bootstrap, RuntimeApi};
 use super::{LONG, pushed};
 use crate::support::faulty::{Faulty, RegistrySettings, no_response};
 use crate::support::sandbox::tar;
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 
 /// Of the first event. A busy machine gets the rest of `invoke`'s patience.
 const LIMIT: Duration = Duration::from_secs(9);

@@ -18,9 +18,9 @@ use crate::support::faulty::{Faulty, RegistrySettings, problem};
 use crate::support::sandbox::{GZIP, Layout, Sandbox, gzip, tar};
 use crate::support::servers::{Server, htpasswd, run, tool};
 use aws::Moto;
-use ociseek::digest::Digest;
-use ociseek::store::blob::Target;
-use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
+use ociseek_format::digest::Digest;
+use ociseek_store::blob::Target;
+use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
 use runtime_api::ACCOUNT;
 use serde_json::{Value, json};
 

@@ -9,7 +9,7 @@ use super::misleading;
 use crate::support::hook::{Hook, SECRET, pushed};
 use crate::support::http::post;
 use crate::support::sandbox::Sandbox;
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::json;
 
 /// A server that must not be called. Counts the connections.

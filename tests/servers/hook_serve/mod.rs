@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::support::hook::{Hook, pushed};
 use crate::support::http::answering;
 use crate::support::servers::Server;
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 
 /// A registry that adds a header to every response and sets its status. Its address, and the first
 /// lines of the requests.

@@ -7,7 +7,7 @@ use crate::support::sandbox::{
     GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, small_image, tar,
 };
 use crate::support::servers::{Server, free_port, run, tool};
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::json;
 
 /// A registry that notifies `hook` of every push.

@@ -9,7 +9,7 @@ use crate::support::hook::{Hook, SECRET, pushed};
 use crate::support::http::{answer, exchange, post};
 use crate::support::sandbox::Sandbox;
 use hmac::{Hmac, KeyInit, Mac};
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use sha2::Sha256;
 use tokio::net::TcpSocket;
 

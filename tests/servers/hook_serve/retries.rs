@@ -8,7 +8,7 @@ use crate::support::hook::{Hook, SECRET, images, pushed, put_blob};
 use crate::support::http::answering;
 use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox};
 use crate::support::servers::{Server, free_port};
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::json;
 
 #[test]

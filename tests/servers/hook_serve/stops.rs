@@ -7,7 +7,7 @@ use crate::support::hook::{Hook, SECRET, images, indexes, pushed};
 use crate::support::in_memory;
 use crate::support::sandbox::{Sandbox, shown};
 use crate::support::servers::{Server, free_port};
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use rustix::process::Signal;
 
 /// However the service ends, accepted jobs are done: here or after the next start.

@@ -123,7 +123,7 @@ fn version_prints_text_and_json() {
     let sandbox = Sandbox::new();
     let version = sandbox.json(0, &["version", "--json"]);
     assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(version["build_tool_identifier"], ociseek::ops::TOOL_IDENTIFIER);
+    assert_eq!(version["build_tool_identifier"], ociseek_ops::TOOL_IDENTIFIER);
     assert_eq!(
         (&version["ztoc_version"], &version["soci_version"]),
         (&"0.9".into(), &"v0.15.0".into())

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use serde_json::json;
 
-use ociseek::image::Reference;
-use ociseek::store::blob::Target;
-use ociseek::store::registry::{Client, ClientConfig, CredentialProviders, CredentialSource};
+use ociseek_format::image::Reference;
+use ociseek_store::blob::Target;
+use ociseek_store::registry::{Client, ClientConfig, CredentialProviders, CredentialSource};
 
 use super::push;
 use crate::support::sandbox::{Sandbox, index, shown, two_platforms};

@@ -50,7 +50,7 @@ fn listed(server: &Server, subjects: &[String]) -> Vec<Vec<String>> {
 
 fn digest_of(server: &Server, tag: &str) -> Option<String> {
     let (status, body) = server.request("GET", &format!("/v2/a/b/manifests/{tag}"));
-    (status == 200).then(|| ociseek::digest::Digest::sha256(body.as_bytes()).to_string())
+    (status == 200).then(|| ociseek_format::digest::Digest::sha256(body.as_bytes()).to_string())
 }
 
 /// Checks that all manifests and layers of the image exist, and that `indexes` indexes verify.

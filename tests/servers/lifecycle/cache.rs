@@ -1,6 +1,6 @@
 //! `ociseek cache`, and the size limits of the caches.
 
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
 use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};

@@ -1,9 +1,9 @@
 //! Fine indexes: listed, inspected, moved and removed next to SOCI indexes.
 
-use ociseek::digest::Digest;
-use ociseek::image::Descriptor;
-use ociseek::image::fine::{EMPTY_CONFIG, FineIndex, FineRef};
-use ociseek::store::registry::{Client, ClientConfig, CredentialSource};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_format::image::fine::{EMPTY_CONFIG, FineIndex, FineRef};
+use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
 use serde_json::{Value, json};
 
 use super::{found, image, indexed_by, is_there, registries, subjects, without_api};

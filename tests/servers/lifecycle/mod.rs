@@ -93,7 +93,7 @@ fn is_there(server: &Server, repository: &str, reference: &str) -> bool {
 fn lost(server: &Server) -> String {
     let list = serde_json::json!({"schemaVersion": 2, "mediaType": sandbox::OCI_INDEX, "manifests": [],
         "annotations": {"lost": "soon"}});
-    let digest = ociseek::digest::Digest::sha256(list.to_string().as_bytes()).to_string();
+    let digest = ociseek_format::digest::Digest::sha256(list.to_string().as_bytes()).to_string();
     server.put_manifest("a/b", &digest, sandbox::OCI_INDEX, list.to_string().as_bytes());
     digest
 }

@@ -118,7 +118,7 @@ fn rm_obsolete_removes_orphaned_indexes_and_dangling_entries() {
 fn request_digest(server: &Server, tag: &str) -> String {
     let (status, body) = server.request("GET", &format!("/v2/a/b/manifests/{tag}"));
     assert_eq!(status, 200);
-    ociseek::digest::Digest::sha256(body.as_bytes()).to_string()
+    ociseek_format::digest::Digest::sha256(body.as_bytes()).to_string()
 }
 
 #[test]

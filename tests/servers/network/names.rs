@@ -10,9 +10,9 @@ use crate::support::hook::{Hook, pushed};
 use crate::support::sandbox::{OCI_MANIFEST, Sandbox, index, shown, tar};
 use crate::support::servers::{skip, tool};
 use crate::support::{PATIENCE, in_own_mounts, this_test};
-use ociseek::digest::Digest;
-use ociseek::store::blob::Target;
-use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits};
+use ociseek_format::digest::Digest;
+use ociseek_store::blob::Target;
+use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
 

@@ -11,7 +11,7 @@ use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::hook::{Hook, pushed};
 use crate::support::sandbox::{Sandbox, index, tar};
 use crate::support::servers::faketime;
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 
 /// Runs `index` with a slow registry, and stops it twice while it waits for a blob, each time for
 /// longer than it waits for an answer. It succeeds.

@@ -25,15 +25,15 @@ use axum::body::Body;
 use axum::http::{Response, header};
 use bytes::Bytes;
 use futures_util::stream;
-use ociseek::digest::Digest;
-use ociseek::image::Descriptor;
-use ociseek::progress::{ProgressEvent, Recorder};
-use ociseek::store::blob::{AttachMethod, AttachReport, Target};
-use ociseek::store::registry::{
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_format::progress::{ProgressEvent, Recorder};
+use ociseek_store::blob::{AttachMethod, AttachReport, Target};
+use ociseek_store::registry::{
     CertificateFault, Client, ClientConfig, CredentialOrigin, CredentialSource, Limits,
     RegistryError, Repository,
 };
-use ociseek::store::{Destination, Source, StoreError};
+use ociseek_store::{Destination, Source, StoreError};
 use serde_json::json;
 
 /// Limits that keep the tests fast.

@@ -1,13 +1,13 @@
 //! Each kind of damage, with its code.
 
-use ociseek::digest::Digest;
-use ociseek::offset::Uncompressed;
-use ociseek::ztoc::{Checkpoints, FileKind, Ztoc};
+use ociseek_format::digest::Digest;
+use ociseek_format::offset::Uncompressed;
+use ociseek_format::ztoc::{Checkpoints, FileKind, Ztoc};
 
 use super::image::{Image, QUICK, found};
 use crate::support::sandbox::{GZIP, tar};
 
-fn checkpoint(ztoc: &mut Ztoc, number: usize) -> &mut ociseek::ztoc::Checkpoint {
+fn checkpoint(ztoc: &mut Ztoc, number: usize) -> &mut ociseek_format::ztoc::Checkpoint {
     match &mut ztoc.checkpoints {
         Checkpoints::Gzip { list, .. } => &mut list[number],
         Checkpoints::Uncompressed { .. } => panic!("not a gzip layer"),
@@ -275,7 +275,7 @@ fn spans(ranges: &[(u32, u32)]) -> String {
 #[test]
 fn a_prefetch_list() {
     let image = Image::new();
-    let ztoc = ociseek::ztoc::decode(&image.read(&image.ztoc(0).0)).unwrap();
+    let ztoc = ociseek_format::ztoc::decode(&image.read(&image.ztoc(0).0)).unwrap();
     let last = ztoc.span_digests.len() as u32 - 1;
     let image = with_list(&spans(&[(0, 1), (3, last)]));
     found(&image, &[], &[]);

@@ -2,8 +2,8 @@
 //! damage with its code.
 
 use insta::assert_snapshot;
-use ociseek::digest::{ChainState, Digest};
-use ociseek::image::fine::{FINE_INDEX, FineIndex, parse};
+use ociseek_format::digest::{ChainState, Digest};
+use ociseek_format::image::fine::{FINE_INDEX, FineIndex, parse};
 use serde_json::{Value, json};
 
 use super::image::{Image, QUICK, codes};
@@ -213,7 +213,8 @@ fn a_fine_index_with_wrong_facts_about_a_document() {
         |index| {
             // The document of another layer.
             let layer = index.layers[0].layer;
-            index.layers[0] = ociseek::image::fine::FineRef { layer, ..index.layers[2].clone() };
+            index.layers[0] =
+                ociseek_format::image::fine::FineRef { layer, ..index.layers[2].clone() };
         },
     ];
     for change in changes {

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use ociseek::digest::Digest;
-use ociseek::ztoc::{self, Ztoc};
+use ociseek_format::digest::Digest;
+use ociseek_format::ztoc::{self, Ztoc};
 use serde_json::{Value, json};
 
 use crate::support::blobs::SOCI;

@@ -1,7 +1,7 @@
 //! Faults of an index itself, each with its code.
 
-use ociseek::digest::Digest;
-use ociseek::ops::discover::MAX_ZTOC;
+use ociseek_format::digest::Digest;
+use ociseek_ops::discover::MAX_ZTOC;
 use serde_json::{Value, json};
 
 use super::damage::consumer;

@@ -16,9 +16,9 @@ use crate::support::servers;
 use crate::support::soci;
 use image::{Image, QUICK, codes};
 use insta::assert_snapshot;
-use ociseek::code::Code;
-use ociseek::image::soci::{SociIndex, ZtocRef};
-use ociseek::offset::SpanSize;
+use ociseek_format::code::Code;
+use ociseek_format::image::soci::{SociIndex, ZtocRef};
+use ociseek_format::offset::SpanSize;
 use serde_json::json;
 
 #[test]

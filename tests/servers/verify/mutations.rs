@@ -1,12 +1,12 @@
 //! A document in which one fact about a real layer was changed, with all digests right: a full
 //! verification finds it, whatever the fact is.
 
-use ociseek::digest::ChainState;
-use ociseek::digest::Digest;
-use ociseek::image::fine::{FINE_INDEX, parse};
-use ociseek::offset::{Compressed, SpanSize, Uncompressed};
-use ociseek::time::Time;
-use ociseek::ztoc::{Checkpoints, FileKind, FileMetadata, Ztoc};
+use ociseek_format::digest::ChainState;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::fine::{FINE_INDEX, parse};
+use ociseek_format::offset::{Compressed, SpanSize, Uncompressed};
+use ociseek_format::time::Time;
+use ociseek_format::ztoc::{Checkpoints, FileKind, FileMetadata, Ztoc};
 use serde_json::Value;
 
 use super::image::{Image, codes};
@@ -143,7 +143,7 @@ fn changes_of_ztocs(is_gzip: bool) -> Vec<Change<Ztoc>> {
         });
         return changes;
     }
-    fn list(ztoc: &mut Ztoc) -> &mut Vec<ociseek::ztoc::Checkpoint> {
+    fn list(ztoc: &mut Ztoc) -> &mut Vec<ociseek_format::ztoc::Checkpoint> {
         match &mut ztoc.checkpoints {
             Checkpoints::Gzip { list, .. } => list,
             Checkpoints::Uncompressed { .. } => unreachable!(),
@@ -154,7 +154,9 @@ fn changes_of_ztocs(is_gzip: bool) -> Vec<Change<Ztoc>> {
     add("a checkpoint's output", |ztoc| list(ztoc)[2].output.0 += 1);
     add("a checkpoint's bits", |ztoc| list(ztoc)[2].bits = (list(ztoc)[2].bits + 1) % 8);
     add("a window's first byte", |ztoc| list(ztoc)[3].window[0] ^= 1);
-    add("a window's last byte", |ztoc| list(ztoc)[3].window[ociseek::codec::WINDOW - 1] ^= 1);
+    add("a window's last byte", |ztoc| {
+        list(ztoc)[3].window[ociseek_format::codec::WINDOW - 1] ^= 1
+    });
     add("the last window", |ztoc| list(ztoc).last_mut().unwrap().window[17] ^= 0x80);
     changes
 }
@@ -172,7 +174,7 @@ fn every_field_of_a_ztoc() {
     let index = image.manifest();
     let mut count = 0;
     for (place, is_gzip) in [(0, true), (1, false)] {
-        let honest = ociseek::ztoc::decode(&image.read(&image.ztoc(place).0)).unwrap();
+        let honest = ociseek_format::ztoc::decode(&image.read(&image.ztoc(place).0)).unwrap();
         for change in changes_of_ztocs(is_gzip) {
             if is_unchanged(&honest, &change) {
                 continue;

@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::image::QUICK;
 use super::signatures::{Key, NOTATION, Signed, is_broken, is_kept, ruling};
 use crate::support::sandbox::OCI_MANIFEST;
-use ociseek::time::Time;
+use ociseek_format::time::Time;
 
 const DIGITAL_SIGNATURE: u16 = 1 << 15;
 const KEY_ENCIPHERMENT: u16 = 1 << 13;

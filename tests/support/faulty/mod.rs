@@ -15,7 +15,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, Request, Response};
 use bytes::Bytes;
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use responses::NoResponse;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpSocket};

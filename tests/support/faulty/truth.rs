@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::{Response, StatusCode, header};
 use bytes::Bytes;
 use futures_util::FutureExt;
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
 impl Faulty {

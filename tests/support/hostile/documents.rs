@@ -1,9 +1,9 @@
 //! Images whose fine documents are hostile (docs/contributing/fine-format.md has the format). Their
 //! layers may not exist.
 
-use ociseek::digest::Digest;
-use ociseek::image::fine::{FineIndex, FineRef};
-use ociseek::ops::TOOL_IDENTIFIER;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::fine::{FineIndex, FineRef};
+use ociseek_ops::TOOL_IDENTIFIER;
 use serde_json::{Value, json};
 
 use super::{compressed, descriptor, list, manifest, name, zeros};

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

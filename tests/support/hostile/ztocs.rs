@@ -1,10 +1,10 @@
 //! Images whose SOCI indexes and ztocs are hostile. Their layers may not exist.
 
-use ociseek::digest::Digest;
-use ociseek::image::soci::{SociIndex, ZtocRef};
-use ociseek::offset::{Compressed, SpanSize, Uncompressed};
-use ociseek::ops::TOOL_IDENTIFIER;
-use ociseek::ztoc::{Checkpoints, VERSION, Ztoc, encode};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::soci::{SociIndex, ZtocRef};
+use ociseek_format::offset::{Compressed, SpanSize, Uncompressed};
+use ociseek_format::ztoc::{Checkpoints, VERSION, Ztoc, encode};
+use ociseek_ops::TOOL_IDENTIFIER;
 use serde_json::{Value, json};
 
 use super::{descriptor, list, manifest, name};

@@ -14,11 +14,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use bytes::Bytes;
-use ociseek::budget::Budget;
-use ociseek::digest::Digest;
-use ociseek::layer::parallel::{Threads, read_chunks};
-use ociseek::layer::{LayerMap, ReadOptions};
-use ociseek::tree::{NodeId, NodeKind, Tree};
+use ociseek_format::budget::Budget;
+use ociseek_format::digest::Digest;
+use ociseek_format::layer::parallel::{Threads, read_chunks};
+use ociseek_format::layer::{LayerMap, ReadOptions};
+use ociseek_format::tree::{NodeId, NodeKind, Tree};
 use serde_json::Value;
 use stacks::Stack;
 

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use ociseek::layer::LayerMap;
-use ociseek::layer::map::LayerEntries;
-use ociseek::offset::LayerId;
-use ociseek::tree::{NodeId, NodeKind, OpaqueXattr, Tree};
+use ociseek_format::layer::LayerMap;
+use ociseek_format::layer::map::LayerEntries;
+use ociseek_format::offset::LayerId;
+use ociseek_format::tree::{NodeId, NodeKind, OpaqueXattr, Tree};
 
 use super::entry::{device, dir, fifo, file, hard_link, opaque, symlink, whiteout};
 use super::{entry, map, stacks};

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use ociseek::offset::Uncompressed;
-use ociseek::tar::{PaxRecord, PaxText};
-use ociseek::time::Time;
-use ociseek::tree::{NodeKind, Tree, TreeFault};
-use ociseek::ztoc::{FileKind, FileMetadata};
+use ociseek_format::offset::Uncompressed;
+use ociseek_format::tar::{PaxRecord, PaxText};
+use ociseek_format::time::Time;
+use ociseek_format::tree::{NodeKind, Tree, TreeFault};
+use ociseek_format::ztoc::{FileKind, FileMetadata};
 
 /// Many times the normal processor time. Anything that is not linear takes far longer.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -8,7 +8,7 @@ use crate::support::mounts::{
     self, MountProcess, UnmountOnDrop, assert_same, can_mount, image, mounts_below, seen, system,
 };
 use crate::support::sandbox::{self, Sandbox};
-use ociseek::rootfs::fuse::process_memory;
+use ociseek_rootfs::fuse::process_memory;
 use rustix::mount::{MountFlags, mount_remount};
 use rustix::process::Signal;
 use serde_json::{Value, json};

@@ -32,7 +32,7 @@ fn a_record_depends_neither_on_spans_nor_on_the_cache() {
         drop(file);
         drop(serving);
         let record = std::fs::read(sandbox.path(name)).unwrap();
-        let reads = ociseek::rootfs::record::parse(&record).unwrap();
+        let reads = ociseek_rootfs::record::parse(&record).unwrap();
         let noted = |at: u64| {
             reads.iter().filter(|read| (read.offset..read.offset + read.size).contains(&at)).count()
         };

@@ -34,7 +34,7 @@ fn image(sandbox: &Sandbox) -> (Vec<u8>, Vec<u8>) {
 
 /// A registry with this image as `a/b:v1`, whose behaviour depends on `mood`.
 async fn registry((layer, config): &(Vec<u8>, Vec<u8>), at: &str, mood: &Arc<AtomicU8>) -> Faulty {
-    let digest = ociseek::digest::Digest::sha256(layer).to_string();
+    let digest = ociseek_format::digest::Digest::sha256(layer).to_string();
     let mood = Arc::clone(mood);
     let registry = Faulty::at(
         at,

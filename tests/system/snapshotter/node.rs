@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ociseek::rootfs::fuse::{MountInfo, mounts};
+use ociseek_rootfs::fuse::{MountInfo, mounts};
 use serde_json::Value;
 use tempfile::TempDir;
 

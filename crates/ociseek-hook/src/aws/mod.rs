@@ -36,8 +36,6 @@ const LEAST_LEFT: Duration = Duration::from_secs(3600);
 
 /// Why a call of ECR's API failed. Messages contain no tokens or signatures.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum EcrError {
     #[error("{0} is not set")]
     NoCredentials(&'static str),

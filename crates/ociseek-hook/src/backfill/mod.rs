@@ -174,8 +174,6 @@ impl ImageOutcome {
 
 /// Why an image was not indexed, or not found.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum BackfillError {
     #[error("cannot list the repositories")]
     Repositories(#[source] RegistryError),

@@ -17,8 +17,6 @@ const LINE: u64 = 4096;
 
 /// Why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum StateError {
     #[error("cannot use {path}", path = .path.display())]
     Io { path: PathBuf, source: io::Error },

@@ -59,8 +59,6 @@ pub async fn serve(runtime: &Runtime, function: &Function) -> Result<(), Runtime
 /// Why the Runtime API is not available. The process of the function ends then, and Lambda starts
 /// another.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum RuntimeApiError {
     #[error("{0:?} is not the address of a Runtime API (AWS_LAMBDA_RUNTIME_API)")]
     Address(String),

@@ -44,8 +44,6 @@ const ANSWER: Duration = Duration::from_secs(10);
 
 /// Why a call of the queue failed. Messages contain no password.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum NatsError {
     #[error("cannot connect to the queue at {server}")]
     Connect { server: String, source: Cause },
@@ -254,8 +252,6 @@ pub struct QueueUrl {
 /// Why a text is not a [`QueueUrl`]. Messages do not include the text, which may contain a
 /// password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum QueueUrlError {
     #[error("expected nats://HOST[:PORT][/STREAM], or tls://")]
     Url,

@@ -88,8 +88,6 @@ pub struct Listeners {
 
 /// Why a service does not start.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum ServeError {
     #[error("without a secret, anyone who can reach {0} could send notifications")]
     NoSecret(SocketAddr),

@@ -53,8 +53,6 @@ impl LocalQueue {
 
 /// Why a job could not be accepted.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum OfferError {
     #[error(transparent)]
     Journal(#[from] JournalError),

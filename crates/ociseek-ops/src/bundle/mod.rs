@@ -35,8 +35,6 @@ const MARK: &str = "ociseek.json";
 
 /// Why creating or removing a bundle failed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum BundleError {
     #[error("creating a bundle requires root, for its mounts")]
     NotRoot,

@@ -20,8 +20,6 @@ pub(super) struct User {
 
 /// Why a user cannot be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum UserError {
     #[error("the image's /etc/passwd has no user {0:?}")]
     NoUser(String),

@@ -188,8 +188,6 @@ impl ConvertDestination {
 
 /// Why an image could not be converted. The destination's tag is unchanged.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum ConvertError {
     #[error("cannot find the image")]
     Find(#[source] StoreError),

@@ -115,8 +115,6 @@ impl Referring {
 
 /// Why an index cannot be used at all.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum UnusableIndexError {
     #[error("it cannot be read")]
     Fetch(#[source] StoreError),
@@ -140,7 +138,6 @@ pub enum UnusableIndexError {
 
 /// A fault of an entry in an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the variants say what their fields are")]
 pub enum Note {
     /// Its JSON differs from Go's encoding, so soci-snapshotter ignores the whole index.
     NotCanonical,

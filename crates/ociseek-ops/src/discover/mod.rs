@@ -39,8 +39,6 @@ pub const MAX_ZTOC: u64 = MAX_ENCODED as u64;
 
 /// Why the indexes of an image cannot be determined.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum DiscoverError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),

@@ -19,7 +19,6 @@ const WORTHWHILE: u64 = 250 << 20;
 
 /// A finding about an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the variants say what their fields are")]
 pub enum Finding {
     /// No SOCI index is attached. With a usable fine index it is not a problem.
     NoIndex { why: NoIndex, has_fine: bool },

@@ -72,8 +72,6 @@ impl Diagnosis {
 
 /// Why an image could not be diagnosed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum DoctorError {
     #[error(transparent)]
     Discover(#[from] DiscoverError),

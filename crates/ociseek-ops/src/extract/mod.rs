@@ -41,8 +41,6 @@ pub struct ExtractReport {
 
 /// Why a layer's files cannot be extracted.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum ExtractError {
     #[error("unknown ztoc format version {0:?} (expected 0.9)")]
     Version(String),

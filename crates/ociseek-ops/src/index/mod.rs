@@ -75,8 +75,6 @@ use publish::Publisher;
 /// Why an image could not be indexed. Nothing was attached, unless [`IndexError::Attach`] says
 /// otherwise.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
-#[non_exhaustive]
 pub enum IndexError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),

@@ -32,8 +32,6 @@ ociseek_format::opaque_debug!(MountedStore);
 
 /// Why a store is not mounted.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum StoreMountError {
     #[error("{}: cannot write", dir.display())]
     State { dir: PathBuf, source: io::Error },

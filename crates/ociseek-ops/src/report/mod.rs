@@ -188,8 +188,6 @@ impl Report {
 
 /// Why the facts cannot be computed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum ReportError {
     #[error("the image does not fit into memory")]
     Memory(#[from] OverBudget),

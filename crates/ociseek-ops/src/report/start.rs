@@ -31,8 +31,6 @@ pub struct StartTotals {
 
 /// Why a record cannot be used for an image.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum StartError {
     #[error(
         "the image has none of the {0} files that the profile recorded: it is the profile of another image"

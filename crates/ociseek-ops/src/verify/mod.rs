@@ -70,8 +70,6 @@ impl Problem {
 
 /// Why an image's indexes could not be verified.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum VerifyError {
     #[error(transparent)]
     Discover(Box<DiscoverError>),

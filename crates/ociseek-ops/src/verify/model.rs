@@ -49,7 +49,6 @@ impl Default for VerifyOptions {
 
 /// How much is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the variants say what their fields are")]
 pub enum Depth {
     /// Each covered layer once, completely.
     Full,

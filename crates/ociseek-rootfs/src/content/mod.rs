@@ -358,8 +358,6 @@ impl Counts {
 
 /// A failed read. The next read tries again.
 #[derive(Debug, Clone, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
-#[non_exhaustive]
 pub enum ReadError {
     #[error("no layer {0}")]
     NoLayer(LayerId),

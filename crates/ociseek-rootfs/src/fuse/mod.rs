@@ -30,8 +30,6 @@ pub mod store;
 
 /// Why mounting or unmounting failed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
-#[non_exhaustive]
 pub enum MountError {
     #[error("{}: no such directory", .0.display())]
     Missing(PathBuf),

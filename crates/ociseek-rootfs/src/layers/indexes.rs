@@ -23,8 +23,6 @@ use ociseek_format::ztoc::{self, Checkpoints, ExtentFault, ZtocError, check_exte
 use ociseek_store::{StoreError, read_times};
 
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
-#[non_exhaustive]
 pub enum OpenError {
     #[error("layer {layer} is encrypted")]
     Encrypted { layer: Digest },
@@ -131,8 +129,6 @@ pub struct OpenDocument {
 
 /// Why a fine document is not used.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
-#[non_exhaustive]
 pub enum UnfitDocument {
     #[error("its head has the digest {actual}, not {expected}")]
     Head { expected: Digest, actual: Digest },

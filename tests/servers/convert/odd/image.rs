@@ -1,6 +1,6 @@
 //! Layers, configs and manifests of unusual images.
 
-use ociseek::digest::{Algorithm, Digest};
+use ociseek_format::digest::{Algorithm, Digest};
 
 use super::Odds;
 use super::values::*;

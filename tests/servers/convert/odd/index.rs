@@ -1,6 +1,6 @@
 //! Image indexes, and their entries in addition to images.
 
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 
 use super::Odds;
 use super::values::*;

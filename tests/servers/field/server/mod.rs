@@ -14,7 +14,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, Request, Response, header};
 use bytes::Bytes;
-use ociseek::digest::Digest;
+use ociseek_format::digest::Digest;
 use serde_json::json;
 use tokio::net::TcpListener;
 

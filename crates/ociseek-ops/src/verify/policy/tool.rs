@@ -38,8 +38,6 @@ struct Version {
 
 /// Why a text is not a tool pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum ToolPatternError {
     #[error("expected NAME or NAME >= VERSION, such as 'ociseek >= 0.1, < 2'")]
     NoName,

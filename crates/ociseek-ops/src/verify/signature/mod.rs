@@ -357,8 +357,6 @@ pub struct Certificate {
 
 /// Why a file contains no usable keys or certificates.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum TrustError {
     #[error("it is not PEM")]
     Pem(#[source] Cause),
