@@ -35,6 +35,7 @@
 use std::error::Error;
 use std::io;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -65,6 +66,13 @@ pub mod registry;
 mod source;
 pub mod state_file;
 mod stream;
+pub mod x509;
+
+/// The user's home folder: `$HOME`, else what the system has for the user. systemd gives system
+/// units without `User=` no `$HOME`.
+pub fn home_dir() -> Option<PathBuf> {
+    std::env::home_dir().filter(|home| home.is_absolute())
+}
 
 /// The cause of an error in a library for TLS, HTTP or the like. Its type is not named, so the
 /// library can be replaced.

@@ -30,7 +30,7 @@ use ociseek_ops::mount::{DeviceKeeper, opaque_xattr};
 use ociseek_ops::open::OpenOptions;
 use ociseek_rootfs::content::ContentOptions;
 use ociseek_rootfs::fuse::ExistingMount;
-use ociseek_store::Source;
+use ociseek_store::{Source, home_dir};
 
 const STORE_LONG_ABOUT: &str = "\
 Serves podman, CRI-O and Buildah as an additional layer store on DIR: containers start before their image is pulled, \
@@ -203,7 +203,7 @@ fn default_root() -> Option<PathBuf> {
         return Some(PathBuf::from("/var/lib/ociseek/store"));
     }
     let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let data = var("XDG_DATA_HOME").or_else(|| var("HOME").map(|home| home.join(".local/share")));
+    let data = var("XDG_DATA_HOME").or_else(|| home_dir().map(|home| home.join(".local/share")));
     data.map(|data| data.join("ociseek/store"))
 }
 

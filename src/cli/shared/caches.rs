@@ -9,6 +9,7 @@ use ociseek_format::progress::Progress;
 use ociseek_rootfs::cache::SpanCache;
 use ociseek_rootfs::layers::Caches;
 use ociseek_store::cache::ZtocCache;
+use ociseek_store::home_dir;
 
 /// The directory of all caches. None if there is no suitable directory.
 pub(crate) fn dir(args: &CacheDirArgs) -> Option<PathBuf> {
@@ -16,7 +17,7 @@ pub(crate) fn dir(args: &CacheDirArgs) -> Option<PathBuf> {
     args.cache_dir
         .clone()
         .or_else(|| var("XDG_CACHE_HOME").map(|dir| dir.join("ociseek")))
-        .or_else(|| var("HOME").map(|home| home.join(".cache/ociseek")))
+        .or_else(|| home_dir().map(|home| home.join(".cache/ociseek")))
 }
 
 /// The caches for reading images: of ztocs and of decoded spans.

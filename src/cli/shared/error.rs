@@ -124,7 +124,7 @@ pub(crate) enum CliError {
     /// Some images could not be examined. Each was listed with the reason.
     #[error("{failed} of {all} images could not be read")]
     Listed { failed: usize, all: usize },
-    #[error("no cache directory: neither $XDG_CACHE_HOME nor $HOME is set")]
+    #[error("no cache directory: $XDG_CACHE_HOME is not set, and the user has no home folder")]
     NoCacheDir,
     /// Some indexes could not be removed. Each was listed with the reason.
     #[error("{failed} of {all} indexes could not be removed")]

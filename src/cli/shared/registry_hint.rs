@@ -8,16 +8,8 @@ use ociseek_format::image::ecr;
 use ociseek_store::registry::{CertificateFault, CredentialOrigin, HelperError, RegistryError};
 
 pub(crate) fn registry_hint(error: &RegistryError) -> Option<String> {
-    match error {
-        RegistryError::CertsD { .. } => {
-            return Some("see the TLS section of docs/laptop.md for the file names".into());
-        }
-        RegistryError::Credentials { registry, .. } => {
-            if let Some((name, why)) = error.helper() {
-                return Some(helper_hint(registry, name, why));
-            }
-        }
-        _ => {}
+    if let RegistryError::CertsD { .. } = error {
+        return Some("see the TLS section of docs/laptop.md for the file names".into());
     }
     if let Some(variable) = error.proxy_variable() {
         return Some(format!(
@@ -25,6 +17,9 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<String> {
         ));
     }
     let host = error.host()?;
+    if let (Some((name, why)), None) = (error.helper(), error.rejected()) {
+        return Some(helper_hint(host, name, why));
+    }
     let hint = answer_hint(error, host).or_else(|| connection_hint(error, host))?;
     Some(match error.token_service() {
         Some(service) => format!("{hint} (logins for {host} go to its token service, {service})"),
@@ -81,6 +76,10 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
             )
         }
         (401, None) => format!("401 from {host}: run {login}, or use --creds USER:PASSWORD"),
+        // The registry's own words say more.
+        (403, _) if error.says(&["quota", "limit", "immutable", "vulnerab", "space"]) => {
+            return None;
+        }
         (403, _) if ecr::region(host).is_some() => {
             format!("403 from {host}: ECR passwords expire after 12 hours: {login}")
         }
@@ -92,6 +91,7 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
         (404, _) if error.is_name_unknown() => format!(
             "404 from {host}: check the name, and create the repository first if this registry does not do so on a push"
         ),
+        (404, _) if error.is_for_another_reason() => return None,
         (404, _) if error.url().is_some_and(|url| url.ends_with("/manifests/latest")) => format!(
             "404 from {host}: check the name, and add the tag if there is none called latest; for a private image, run \
              {login} first"
@@ -103,7 +103,7 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
             "413 from {host}: a proxy in front of it limits the size of requests: raise its limit (nginx: \
              client_max_body_size)"
         ),
-        (405, _) => format!(
+        (405, _) if error.refused_method().is_some_and(|method| method != "GET") => format!(
             "405 from {host}: it seems to be read-only (a mirror, or under maintenance); --output oci:DIR writes the \
              index to disk"
         ),
@@ -118,6 +118,12 @@ fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
         return Some(
             "the proxy requires a login, or rejected the one in its variable: http://USER:PASSWORD@HOST:PORT".into(),
         );
+    }
+    if let (true, Some(proxy)) = (error.is_refused_by_proxy(), error.proxy()) {
+        return Some(format!(
+            "the proxy {proxy} does not let this machine reach {host}: ask who runs it, or bypass it with \
+             NO_PROXY={host}"
+        ));
     }
     if let Some(why) = error.untrusted() {
         return Some(certificate_hint(why, host));

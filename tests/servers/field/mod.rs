@@ -7,6 +7,7 @@ mod cells;
 mod image;
 mod profile;
 mod registries;
+mod reports;
 mod server;
 mod table;
 

@@ -10,8 +10,10 @@ use ociseek_store::blob::Target;
 use ociseek_store::registry::{Client, ClientConfig, CredentialProviders, CredentialSource};
 
 use super::push;
-use crate::support::sandbox::{Sandbox, index, shown, two_platforms};
-use crate::support::servers::{Server, htpasswd, tool};
+use crate::support::faulty::{Faulty, RegistrySettings};
+use crate::support::in_own_mounts;
+use crate::support::sandbox::{Sandbox, index, shown, tar, two_platforms};
+use crate::support::servers::{Server, htpasswd, skip, tool};
 
 /// A registry that requires `u` and `s3cret`, and an image in it.
 fn locked() -> Option<(Server, Sandbox, String)> {
@@ -113,7 +115,9 @@ fn logins_of_a_credential_helper_are_used() {
     // A missing helper, and one that fails: with a hint, and without the helper's output.
     let text = indexed(&sandbox, &image, &[("DOCKER_CONFIG", dir)]);
     assert!(
-        text.contains("refers to docker-credential-ecr-login: install it")
+        text.contains("401 Unauthorized")
+            && text.contains("not all logins could be read: credential helper")
+            && text.contains("refers to docker-credential-ecr-login: install it")
             && text.ends_with("--- status 1 ---"),
         "{text}"
     );
@@ -124,6 +128,90 @@ fn logins_of_a_credential_helper_are_used() {
         server.host
     )));
     assert!(!text.contains("hunter2"), "{text}");
+}
+
+/// One place that cannot be read does not end the search (podman-desktop#12895,
+/// rancher-desktop#1124, docker-credential-helpers#149).
+#[test]
+fn the_next_place_is_searched_after_one_that_is_broken() {
+    let Some((server, sandbox, image)) = locked() else { return };
+    let auths = json!({server.host.clone(): {"username": "u", "password": "s3cret"}});
+    let login = json!({"auths": auths}).to_string();
+    let cut = login[..login.len() / 2].to_owned();
+    let dir = |name: &str| sandbox.path(name).to_str().unwrap().to_owned();
+    sandbox.script("docker-credential-fails", "echo 'Cannot autolaunch D-Bus'; exit 1");
+    let lost = json!({"credsStore": "gone"}).to_string();
+    let fails = json!({"credsStore": "fails"}).to_string();
+    let beside = json!({"credsStore": "gone", "auths": auths}).to_string();
+    let entry = json!({"auths": {server.host.clone(): {"auth": "?"}}}).to_string();
+    std::fs::create_dir_all(sandbox.path("run/containers")).unwrap();
+    let path = format!("{}:{}", dir(""), std::env::var("PATH").unwrap());
+    let run = dir("run");
+    let variables = [("XDG_RUNTIME_DIR", &*run), ("PATH", &*path)];
+    std::fs::create_dir(sandbox.path(".docker")).unwrap();
+    for (docker, podman, says) in [
+        (&lost, &login, None),
+        (&fails, &login, None),
+        (&cut, &login, None),
+        (&entry, &login, None),
+        (&beside, &cut, None),
+        (&cut, &beside, None),
+        (&lost, &"{}".to_owned(), Some("docker-credential-gone: not found in $PATH")),
+        (&cut, &fails, Some(".docker/config.json is not a valid docker configuration")),
+        (&entry, &cut, Some("cannot be decoded; ")),
+    ] {
+        std::fs::write(sandbox.path(".docker/config.json"), docker).unwrap();
+        std::fs::write(sandbox.path("run/containers/auth.json"), podman).unwrap();
+        let text = indexed(&sandbox, &image, &variables);
+        let status = if says.is_some() { 1 } else { 0 };
+        assert!(text.ends_with(&format!("--- status {status} ---")), "{docker} {podman}: {text}");
+        assert!(text.contains(says.unwrap_or_default()), "{text}");
+        assert_eq!(text.contains("not all logins could be read"), says.is_some(), "{text}");
+        assert!(!text.contains("autolaunch") && !text.contains("s3cret"), "{text}");
+    }
+    // A directory where the file should be.
+    std::fs::remove_file(sandbox.path(".docker/config.json")).unwrap();
+    std::fs::create_dir(sandbox.path(".docker/config.json")).unwrap();
+    std::fs::write(sandbox.path("run/containers/auth.json"), &login).unwrap();
+    let text = indexed(&sandbox, &image, &variables);
+    assert!(text.ends_with("--- status 0 ---"), "{text}");
+}
+
+/// A public image takes no login, so it does not matter that none can be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn public_images_are_read_without_the_helper_that_is_lost() {
+    for bearer in [None, Some(None)] {
+        let registry = Faulty::honest(RegistrySettings { bearer, ..Default::default() }).await;
+        registry.add_image("v1", &tar(1, 4, 50_000));
+        let sandbox = Sandbox::new();
+        std::fs::create_dir(sandbox.path(".docker")).unwrap();
+        std::fs::write(sandbox.path(".docker/config.json"), r#"{"credsStore":"gone"}"#).unwrap();
+        let image = format!("{}/a/b:v1", registry.host());
+        let text = tokio::task::block_in_place(|| sandbox.run(&["inspect", &image]));
+        assert!(text.ends_with("--- status 0 ---") && !text.contains("gone"), "{text}");
+    }
+}
+
+/// systemd gives system units no `$HOME` (coreos/bugs#236, Mirantis/cri-dockerd#349).
+#[test]
+fn without_home_the_system_is_asked_for_the_users_folder() {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root || tool("unshare").is_none() {
+        return skip("another home for root wants root");
+    }
+    let Some((server, sandbox, image)) = locked() else { return };
+    let Some(home) = std::env::home_dir() else { return };
+    let login = json!({"auths": {server.host: {"username": "u", "password": "s3cret"}}});
+    std::fs::create_dir_all(sandbox.path("root/.docker")).unwrap();
+    std::fs::write(sandbox.path("root/.docker/config.json"), login.to_string()).unwrap();
+    // The program may be in the folder that is covered.
+    sandbox.copy_program("ociseek");
+    let mut inside = in_own_mounts("mount --bind \"$0\" \"$1\"; shift; exec \"$@\"");
+    inside.current_dir(sandbox.dir.path()).env_remove("HOME");
+    inside.arg(sandbox.path("root")).arg(home).arg(sandbox.path("ociseek"));
+    let text = shown(inside.args(["index", "--min-layer-size=0", &image]));
+    assert!(text.ends_with("--- status 0 ---"), "{text}");
+    assert!(sandbox.path("root/.cache/ociseek").exists(), "the cache is there, too");
 }
 
 #[tokio::test]

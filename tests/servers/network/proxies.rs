@@ -1,6 +1,7 @@
 //! SOCKS and HTTPS proxies.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -90,4 +91,43 @@ fn an_https_proxy_forwards_https() {
     assert_eq!(proxy.asked(), ["registry.invalid"]);
     let text = run("u:hunter2");
     assert!(text.ends_with("--- status 1 ---") && !text.contains("hunter2"), "{text}");
+}
+
+/// A proxy that refuses to connect says why, and is not asked again and again.
+#[test]
+fn a_tunnel_that_a_proxy_refuses_is_reported() {
+    for (answer, says, hint) in [
+        (
+            "403 Blocked by policy",
+            "it refuses to connect to the host: 403 Forbidden",
+            "does not let this machine reach registry.invalid",
+        ),
+        (
+            "407 Proxy Authentication Required",
+            "proxy authorization required",
+            "the proxy requires a login",
+        ),
+        ("451 No", "451 Unavailable For Legal Reasons", "does not let this machine reach"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let proxy = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                *count.lock().unwrap() += 1;
+                let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
+                while head.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+                let _ = write!(stream, "HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n");
+            }
+        });
+        let sandbox = Sandbox::new();
+        let mut command = sandbox.command(&["inspect", "registry.invalid/a/b:v1"]);
+        let text = shown(command.env("HTTPS_PROXY", &proxy));
+        assert!(text.contains(&format!("via the proxy {proxy} ($HTTPS_PROXY): ")), "{text}");
+        assert!(text.contains(says) && text.contains(hint), "{text}");
+        assert!(text.ends_with("--- status 1 ---"), "{text}");
+        // Once for the tunnel, and once for its status.
+        assert!(*asked.lock().unwrap() <= 2, "{text}");
+    }
 }

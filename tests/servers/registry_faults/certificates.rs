@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 use super::*;
@@ -26,14 +27,22 @@ impl Tls {
     /// Uses `cert.pem` in `dir`, requests a client certificate issued by `ca.pem`, and sends the
     /// response that `answer` returns for a request's head.
     fn start(dir: &Path, answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Tls {
-        let certificates =
-            |name: &str| CertificateDer::pem_file_iter(dir.join(name)).unwrap().map(Result::unwrap);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(certificates("ca.pem"));
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
-        let verifier = verifier.allow_unauthenticated().build().unwrap();
+        let authorities = CertificateDer::pem_file_iter(dir.join("ca.pem")).unwrap();
+        roots.add_parsable_certificates(authorities.map(Result::unwrap));
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        Tls::with(dir, verifier.allow_unauthenticated().build().unwrap(), answer)
+    }
+
+    fn with(
+        dir: &Path,
+        verifier: Arc<dyn ClientCertVerifier>,
+        answer: impl Fn(&str) -> String + Send + Sync + 'static,
+    ) -> Tls {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let certificates =
+            |name: &str| CertificateDer::pem_file_iter(dir.join(name)).unwrap().map(Result::unwrap);
         let key = PrivateKeyDer::from_pem_file(dir.join("key.pem")).unwrap();
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -265,4 +274,214 @@ async fn a_wrong_authority_and_a_missing_one_have_different_errors() {
     }
     // A server's own certificate is accepted in place of its authority's.
     assert_eq!(get(&host, trusting(dir.path().join("cert.pem"))).await.unwrap(), "x");
+}
+
+/// Takes any client certificate, as servers in Go and OpenSSL do that only ask for one.
+#[derive(Debug)]
+struct AnyClient(Arc<rustls::crypto::CryptoProvider>);
+
+impl ClientCertVerifier for AnyClient {
+    fn root_hint_subjects(&self) -> &[rustls::DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: rustls::pki_types::UnixTime,
+    ) -> Result<rustls::server::danger::ClientCertVerified, rustls::Error> {
+        Ok(rustls::server::danger::ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    /// A key that does not belong to the certificate is noticed by its server, but not here.
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+const EC_256: &[&str] = &["ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
+const EC_384: &[&str] = &["ec", "-pkeyopt", "ec_paramgen_curve:P-384"];
+const SERVER: &str = "subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n";
+
+/// An authority with this key: `ca.pem`, `ca-key.pem`.
+fn authority(dir: &Path, key: &[&str], hash: &str) -> Option<()> {
+    let openssl = tool("openssl")?;
+    let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let ask = [&["req", "-x509", "-nodes", "-days", "30", "-subj", "/CN=ca", hash, "-newkey"], key];
+    let out = [at("ca-key.pem"), at("ca.pem")];
+    run(&openssl, &[&ask.concat()[..], &["-keyout", &out[0], "-out", &out[1]]].concat());
+    Some(())
+}
+
+/// A certificate that the authority of `dir` signs: `NAME.pem`, `NAME-key.pem`. Without extensions,
+/// of version 1.
+fn issued(dir: &Path, name: &str, key: &[&str], hash: &str, extensions: &str) -> Option<()> {
+    let openssl = tool("openssl")?;
+    let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let [key_file, request, cert] =
+        [format!("{name}-key.pem"), "request.pem".to_owned(), format!("{name}.pem")]
+            .map(|it| at(&it));
+    let ask = [&["req", "-nodes", "-subj", "/CN=leaf", "-newkey"], key].concat();
+    run(&openssl, &[&ask[..], &["-keyout", &key_file, "-out", &request]].concat());
+    let [ca, ca_key, text] = ["ca.pem", "ca-key.pem", "extensions"].map(at);
+    std::fs::write(&text, extensions).unwrap();
+    let mut sign = vec!["x509", "-req", "-in", &request, "-CA", &ca, "-CAkey", &ca_key, "-days"];
+    sign.extend(["30", "-CAcreateserial", hash, "-out", &cert]);
+    if !extensions.is_empty() {
+        sign.extend(["-extfile", &text]);
+    }
+    run(&openssl, &sign);
+    Some(())
+}
+
+fn named(dir: &Path, from: &str) {
+    std::fs::rename(dir.join(format!("{from}.pem")), dir.join("cert.pem")).unwrap();
+    std::fs::rename(dir.join(format!("{from}-key.pem")), dir.join("key.pem")).unwrap();
+}
+
+/// Each from a report of a client that is stricter than Go's.
+#[tokio::test]
+async fn keys_and_hashes_of_private_authorities_are_read() {
+    for (source, ca, ca_hash, leaf, leaf_hash) in [
+        ("control", EC_256, "-sha256", EC_384, "-sha384"),
+        ("smallstep", &["ed25519"], "-sha256", &["ed25519"], "-sha256"),
+        ("control", &["rsa:2048"], "-sha512", &["rsa:2048"], "-sha384"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(()) = authority(dir.path(), ca, ca_hash) else { return };
+        issued(dir.path(), "leaf", leaf, leaf_hash, SERVER).unwrap();
+        named(dir.path(), "leaf");
+        let server = Tls::start(dir.path(), |_| ok("x"));
+        let host = format!("localhost:{}", server.port);
+        let read = get(&host, trusting(dir.path().join("ca.pem"))).await;
+        assert_eq!(read.unwrap_or_else(|error| panic!("{source}: {error:?}")), "x");
+    }
+}
+
+/// A certificate of an authority that another one signed (guest-components#1569, lnd#5450).
+#[tokio::test]
+async fn a_server_may_have_a_certificate_with_ca_true() {
+    let leaf = "subjectAltName=DNS:localhost\nbasicConstraints=critical,CA:TRUE\n";
+    let for_clients = format!("{leaf}extendedKeyUsage=clientAuth\n");
+    let for_servers = format!("{leaf}extendedKeyUsage=serverAuth\n");
+    for (extensions, is_read) in [(leaf, true), (&for_servers, true), (&for_clients, false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(()) = authority(dir.path(), EC_256, "-sha256") else { return };
+        issued(dir.path(), "leaf", EC_256, "-sha256", extensions).unwrap();
+        named(dir.path(), "leaf");
+        let server = Tls::start(dir.path(), |_| ok("x"));
+        let host = format!("localhost:{}", server.port);
+        let given = || trusting(dir.path().join("ca.pem"));
+        assert_eq!(get(&host, given()).await.is_ok(), is_read, "{extensions}");
+        let error = get(&format!("127.0.0.1:{}", server.port), given()).await.unwrap_err();
+        let fault = if is_read { CertificateFault::Name } else { CertificateFault::Authority };
+        assert_eq!(error.untrusted(), Some(fault), "{error:?}");
+        // Another authority of the same name.
+        let other = tempfile::tempdir().unwrap();
+        authority(other.path(), EC_256, "-sha256").unwrap();
+        let error = get(&host, trusting(other.path().join("ca.pem"))).await.unwrap_err();
+        assert_eq!(error.untrusted(), Some(CertificateFault::Authority), "{error:?}");
+    }
+}
+
+/// `openssl x509 -req` makes certificates of version 1 (rustls#2364, ureq#1077).
+#[tokio::test]
+async fn client_certificates_of_every_kind_are_sent() {
+    for (key, extensions) in
+        [(EC_256, ""), (EC_384, "extendedKeyUsage=clientAuth\n"), (&["rsa:2048"][..], "")]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(()) = private_ca(dir.path()) else { return };
+        issued(dir.path(), "client", key, "-sha256", extensions).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let server = Tls::with(dir.path(), Arc::new(AnyClient(provider)), |_| ok("x"));
+        let config = ClientConfig {
+            client_cert: Some(dir.path().join("client.pem")),
+            client_key: Some(dir.path().join("client-key.pem")),
+            ..trusting(dir.path().join("ca.pem"))
+        };
+        assert_eq!(get(&format!("localhost:{}", server.port), config).await.unwrap(), "x");
+        assert!(server.requests()[0].1, "it was sent: {key:?} {extensions}");
+    }
+}
+
+/// As Go's `AppendCertsFromPEM`, but with a warning.
+#[tokio::test]
+async fn certificates_that_cannot_be_read_are_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = private_ca(dir.path()) else { return };
+    let server = Tls::start(dir.path(), |_| ok("x"));
+    let host = format!("localhost:{}", server.port);
+    let right = std::fs::read_to_string(dir.path().join("ca.pem")).unwrap();
+    let block =
+        |text: &str| format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n");
+    let at = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    for broken in [block("MAMCAQE="), block("!!!"), block("")] {
+        for text in [format!("{broken}{right}"), format!("{right}{broken}")] {
+            let file = at("bundle.pem", &text);
+            let recorder = Arc::new(Recorder::default());
+            let config = ClientConfig { progress: recorder.clone(), ..trusting(file.clone()) };
+            assert_eq!(get(&host, config).await.unwrap(), "x", "{broken}");
+            let warning = format!("{} has a certificate that cannot be read", file.display());
+            assert!(recorder.warnings().concat().contains(&warning), "{broken}");
+        }
+        let error = Client::new(trusting(at("alone.pem", &broken))).err().unwrap();
+        assert!(error.to_string().contains("alone.pem"), "{error}");
+    }
+    // An empty file beside the right one.
+    let folder = dir.path().join(&host);
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("ca.crt"), &right).unwrap();
+    std::fs::write(folder.join("old.crt"), "").unwrap();
+    let recorder = Arc::new(Recorder::default());
+    let certs_d = Some(vec![dir.path().to_owned()]);
+    let config = ClientConfig { certs_d, progress: recorder.clone(), ..config() };
+    assert_eq!(get(&host, config).await.unwrap(), "x");
+    assert!(recorder.warnings().concat().contains("old.crt has no certificate"));
+}
+
+/// Harbor and others behind a proxy for TLS (goharbor/harbor#3933, goharbor/harbor#20530,
+/// artifact-keeper#316): the token service has the registry's host, but not its scheme.
+#[tokio::test]
+async fn a_token_service_of_the_same_host_is_asked_by_https() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = private_ca(dir.path()) else { return };
+    let server = Tls::start(dir.path(), |head| {
+        let lower = head.to_ascii_lowercase();
+        if head.starts_with("GET /token") {
+            return ok(r#"{"token":"t"}"#);
+        }
+        if lower.contains("authorization: bearer t") {
+            return ok("x");
+        }
+        let host = lower.lines().find_map(|line| line.strip_prefix("host: ")).unwrap().to_owned();
+        let challenge = format!("WWW-Authenticate: Bearer realm=\"http://{host}/token\"");
+        let end = "Content-Length: 0\r\nConnection: close\r\n\r\n";
+        format!("HTTP/1.1 401 Unauthorized\r\n{challenge}\r\n{end}")
+    });
+    let host = format!("localhost:{}", server.port);
+    assert_eq!(get(&host, trusting(dir.path().join("ca.pem"))).await.unwrap(), "x");
 }

@@ -1,4 +1,4 @@
-//! The events of Docker Hub and of GitHub packages.
+//! The events of Docker Hub, and of packages of GitHub, Gitea and Forgejo.
 
 use serde::Deserialize;
 
@@ -109,6 +109,59 @@ fn github_push(headers: &Headers, event: GithubEvent) -> Item {
     .push()
 }
 
+#[derive(Deserialize)]
+struct GiteaEvent {
+    action: String,
+    package: Option<GiteaPackage>,
+}
+
+#[derive(Deserialize)]
+struct GiteaPackage {
+    r#type: String,
+    name: String,
+    /// A tag, or the digest of a manifest without one.
+    version: String,
+    owner: GiteaOwner,
+    html_url: String,
+}
+
+#[derive(Deserialize)]
+struct GiteaOwner {
+    login: String,
+}
+
+/// Gitea's and Forgejo's packages (go-gitea/gitea `modules/structs/hook.go`, `PackagePayload`).
+pub(super) fn gitea(headers: &Headers, body: &[u8]) -> serde_json::Result<Vec<Item>> {
+    let event: GiteaEvent = serde_json::from_slice(body)?;
+    Ok(vec![gitea_push(headers, &event)])
+}
+
+fn gitea_push(headers: &Headers, event: &GiteaEvent) -> Item {
+    if let Some(other) = headers.gitea_event.filter(|event| *event != "package") {
+        return Err(IgnoreReason::NotAPush(cut(other)));
+    }
+    if event.action != "created" {
+        return Err(IgnoreReason::NotAPush(cut(&event.action)));
+    }
+    let package = event.package.as_ref().ok_or(IgnoreReason::Nameless)?;
+    if package.r#type != "container" {
+        return Err(IgnoreReason::NotAnImage(cut(&package.r#type)));
+    }
+    // The registry is at the root of the server.
+    let host = package.html_url.split_once("://").map(|(_, rest)| rest.split('/').next());
+    // Owners may have upper-case letters, but image names may not.
+    let repository = format!("{}/{}", package.owner.login, package.name).to_lowercase();
+    let is_digest = package.version.contains(':');
+    PushFields {
+        id: headers.github_delivery,
+        registry: host.flatten(),
+        repository: &repository,
+        tag: Some(&*package.version).filter(|_| !is_digest),
+        digest: Some(&*package.version).filter(|_| is_digest),
+    }
+    .push()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Headers, Shape, parse};
@@ -160,6 +213,46 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn events_of_gitea_and_forgejo() {
+        let body = |action: &str, kind: &str, version: &str| {
+            format!(
+                r#"{{"action":"{action}","repository":null,"package":{{"id":1,"owner":{{"id":1,"login":"Team"}},
+                "repository":null,"creator":{{"login":"me"}},"type":"{kind}","name":"x/y","version":"{version}",
+                "html_url":"https://git.example:3000/Team/-/packages/container/x%2Fy/{version}",
+                "created_at":"2026-01-01T00:00:00Z"}},"sender":{{"login":"me"}}}}"#
+            )
+        };
+        // Both send the header of GitHub, too.
+        let get = |name: &str| match name {
+            "x-gitea-event" | "x-github-event" => Some("package"),
+            "x-github-delivery" => Some("7"),
+            _ => None,
+        };
+        let headers = Headers::new(get);
+        let digest = format!("sha256:{HEX}");
+        for (version, image) in [
+            ("V1", "git.example:3000/team/x/y:V1".to_owned()),
+            (&*digest, format!("git.example:3000/team/x/y@{digest}")),
+        ] {
+            let events = parse(&headers, body("created", "container", version).as_bytes()).unwrap();
+            assert_eq!((events.shape, events.ignored), (Shape::Gitea, vec![]));
+            let [push] = &events.pushes[..] else { panic!() };
+            assert_eq!(push.image(None).unwrap().to_string(), image);
+            assert_eq!(push.id.as_deref(), Some("7"));
+        }
+        for (body, ignored) in [
+            (body("deleted", "container", "v1"), IgnoreReason::NotAPush("deleted".into())),
+            (body("created", "npm", "v1"), IgnoreReason::NotAnImage("npm".into())),
+            (r#"{"action":"created","package":null}"#.into(), IgnoreReason::Nameless),
+        ] {
+            assert_eq!(parse(&headers, body.as_bytes()).unwrap().ignored, [ignored]);
+        }
+        let push = Headers { gitea_event: Some("push"), ..Headers::default() };
+        let ignored = parse(&push, br#"{"action":"","ref":"refs/heads/main"}"#).unwrap().ignored;
+        assert_eq!(ignored, [IgnoreReason::NotAPush("push".into())]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Parses the push notifications of registries, with a function for each format: `software` has
 //! those of registries that anyone can run, `clouds` those of Azure, Google and Amazon, and `hubs`
-//! those of Docker Hub and GitHub.
+//! those of Docker Hub, GitHub, Gitea and Forgejo.
 //!
 //! | shape | who sends it | says registry | says digest |
 //! |---|---|---|---|
@@ -9,6 +9,7 @@
 //! | [`Shape::Harbor`] | Harbor (its own format and CloudEvents) | yes | yes |
 //! | [`Shape::Quay`] | Quay | yes | no |
 //! | [`Shape::Github`] | GitHub packages | yes | yes |
+//! | [`Shape::Gitea`] | Gitea and Forgejo packages | yes | either |
 //! | [`Shape::Acr`] | Azure (webhook and Event Grid) | yes | yes |
 //! | [`Shape::ArtifactRegistry`] | Google (Pub/Sub push) | yes | yes |
 //! | [`Shape::Ecr`] | Amazon (EventBridge) | yes | yes |
@@ -59,6 +60,8 @@ pub enum Shape {
     Quay,
     /// GitHub packages.
     Github,
+    /// Gitea and Forgejo packages.
+    Gitea,
     /// Azure Container Registry, by webhook or Event Grid.
     Acr,
     /// Google Artifact Registry, through Pub/Sub.
@@ -75,12 +78,13 @@ pub enum Shape {
 
 impl Shape {
     /// All shapes.
-    pub const ALL: [Shape; 11] = [
+    pub const ALL: [Shape; 12] = [
         Shape::Distribution,
         Shape::Zot,
         Shape::Harbor,
         Shape::Quay,
         Shape::Github,
+        Shape::Gitea,
         Shape::Acr,
         Shape::ArtifactRegistry,
         Shape::Ecr,
@@ -97,6 +101,7 @@ impl Shape {
             Shape::Harbor => "harbor",
             Shape::Quay => "quay",
             Shape::Github => "github",
+            Shape::Gitea => "gitea",
             Shape::Acr => "acr",
             Shape::ArtifactRegistry => "artifact-registry",
             Shape::Ecr => "ecr",
@@ -120,6 +125,8 @@ pub struct Headers<'a> {
     pub github_event: Option<&'a str>,
     /// `X-GitHub-Delivery`: the id of the event.
     pub github_delivery: Option<&'a str>,
+    /// `X-Gitea-Event` or `X-Forgejo-Event`. Both send `X-GitHub-Event`, too.
+    pub gitea_event: Option<&'a str>,
     /// `Ce-Type` of a CloudEvent in binary mode (CloudEvents HTTP binding, 3.1).
     pub ce_type: Option<&'a str>,
     /// `Ce-Id`: the id of a CloudEvent.
@@ -132,6 +139,7 @@ impl<'a> Headers<'a> {
         Headers {
             github_event: get("x-github-event"),
             github_delivery: get("x-github-delivery"),
+            gitea_event: get("x-gitea-event").or_else(|| get("x-forgejo-event")),
             ce_type: get("ce-type"),
             ce_id: get("ce-id"),
         }
@@ -241,6 +249,7 @@ pub fn parse(headers: &Headers, body: &[u8]) -> Result<Events, EventError> {
         Shape::Harbor => software::harbor(body),
         Shape::Quay => software::quay(body),
         Shape::Github => hubs::github(headers, body),
+        Shape::Gitea => hubs::gitea(headers, body),
         Shape::Acr => clouds::acr(headers, body, &mut handshake),
         Shape::ArtifactRegistry => Ok(clouds::artifact_registry(body)?),
         Shape::Ecr => clouds::ecr(body),
@@ -290,6 +299,9 @@ struct Probe {
 /// The source of an event. Checks the limits first.
 fn recognise(headers: &Headers, body: &[u8]) -> Result<Shape, EventError> {
     check(body)?;
+    if headers.gitea_event.is_some() {
+        return Ok(Shape::Gitea);
+    }
     if headers.github_event.is_some() {
         return Ok(Shape::Github);
     }

@@ -38,10 +38,11 @@ pub(super) fn same_origin(a: &Url, b: &Url) -> bool {
         && a.port_or_known_default() == b.port_or_known_default()
 }
 
-/// A URL that a registry sent, by HTTPS if it names the same host by HTTP. Behind a proxy that
+/// A URL that a registry sent, also of its token service, by HTTPS if it names the same host by HTTP. Behind a proxy that
 /// terminates TLS, a registry may not know that it is reached by HTTPS.
 pub(super) fn by_https(registry: &Url, mut to: Url) -> Url {
-    let is_same = to.host() == registry.host() && to.port() == registry.port();
+    let is_port = to.port() == registry.port() || to.port() == registry.port_or_known_default();
+    let is_same = to.host() == registry.host() && is_port;
     if is_same && to.scheme() == "http" && registry.scheme() == "https" {
         // Cannot fail between these two schemes.
         let _ = to.set_scheme("https");
@@ -135,6 +136,9 @@ mod tests {
             ("https://r.io/", "http://r.io/v2/x?_state=a", "https://r.io/v2/x?_state=a"),
             ("https://r.io:8443/", "http://r.io:8443/v2/x", "https://r.io:8443/v2/x"),
             ("https://r.io:8443/", "http://r.io/v2/x", "http://r.io/v2/x"),
+            ("https://r.io/", "http://r.io:443/v2/x", "https://r.io/v2/x"),
+            ("https://r.io/", "http://r.io:80/v2/x", "https://r.io/v2/x"),
+            ("https://r.io/", "http://r.io:8080/v2/x", "http://r.io:8080/v2/x"),
             ("https://r.io/", "http://s.io/v2/x", "http://s.io/v2/x"),
             ("http://r.io/", "http://r.io/v2/x", "http://r.io/v2/x"),
         ] {

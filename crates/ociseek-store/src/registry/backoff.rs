@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
@@ -46,17 +46,28 @@ pub(super) fn jitter(wait: Duration) -> Duration {
     wait.mul_f64(0.5 + random)
 }
 
-/// `Retry-After` (RFC 9110 section 10.2.3): seconds, or a date. A date in the past means now. The
-/// date is compared with the answer's own `date`, because the clock of this machine may be wrong.
+/// The longest wait that a registry can mean. Docker Hub's limits are for six hours.
+const LONGEST_MEANT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Larger numbers are seconds since 1970 (docker/hub-feedback#2459), and yet larger ones
+/// milliseconds.
+const UNIX_TIMES: u64 = 1_000_000_000;
+const UNIX_MILLISECONDS: u64 = 1_000_000_000_000;
+
+/// `Retry-After` (RFC 9110 section 10.2.3): seconds, or a date, which some send as a Unix time. A
+/// date in the past means now. The date is compared with the answer's own `date`, because the clock
+/// of this machine may be wrong. None for a wait that nobody can mean.
 pub(super) fn parse_retry_after(value: &str, date: Option<&str>) -> Option<Duration> {
     let value = value.trim();
-    if let Ok(seconds) = value.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let then = httpdate::parse_http_date(value).ok()?;
     let now =
         date.and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or_else(SystemTime::now);
-    Some(then.duration_since(now).unwrap_or_default())
+    let until = |then: SystemTime| then.duration_since(now).unwrap_or_default();
+    let wait = match value.parse::<u64>() {
+        Ok(seconds) if seconds < UNIX_TIMES => Duration::from_secs(seconds),
+        Ok(time) if time < UNIX_MILLISECONDS => until(UNIX_EPOCH + Duration::from_secs(time)),
+        Ok(time) => until(UNIX_EPOCH.checked_add(Duration::from_millis(time))?),
+        Err(_) => until(httpdate::parse_http_date(value).ok()?),
+    };
+    (wait <= LONGEST_MEANT).then_some(wait)
 }
 
 /// After this time without a failure, the registry may have been available in between.
@@ -161,13 +172,30 @@ mod tests {
     fn retry_after_is_seconds_or_a_date() {
         let alone = |value: &str| parse_retry_after(value, None);
         assert_eq!(alone(" 7 "), Some(Duration::from_secs(7)));
-        assert_eq!(alone("1000000000"), Some(Duration::from_secs(1_000_000_000)));
+        assert_eq!(alone("21600"), Some(Duration::from_secs(21_600)));
         assert_eq!(alone("Fri, 31 Dec 1999 23:59:59 GMT"), Some(Duration::ZERO));
         let later = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(90));
         let wait = alone(&later).unwrap();
         assert!((Duration::from_secs(85)..=Duration::from_secs(90)).contains(&wait), "{wait:?}");
-        for bad in ["", "-1", "soon", "99999999999999999999999"] {
+        let bad =
+            ["", "-1", "soon", "999999999", "18446744073709551615", "99999999999999999999999"];
+        for bad in bad {
             assert_eq!(alone(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn retry_after_may_be_a_unix_time() {
+        let wait = |value: &str| parse_retry_after(value, Some("Fri, 02 May 2025 00:00:00 GMT"));
+        for (value, seconds) in [
+            ("1746144007", Some(7)),
+            ("1746144007000", Some(7)),
+            ("1746143990", Some(0)),
+            ("1000000000", Some(0)),
+            ("1746748800", Some(604_800)),
+            ("1746748801", None),
+        ] {
+            assert_eq!(wait(value), seconds.map(Duration::from_secs), "{value}");
         }
     }
 

@@ -242,6 +242,11 @@ impl BlobStream {
 
     async fn failed(&mut self, error: RegistryError) -> Result<(), RegistryError> {
         let is_empty = self.body.take().is_some() && self.position == self.failed_at;
+        let is_other = matches!(error, RegistryError::Size { .. } | RegistryError::Protocol { .. });
+        if is_other && self.may_be_a_mirrors() {
+            self.skips_mirrors = true;
+            return Ok(());
+        }
         self.skips_mirrors = is_empty && !self.skips_mirrors;
         // The registry may redirect elsewhere now.
         self.repository.registry.places.forget(&self.request().await?);
@@ -346,7 +351,7 @@ impl BlobStream {
                     response.headers().get(ETAG).filter(|etag| etag.as_bytes().starts_with(b"\""));
                 self.etag = etag.cloned();
             }
-            (Sent::Other(error), _) if ranged => {
+            (Sent::Other(error), _) if ranged && !self.may_be_a_mirrors() => {
                 return self.open_without_range(&request, error).await;
             }
             (Sent::Other(error), _) => return Err(error),
@@ -407,6 +412,11 @@ impl BlobStream {
                 None => Sent::Whole,
             },
         })
+    }
+
+    /// Whether the last answer may be of a mirror, so that the registry may have another one.
+    fn may_be_a_mirrors(&self) -> bool {
+        !self.skips_mirrors && !self.repository.registry.mirrors.first.is_empty()
     }
 
     /// Requests the blob from its start. Some servers refuse a part, or send another one, of what

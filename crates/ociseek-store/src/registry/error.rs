@@ -12,11 +12,12 @@ use url::Url;
 use super::address::NotAHost;
 use super::credentials::{CredentialError, HelperError};
 use super::proxy::ProxyError;
-use super::transport::{CertificateFault, TransportError, TransportKind};
+use super::transport::{CertificateFault, TransportError, TransportKind, is_transient_status};
 use crate::{Cause, read_times};
 use ociseek_format::budget::OverBudget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::JsonFault;
+use ociseek_format::progress::causes;
 
 /// A request in messages: the method, and the URL without query and user.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,8 +120,6 @@ pub enum RegistryError {
     #[error("cannot set up HTTP")]
     Http(#[source] Cause),
 
-    #[error("looking up credentials for {registry}")]
-    Credentials { registry: Arc<str>, source: CredentialError },
     /// `realm` is the host of the token service if it is not the registry's.
     #[error("cannot get a token for {registry}")]
     Token { registry: Arc<str>, realm: Option<String>, source: Box<RegistryError> },
@@ -187,9 +186,7 @@ impl RegistryError {
     /// The registry as the user named it.
     pub fn host(&self) -> Option<&str> {
         match self {
-            RegistryError::Credentials { registry, .. } | RegistryError::Token { registry, .. } => {
-                Some(registry)
-            }
+            RegistryError::Token { registry, .. } => Some(registry),
             RegistryError::Detour { line, .. }
             | RegistryError::Proxy { line, .. }
             | RegistryError::SpeaksTls { line }
@@ -235,7 +232,7 @@ impl RegistryError {
     pub fn rejected(&self) -> Option<CredentialOrigin> {
         match self.root() {
             RegistryError::Answer(answer) if answer.status == StatusCode::UNAUTHORIZED => {
-                answer.shown.as_ref().map(|shown| shown.origin)
+                answer.search.shown.as_ref().map(|shown| shown.origin)
             }
             _ => None,
         }
@@ -244,7 +241,9 @@ impl RegistryError {
     /// Where the rejected credentials were found: a file, a variable or a credential helper.
     pub fn rejected_place(&self) -> Option<&str> {
         match self.root() {
-            RegistryError::Answer(answer) => answer.shown.as_ref().map(|shown| &*shown.place),
+            RegistryError::Answer(answer) => {
+                answer.search.shown.as_ref().map(|shown| &*shown.place)
+            }
             _ => None,
         }
     }
@@ -341,6 +340,12 @@ impl RegistryError {
             || self.transport().is_some_and(|transport| transport.kind == TransportKind::ProxyLogin)
     }
 
+    /// The proxy refuses to connect to the registry.
+    pub fn is_refused_by_proxy(&self) -> bool {
+        let kind = self.transport().map(|transport| transport.kind);
+        matches!(kind, Some(TransportKind::Tunnel(Some(_))))
+    }
+
     /// The environment variable that names a proxy that cannot be used.
     pub fn proxy_variable(&self) -> Option<&'static str> {
         match self.root() {
@@ -356,14 +361,38 @@ impl RegistryError {
         }
     }
 
-    /// The credential helper that failed, by its name in docker's configuration.
+    /// The credential helper that failed, so that the request was refused, by its name in docker's
+    /// configuration.
     pub fn helper(&self) -> Option<(&str, &HelperError)> {
-        match self.root() {
-            RegistryError::Credentials {
-                source: CredentialError::Helper { name, source }, ..
-            } => Some((name, source)),
+        let RegistryError::Answer(answer) = self.root() else { return None };
+        answer.search.failures.iter().find_map(|failure| match &**failure {
+            CredentialError::Helper { name, source } => Some((&**name, source)),
             _ => None,
-        }
+        })
+    }
+
+    /// Whether the registry gives another reason than that it does not know the repository, the
+    /// manifest or the blob, such as `MANIFEST_BLOB_UNKNOWN`.
+    pub fn is_for_another_reason(&self) -> bool {
+        const NAMES: [&str; 6] = [
+            "NAME_UNKNOWN",
+            "NAME_INVALID",
+            "MANIFEST_UNKNOWN",
+            "BLOB_UNKNOWN",
+            "NOT_FOUND",
+            "UNKNOWN",
+        ];
+        let RegistryError::Answer(answer) = self.root() else { return false };
+        answer.codes.first().is_some_and(|code| {
+            !NAMES.contains(&code.as_str()) && code.to_ascii_uppercase() == *code
+        })
+    }
+
+    /// Whether the registry's message has one of these words.
+    pub fn says(&self, words: &[&str]) -> bool {
+        let RegistryError::Answer(answer) = self.root() else { return false };
+        let message = answer.message.to_ascii_lowercase();
+        words.iter().any(|word| message.contains(word))
     }
 
     /// Whether the registry says that it does not know the repository (`NAME_UNKNOWN`).
@@ -443,13 +472,6 @@ impl RegistryError {
     }
 }
 
-/// Temporary statuses: RFC 9110 section 15, RFC 6585 section 4, RFC 8470 section 5.2. Those of
-/// proxies whose server does not answer: nginx's 499, and Cloudflare's from 520
-/// (google/go-containerregistry#1707).
-pub(super) fn is_transient_status(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 408 | 425 | 429 | 499 | 500 | 502 | 503 | 504 | 520..=524 | 527 | 530)
-}
-
 /// An error response of the registry.
 #[derive(Debug, Clone)]
 pub struct Answer {
@@ -460,8 +482,16 @@ pub struct Answer {
     /// The registry's message: one line, cut and escaped; may be empty.
     pub(super) message: String,
     pub(super) retry_after: Option<Duration>,
-    /// The credentials that the request carried.
-    pub(super) shown: Option<ShownLogin>,
+    pub(super) search: LoginSearch,
+}
+
+/// The login of a request that was refused.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LoginSearch {
+    /// The credentials that it carried.
+    pub shown: Option<ShownLogin>,
+    /// The places that might have had other ones, but could not be read.
+    pub failures: Vec<Arc<CredentialError>>,
 }
 
 /// The credentials that a registry received.
@@ -493,10 +523,15 @@ impl fmt::Display for Answer {
         if !self.message.is_empty() {
             write!(f, ": {}", self.message)?;
         }
-        match self.retry_after {
-            Some(wait) => write!(f, " (asks to wait {} s)", wait.as_secs()),
-            None => Ok(()),
+        if let Some(wait) = self.retry_after {
+            write!(f, " (asks to wait {} s)", wait.as_secs())?;
         }
+        if !self.search.failures.is_empty() {
+            let all: Vec<_> =
+                self.search.failures.iter().take(4).map(|failure| causes(failure)).collect();
+            write!(f, " (not all logins could be read: {})", all.join("; "))?;
+        }
+        Ok(())
     }
 }
 

@@ -258,12 +258,11 @@ pub(super) struct CertFiles {
 
 /// The folders with subfolders for registries, the user's before the system's.
 pub(super) fn certificate_folders() -> Vec<PathBuf> {
-    folders_of(|name| std::env::var_os(name))
+    folders_of(|name| std::env::var_os(name), crate::home_dir())
 }
 
-fn folders_of(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+fn folders_of(variable: impl Fn(&str) -> Option<OsString>, home: Option<PathBuf>) -> Vec<PathBuf> {
     let folder = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = folder("HOME");
     let config =
         folder("XDG_CONFIG_HOME").or_else(|| home.as_ref().map(|home| home.join(".config")));
     let of_user = [
@@ -458,13 +457,13 @@ mod tests {
 
     #[test]
     fn the_users_folders_come_first() {
-        let of = |variables: &[(&str, &str)]| {
+        let of = |home: Option<&str>, variables: &[(&str, &str)]| {
             let find = |name: &str| variables.iter().find(|(known, _)| *known == name);
-            folders_of(|name| find(name).map(|(_, value)| value.into()))
+            folders_of(|name| find(name).map(|(_, value)| value.into()), home.map(PathBuf::from))
         };
         let system = [PathBuf::from("/etc/containers/certs.d"), "/etc/docker/certs.d".into()];
-        assert_eq!(of(&[]), system);
-        let home = of(&[("HOME", "/h")]);
+        assert_eq!(of(None, &[]), system);
+        let home = of(Some("/h"), &[]);
         assert_eq!(
             home[..3],
             ["/h/.config/containers/certs.d", "/h/.config/docker/certs.d", "/h/.docker/certs.d"]
@@ -472,7 +471,7 @@ mod tests {
         );
         assert_eq!(home[3..], system);
         assert_eq!(
-            of(&[("HOME", "/h"), ("XDG_CONFIG_HOME", "/c")])[0],
+            of(Some("/h"), &[("XDG_CONFIG_HOME", "/c")])[0],
             PathBuf::from("/c/containers/certs.d")
         );
     }

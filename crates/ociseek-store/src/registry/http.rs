@@ -24,12 +24,14 @@ use super::proxy::Proxies;
 use super::request::{Authorization, Request, Trail};
 use super::response::Response;
 use super::tls::Tls;
-use super::transport::{RequestContext, TransportError, one_line};
+use super::transport::{RequestContext, TransportError, TransportKind, one_line};
 use crate::Traffic;
 use ociseek_format::progress::{Progress, ProgressEvent};
 
 /// How many warnings of registries are passed on in a run.
 const WARNINGS: usize = 16;
+/// The most header lines of an answer. Go counts their bytes alone.
+const HEADERS: usize = 500;
 /// After this long without an answer, the wait is reported.
 const STALL: Duration = Duration::from_secs(10);
 
@@ -85,6 +87,7 @@ fn builder(
         .user_agent(concat!("ociseek/", env!("CARGO_PKG_VERSION")))
         .redirect(redirect::Policy::none())
         .referer(false)
+        .http1_max_headers(HEADERS)
         .retry(reqwest::retry::never())
         .dns_resolver(Arc::new(resolver))
         .connect_timeout(limits.connect)
@@ -370,7 +373,13 @@ impl Http {
         match inner {
             Ok(inner) => Ok((inner, line, context)),
             Err(error) => {
-                Err(RegistryError::Transport { line, source: TransportError::new(error, &context) })
+                let mut source = TransportError::new(error, &context);
+                if let (TransportKind::Tunnel(_), Some(proxy)) = (source.kind, proxy)
+                    && let Some(status) = proxy.tunnel_status(&request.url).await
+                {
+                    source = source.with_tunnel_status(status);
+                }
+                Err(RegistryError::Transport { line, source })
             }
         }
     }

@@ -168,6 +168,13 @@ impl<H: AskedHost> Mirrors<H> {
             self.first.iter().filter(|_| !request.is_past_caches() && !request.skips_mirrors);
         for mirror in asked.filter(|mirror| (mirror.resolves || is_immutable) && !mirror.rests()) {
             match mirror.follow(request, scope).await? {
+                // A page to log in is not the content (containerd/containerd#7400). Blobs may be
+                // labelled as one by their first bytes.
+                Ok(response)
+                    if response.is_web_page() && !request.url.path().contains("/blobs/") =>
+                {
+                    debug!(name: "mirror", target: TARGET, mirror = mirror.host.name(), page = true);
+                }
                 Ok(response) if response.status().is_success() => return Some(Ok(response)),
                 Ok(response) => {
                     let mirror = mirror.host.name();

@@ -41,6 +41,7 @@ mod names;
 mod parallel;
 mod places;
 mod proxy;
+mod reason;
 mod referrers;
 mod request;
 mod response;

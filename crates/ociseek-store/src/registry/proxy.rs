@@ -7,7 +7,11 @@ use std::ffi::OsString;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use reqwest::StatusCode;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 use url::{Host, Url};
 
 use super::address::is_loopback;
@@ -122,6 +126,40 @@ impl Proxy {
         } else {
             Err(not_a_url())
         }
+    }
+}
+
+/// How long a proxy is asked for its status.
+const STATUS_WITHIN: Duration = Duration::from_secs(10);
+/// The most bytes of the line with it.
+const STATUS_LINE: u64 = 512;
+
+impl Proxy {
+    /// The status with which the proxy refuses a tunnel to the host of `to`. The HTTP library does
+    /// not return it, so the proxy is asked again. None if it has a login, or speaks TLS or SOCKS.
+    pub(super) async fn tunnel_status(&self, to: &Url) -> Option<StatusCode> {
+        if self.url.scheme() != "http" || !self.url.username().is_empty() {
+            return None;
+        }
+        let ask = async {
+            let port = self.url.port_or_known_default()?;
+            let host = match self.url.host()? {
+                Host::Domain(name) => name.to_owned(),
+                Host::Ipv4(address) => address.to_string(),
+                Host::Ipv6(address) => address.to_string(),
+            };
+            let mut stream = TcpStream::connect((host, port)).await.ok()?;
+            let target = format!("{}:{}", to.host_str()?, to.port_or_known_default()?);
+            let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.ok()?;
+            let mut line = Vec::new();
+            BufReader::new(stream.take(STATUS_LINE)).read_until(b'\n', &mut line).await.ok()?;
+            let line = String::from_utf8_lossy(&line);
+            let status = line.strip_prefix("HTTP/1.")?.split(' ').nth(1)?;
+            StatusCode::from_bytes(status.trim().as_bytes()).ok()
+        };
+        let status = tokio::time::timeout(STATUS_WITHIN, ask).await.ok()??;
+        (!status.is_success()).then_some(status)
     }
 }
 

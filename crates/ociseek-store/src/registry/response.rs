@@ -12,9 +12,10 @@ use url::Url;
 
 use super::backoff::parse_retry_after;
 use super::config::Limits;
-use super::error::{Answer, RegistryError, RequestLine, ShownLogin};
+use super::error::{Answer, LoginSearch, RegistryError, RequestLine};
+use super::reason::{explain, title};
 use super::request::Trail;
-use super::transport::{RequestContext, TransportError, one_line, title};
+use super::transport::{RequestContext, TransportError};
 
 /// The size limit of an error response's body in bytes.
 const ERROR_BODY: u64 = 64 << 10;
@@ -25,7 +26,7 @@ pub(super) struct Response {
     pub url: Url,
     pub line: RequestLine,
     /// The credentials that the request carried, if this response may be about them.
-    pub shown: Option<ShownLogin>,
+    pub search: LoginSearch,
     /// Whether there is new authorization for the request, which could not be sent again.
     pub is_renewed: bool,
     inner: reqwest::Response,
@@ -53,7 +54,7 @@ impl Response {
         Response {
             url,
             line,
-            shown: None,
+            search: LoginSearch::default(),
             is_renewed: false,
             inner,
             pace,
@@ -161,13 +162,14 @@ impl Response {
         }
     }
 
+    pub(super) fn is_web_page(&self) -> bool {
+        self.status() == 200 && self.media_type() == "text/html" && self.content_length() != Some(0)
+    }
+
     /// Returns this response unless it is a web page: proxies and sign-in pages answer everything
     /// with 200 and HTML. An empty body is accepted, because some registries declare it as HTML.
     pub(super) async fn no_web_page(self, instead_of: &str) -> Result<Response, RegistryError> {
-        if self.status() != 200
-            || self.media_type() != "text/html"
-            || self.content_length() == Some(0)
-        {
+        if !self.is_web_page() {
             return Ok(self);
         }
         let line = self.line.clone();
@@ -196,46 +198,24 @@ impl Response {
     /// arrives.
     pub(super) async fn refusal(self) -> RegistryError {
         let date = self.text(header::DATE);
-        let retry_after =
-            self.text(header::RETRY_AFTER).and_then(|value| parse_retry_after(value, date));
+        // Docker Hub has the second, with a Unix time.
+        let retry_after = [header::RETRY_AFTER.as_str(), "x-retry-after"]
+            .into_iter()
+            .find_map(|name| self.text(name).and_then(|value| parse_retry_after(value, date)));
         let line = self.line.clone();
         let status = self.status();
-        let shown = self.shown.clone();
+        let search = self.search.clone();
         let body = self.start_of_body().await;
         let (codes, message) = explain(&body);
-        RegistryError::Answer(Box::new(Answer { line, status, codes, message, retry_after, shown }))
+        RegistryError::Answer(Box::new(Answer {
+            line,
+            status,
+            codes,
+            message,
+            retry_after,
+            search,
+        }))
     }
-}
-
-/// The codes and message in an error body: the distribution spec's JSON, a token service's JSON, or
-/// the title of a web page, or the first line of anything else.
-fn explain(body: &[u8]) -> (Vec<String>, String) {
-    #[derive(serde::Deserialize)]
-    struct Body {
-        #[serde(default)]
-        errors: Vec<ErrorEntry>,
-        // Token services: docker's `details`, RFC 6749's `error` and `error_description`.
-        details: Option<String>,
-        error: Option<String>,
-        error_description: Option<String>,
-    }
-    #[derive(serde::Deserialize)]
-    struct ErrorEntry {
-        code: Option<String>,
-        message: Option<String>,
-    }
-    let Ok(body) = serde_json::from_slice::<Body>(body) else {
-        let text = String::from_utf8_lossy(body);
-        return (Vec::new(), title(&text).unwrap_or_else(|| one_line(&text, 200)));
-    };
-    let codes = body.errors.iter().filter_map(|e| e.code.as_deref()).chain(body.error.as_deref());
-    let codes = codes.take(16).map(|code| one_line(code, 60)).collect();
-    let message = body.errors.iter().find_map(|e| e.message.as_deref());
-    let message = message
-        .or(body.error_description.as_deref())
-        .or(body.details.as_deref())
-        .unwrap_or_default();
-    (codes, one_line(message, 200))
 }
 
 /// Detects bodies that arrive too slowly. Only the time spent waiting for them counts.
@@ -267,21 +247,6 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn error_bodies_of_every_kind() {
-        let (codes, message) = explain(
-            br#"{"errors":[{"code":"DENIED","message":"no\nquota","detail":{}},{"code":"X"}]}"#,
-        );
-        assert_eq!((codes, message.as_str()), (vec!["DENIED".into(), "X".into()], "no"));
-        let (codes, message) =
-            explain(br#"{"error":"invalid_grant","error_description":"expired"}"#);
-        assert_eq!((codes, message.as_str()), (vec!["invalid_grant".into()], "expired"));
-        assert_eq!(explain(br#"{"details":"wrong password"}"#).1, "wrong password");
-        assert_eq!(explain(b"<html>\x1b[2J\n<body>").1, "<html>\\u{1b}[2J");
-        assert_eq!(explain(b"").1, "");
-        assert_eq!(explain(b"\xff\xfe").1, "\u{fffd}\u{fffd}");
-    }
 
     #[test]
     fn a_trickle_counts_as_slow_but_a_pausing_reader_does_not() {

@@ -250,7 +250,7 @@ mod tests {
     use reqwest::{Method, StatusCode};
 
     use super::super::config::{ClientConfig, Limits};
-    use super::super::error::{Answer, RequestLine};
+    use super::super::error::{Answer, LoginSearch, RequestLine};
     use super::super::hosts::HostTls;
     use super::super::http::Common;
     use super::super::transport::{TransportError, TransportKind};
@@ -297,7 +297,7 @@ mod tests {
             codes,
             message,
             retry_after,
-            shown: None,
+            search: LoginSearch::default(),
         }))
     }
 

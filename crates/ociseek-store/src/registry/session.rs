@@ -15,7 +15,7 @@ use super::TARGET;
 use super::address::{base_url, by_https, is_loopback, refuse_detour, same_origin};
 use super::auth::{Authorizer, Generation, Scope};
 use super::config::ClientConfig;
-use super::error::{RegistryError, RequestLine, is_transient_status, shown};
+use super::error::{RegistryError, RequestLine, shown};
 use super::hosts::{self, HostTls, MirrorConfig, RegistryHosts};
 use super::http::{Common, Http};
 use super::mirrors::{AskedHost, Mirror, Mirrors, name_of};
@@ -23,7 +23,7 @@ use super::places::RecentPlaces;
 use super::request::Request;
 use super::response::Response;
 use super::retry::Retry;
-use super::transport::TransportKind;
+use super::transport::{TransportKind, is_transient_status};
 
 /// The maximum number of redirects for a request.
 const HOPS: usize = 10;
@@ -287,8 +287,8 @@ impl Registry {
                 self.places.forget(request);
             }
             let mut response = answered?;
-            if at_home && response.status() == StatusCode::UNAUTHORIZED {
-                response.shown = self.auth.shown(scope).await;
+            if at_home && may_want_a_login(response.status()) {
+                response.search = self.auth.search(scope, response.status()).await;
             }
             match (response.status(), used) {
                 (StatusCode::UNAUTHORIZED, Some(used)) if !renewed => {
@@ -298,6 +298,8 @@ impl Registry {
                             || !carries_login && self.log_in_by_the_root(base, scope, used).await?;
                     if !is_renewed || hop.is_spent() {
                         response.is_renewed = is_renewed;
+                        // Only now are they looked up.
+                        response.search = self.auth.search(scope, response.status()).await;
                         return Ok(response);
                     }
                 }
@@ -316,6 +318,7 @@ impl Registry {
                 {
                     renewed = true;
                     if !self.log_in_by_the_root(base, scope, used).await? || hop.is_spent() {
+                        response.search = self.auth.search(scope, response.status()).await;
                         return Ok(response);
                     }
                 }
@@ -465,6 +468,12 @@ fn is_redirect(status: StatusCode, method: &Method) -> bool {
         301..=303 => is_read(method),
         _ => false,
     }
+}
+
+/// Statuses for those who are not logged in: registries hide what is private by 403 and 404, and
+/// allow strangers fewer requests.
+fn may_want_a_login(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 401 | 403 | 404 | 429)
 }
 
 /// Object stores answer 403 to an expired URL, and with other statuses too if the URL was valid

@@ -10,14 +10,18 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
-    CertificateError, ClientConfig as TlsConfig, DigitallySignedStruct, Error, RootCertStore,
-    SignatureScheme,
+    CertificateError, ClientConfig as TlsConfig, DigitallySignedStruct, Error, InconsistentKeys,
+    RootCertStore, SignatureScheme,
 };
 
 use super::config::ClientConfig;
 use super::error::RegistryError;
 use super::hosts::{self, HostTls};
+use super::transport::is_of_an_authority;
+use crate::x509::X509;
+use ociseek_format::progress::{Progress, ProgressEvent};
 
 /// The settings that the registries of a client share. A machine without system certificates is not
 /// an error here: it can still use plain HTTP, and registries with a given authority.
@@ -29,6 +33,7 @@ pub(super) struct Tls {
     given: Vec<CertificateDer<'static>>,
     identity: Option<Identity>,
     folders: Vec<PathBuf>,
+    progress: Arc<dyn Progress>,
 }
 
 /// A client certificate chain and its key.
@@ -49,7 +54,8 @@ pub(super) struct RegistryTls {
 
 impl Tls {
     pub(super) fn new(config: &ClientConfig) -> Result<Tls, RegistryError> {
-        let given = authorities(&config.ca_files)?;
+        let progress = Arc::clone(&config.progress);
+        let given = authorities(&config.ca_files, &*progress)?;
         let identity = match (&config.client_cert, &config.client_key) {
             (Some(cert), Some(key)) => Some(Identity::read(cert, key)?),
             (None, None) => None,
@@ -59,7 +65,7 @@ impl Tls {
         let folders = config.certs_d.clone().unwrap_or_else(hosts::certificate_folders);
         let anyone = config.insecure_skip_tls_verify;
         let system = Arc::default();
-        let tls = Tls { provider, anyone, system, given, identity, folders };
+        let tls = Tls { provider, anyone, system, given, identity, folders, progress };
         // Reports a certificate and key that do not match before anything is sent.
         tls.build(&tls.given, tls.identity.as_ref(), false)?;
         Ok(tls)
@@ -91,9 +97,12 @@ impl Tls {
         if identity.is_none() && found.authorities.is_empty() && *set == HostTls::default() {
             return Ok(None);
         }
-        let given =
-            [self.given.clone(), authorities(&found.authorities)?, authorities(&set.authorities)?]
-                .concat();
+        let given = [
+            self.given.clone(),
+            authorities(&found.authorities, &*self.progress)?,
+            authorities(&set.authorities, &*self.progress)?,
+        ]
+        .concat();
         Ok(Some(RegistryTls {
             home: self.build(&given, identity, set.skip_verify)?,
             away: self.build(&given, None, false)?,
@@ -126,12 +135,18 @@ impl Tls {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(self.verifier(given, anyone)));
         let mut tls = match identity {
-            Some(Identity { chain, key }) => builder
-                .with_client_auth_cert(chain.clone(), key.clone_key())
-                .map_err(|error| match error {
-                    rustls::Error::InconsistentKeys(_) => RegistryError::ClientKey,
-                    error => RegistryError::Tls(error.into()),
-                })?,
+            Some(Identity { chain, key }) => {
+                let key = self.provider.key_provider.load_private_key(key.clone_key());
+                let key = key.map_err(|error| RegistryError::Tls(error.into()))?;
+                let pair = CertifiedKey::new(chain.clone(), key);
+                let other = Error::InconsistentKeys(InconsistentKeys::KeyMismatch);
+                // A certificate of version 1, which `openssl x509 -req` makes, cannot be compared.
+                // Its server judges it.
+                if pair.keys_match() == Err(other) {
+                    return Err(RegistryError::ClientKey);
+                }
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
+            }
             None => builder.with_no_client_auth(),
         };
         // Not HTTP/2: its frames of 16 KiB and its windows suit many small responses. With it,
@@ -141,42 +156,72 @@ impl Tls {
     }
 }
 
-/// The certificates of authorities in these files.
-fn authorities(files: &[PathBuf]) -> Result<Vec<CertificateDer<'static>>, RegistryError> {
+/// The certificates of authorities in these files. As Go does, skips those that cannot be used, but
+/// with a warning, unless none is left.
+fn authorities(
+    files: &[PathBuf],
+    progress: &dyn Progress,
+) -> Result<Vec<CertificateDer<'static>>, RegistryError> {
     let mut given = Vec::new();
+    let mut skipped = Vec::new();
     for path in files {
-        for certificate in certificates(path)? {
-            RootCertStore::empty()
-                .add(certificate.clone())
-                .map_err(|error| RegistryError::Tls(error.into()))?;
-            given.push(certificate);
+        let (found, broken) = certificates(path)?;
+        let is_usable =
+            |it: &CertificateDer<'static>| RootCertStore::empty().add(it.clone()).is_ok();
+        let (usable, odd): (Vec<_>, Vec<_>) = found.into_iter().partition(is_usable);
+        if usable.is_empty() || broken.is_some() || !odd.is_empty() {
+            skipped.push((path, usable.len(), broken));
         }
+        given.extend(usable);
+    }
+    if given.is_empty()
+        && let Some((path, _, source)) = skipped.pop()
+    {
+        return Err(not_pem(path, "certificate", source));
+    }
+    for (path, usable, _) in skipped {
+        let what = match usable {
+            0 => "has no certificate that can be read, and is skipped",
+            _ => "has a certificate that cannot be read, which is skipped",
+        };
+        progress.report(ProgressEvent::Warning(format!("{} {what}", path.display())));
     }
     Ok(given)
 }
 
+fn not_pem(path: &Path, what: &'static str, source: Option<pem::Error>) -> RegistryError {
+    RegistryError::Pem { path: path.to_owned(), what, source: source.map(Into::into) }
+}
+
 impl Identity {
     fn read(cert: &Path, key: &Path) -> Result<Identity, RegistryError> {
-        let wrong = |error: pem::Error| RegistryError::Pem {
-            path: key.to_owned(),
-            what: "key",
-            source: Some(error.into()),
-        };
-        let key = PrivateKeyDer::from_pem_file(key).map_err(wrong)?;
-        Ok(Identity { chain: certificates(cert)?, key })
+        let key =
+            PrivateKeyDer::from_pem_file(key).map_err(|error| not_pem(key, "key", Some(error)))?;
+        match certificates(cert)? {
+            (chain, None) if !chain.is_empty() => Ok(Identity { chain, key }),
+            (_, source) => Err(not_pem(cert, "certificate", source)),
+        }
     }
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, RegistryError> {
-    let wrong = |source: Option<pem::Error>| RegistryError::Pem {
-        path: path.to_owned(),
-        what: "certificate",
-        source: source.map(Into::into),
-    };
-    let found: Result<Vec<_>, _> =
-        CertificateDer::pem_file_iter(path).map_err(|e| wrong(Some(e)))?.collect();
-    let found = found.map_err(|e| wrong(Some(e)))?;
-    if found.is_empty() { Err(wrong(None)) } else { Ok(found) }
+/// The certificates in a PEM file, and the error of one that is not PEM.
+fn certificates(
+    path: &Path,
+) -> Result<(Vec<CertificateDer<'static>>, Option<pem::Error>), RegistryError> {
+    let mut found = Vec::new();
+    let mut broken = None;
+    let all = CertificateDer::pem_file_iter(path)
+        .map_err(|error| not_pem(path, "certificate", Some(error)))?;
+    for certificate in all {
+        match certificate {
+            Ok(certificate) => found.push(certificate),
+            Err(error @ pem::Error::Io(_)) => {
+                return Err(not_pem(path, "certificate", Some(error)));
+            }
+            Err(error) => broken = Some(error),
+        }
+    }
+    Ok((found, broken))
 }
 
 /// The system's certificate authorities. They are read when the first certificate is verified: that
@@ -225,12 +270,45 @@ impl CertificateVerifier {
         };
         self.usual.get_or_init(build).as_deref()
     }
+
+    fn trusted(&self) -> impl Iterator<Item = &CertificateDer<'static>> {
+        self.given.iter().chain(&self.system.get().all)
+    }
+
+    /// Whether a trusted authority itself signed this certificate for a server.
+    fn is_signed_by_an_authority(&self, certificate: &CertificateDer<'_>) -> bool {
+        let Some(signed) = X509::parse(certificate) else { return false };
+        let is_for_servers = signed.purposes.as_ref().is_none_or(|purposes| {
+            purposes.iter().any(|purpose| [SERVER_AUTH, ANY_PURPOSE].contains(purpose))
+        });
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        let signs = |authority: &CertificateDer<'static>| {
+            let mut anchor = RootCertStore::empty();
+            // Names that it must not sign for are a matter for webpki.
+            let is_free = anchor.add(authority.clone()).is_ok()
+                && anchor.roots.iter().all(|root| root.name_constraints.is_none());
+            let Some(authority) = X509::parse(authority).filter(|_| is_free) else { return false };
+            let (key_algorithm, key) = authority.key;
+            authority.is_authority
+                && authority.subject == signed.issuer
+                && algorithms.iter().any(|algorithm| {
+                    algorithm.signature_alg_id().as_ref() == signed.algorithm
+                        && algorithm.public_key_alg_id().as_ref() == key_algorithm
+                        && algorithm.verify_signature(key, signed.signed, signed.signature).is_ok()
+                })
+        };
+        is_for_servers && self.trusted().any(signs)
+    }
 }
+
+/// id-kp-serverAuth and anyExtendedKeyUsage (RFC 5280, section 4.2.1.12).
+const SERVER_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
+const ANY_PURPOSE: &[u8] = &[0x55, 0x1d, 37, 0];
 
 impl ServerCertVerifier for CertificateVerifier {
     /// The usual verification, but a server may also present exactly a certificate that the user or
-    /// the system trusts as an authority. docker's own recipe for a registry makes such a
-    /// certificate (`openssl req -x509`), and Go accepts it.
+    /// the system trusts as an authority, or an authority's that such a one signed. docker's own
+    /// recipe for a registry makes such a certificate (`openssl req -x509`), and Go accepts both.
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -251,11 +329,13 @@ impl ServerCertVerifier for CertificateVerifier {
             // checked yet.
             Err(Error::InvalidCertificate(
                 CertificateError::UnknownIssuer | CertificateError::Other(_),
-            )) if self
-                .given
-                .iter()
-                .chain(&self.system.get().all)
-                .any(|trusted| trusted == end_entity) =>
+            )) if self.trusted().any(|trusted| trusted == end_entity) => {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            // A certificate of an authority (CA:TRUE) that another one signed.
+            Err(Error::InvalidCertificate(CertificateError::Other(other)))
+                if is_of_an_authority(&other) && self.is_signed_by_an_authority(end_entity) =>
             {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())

@@ -5,8 +5,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use reqwest::StatusCode;
 use rustls::{AlertDescription, CertificateError};
 
+use crate::x509::object_id;
 use ociseek_format::printable::is_hostile;
 
 /// Why there was no response, or only a part of it.
@@ -38,14 +40,33 @@ pub(super) enum TransportKind {
     Refused,
     /// The proxy requires a user and a password.
     ProxyLogin,
+    /// The proxy refuses to connect to the host, with this status if it is known.
+    Tunnel(Option<StatusCode>),
     Broken,
 }
 
 impl TransportKind {
     /// There was no connection, so the request had no effect.
     pub(super) fn is_lost(self) -> bool {
-        matches!(self, TransportKind::Connect | TransportKind::Unresolved | TransportKind::Dropped)
+        match self {
+            TransportKind::Connect | TransportKind::Unresolved | TransportKind::Dropped => true,
+            TransportKind::Tunnel(status) => status.is_none_or(is_transient_status),
+            _ => false,
+        }
     }
+}
+
+/// Temporary statuses: RFC 9110 section 15, RFC 6585 section 4, RFC 8470 section 5.2. Those of
+/// proxies whose server does not answer: nginx's 499, and Cloudflare's from 520
+/// (google/go-containerregistry#1707).
+pub(super) fn is_transient_status(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 425 | 429 | 499 | 500 | 502 | 503 | 504 | 520..=524 | 527 | 530)
+}
+
+/// Whether it is webpki's error for an authority's certificate that a server presents as its own.
+/// Its type is not public.
+pub(super) fn is_of_an_authority(error: &rustls::OtherError) -> bool {
+    error.to_string().contains("CaUsedAsEndEntity")
 }
 
 /// Why a server's certificate is not trusted.
@@ -98,8 +119,11 @@ impl TransportError {
                 kind = TransportKind::Dropped;
             }
             let text = cause.to_string();
-            if text == "proxy authorization required" {
-                kind = TransportKind::ProxyLogin;
+            // The types of these errors are not public.
+            match text.strip_prefix("tunnel error: ") {
+                Some("proxy authorization required") => kind = TransportKind::ProxyLogin,
+                Some("unsuccessful") => kind = TransportKind::Tunnel(None),
+                _ => {}
             }
             if let Some(tls) = rustls_error(cause) {
                 let (kind, text) = of_tls(tls, context);
@@ -113,6 +137,13 @@ impl TransportError {
         causes.dedup();
         let text = if causes.is_empty() { error.to_string() } else { causes.join(": ") };
         TransportError { kind, text: one_line(&text, 300), proxy: context.proxy.clone() }
+    }
+
+    /// The proxy refused a tunnel with this status.
+    pub(super) fn with_tunnel_status(self, status: StatusCode) -> TransportError {
+        let kind = TransportKind::Tunnel(Some(status));
+        let text = format!("it refuses to connect to the host: {status}");
+        TransportError { kind, text, ..self }
     }
 
     pub(super) fn broken(text: &str) -> TransportError {
@@ -220,14 +251,28 @@ fn of_certificate(
         }
         CertificateError::BadSignature => {
             let why = CertificateFault::Issuer { given: context.own_authorities };
-            (why, "its certificate is not signed by the authority it names".to_owned())
+            let text = "its certificate is not signed by the authority it names, or with an RSA key of \
+                        less than 2048 bits";
+            (why, text.to_owned())
+        }
+        CertificateError::UnsupportedSignatureAlgorithmContext {
+            signature_algorithm_id: id,
+            ..
+        }
+        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
+            signature_algorithm_id: id,
+            ..
+        } => {
+            let name = object_id(id).unwrap_or_default();
+            let text = format!(
+                "its certificate is signed with an algorithm that is not supported ({name})"
+            );
+            (CertificateFault::Other, text)
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             (CertificateFault::Other, "its certificate is not a server certificate".to_owned())
         }
-        // webpki's error for a CA certificate that a server presents as its own. Its type is not
-        // public.
-        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => (
+        CertificateError::Other(other) if is_of_an_authority(other) => (
             CertificateFault::Authority,
             "it presents the certificate of a certificate authority (CA:TRUE) as its own"
                 .to_owned(),
@@ -255,33 +300,6 @@ pub(super) fn one_line(text: &str, limit: usize) -> String {
     cut
 }
 
-/// The title of an HTML page, or its first heading; None for other text.
-pub(super) fn title(page: &str) -> Option<String> {
-    if !page.trim_start().starts_with('<') {
-        return None;
-    }
-    // Lowering ASCII keeps the positions.
-    let lower = page.to_ascii_lowercase();
-    ["title", "h1", "h2"].iter().find_map(|element| {
-        let after = lower.find(&format!("<{element}"))?;
-        let from = after + lower[after..].find('>')? + 1;
-        let until = from + lower[from..].find("</")?;
-        let words: Vec<&str> = page[from..until].split_whitespace().collect();
-        let text = words.join(" ");
-        let text = [
-            ("&nbsp;", " "),
-            ("&lt;", "<"),
-            ("&gt;", ">"),
-            ("&quot;", "\""),
-            ("&#39;", "'"),
-            ("&amp;", "&"),
-        ]
-        .iter()
-        .fold(text, |text, (entity, plain)| text.replace(entity, plain));
-        Some(one_line(&text, 200)).filter(|text| !text.is_empty())
-    })
-}
-
 /// Escapes what must not reach a terminal.
 fn escaped(c: char) -> Box<dyn Iterator<Item = char>> {
     if is_hostile(c) { Box::new(c.escape_unicode()) } else { Box::new(std::iter::once(c)) }
@@ -296,28 +314,5 @@ mod tests {
         assert_eq!(one_line("\n  a\u{1b}[31mb\r\nsecond", 80), "a\\u{1b}[31mb");
         assert_eq!(one_line(&"x".repeat(500), 10), format!("{}…", "x".repeat(10)));
         assert_eq!(one_line("", 10), "");
-    }
-
-    #[test]
-    fn pages_have_titles() {
-        let nginx = "<html>\r\n<head><title>413 Request Entity Too Large</title></head>\r\n<body></body></html>";
-        for (page, want) in [
-            (nginx, Some("413 Request Entity Too Large")),
-            (
-                "<!DOCTYPE html>\n<TITLE lang=en>\n  Error 411\n  &amp; more </TITLE>",
-                Some("Error 411 & more"),
-            ),
-            (
-                "<html><title></title><body><h1 class=x>502 Bad Gateway</h1>",
-                Some("502 Bad Gateway"),
-            ),
-            ("<html><title>a\u{1b}[2J</title>", Some("a\\u{1b}[2J")),
-            ("<html><body>no title", None),
-            ("<title>open", None),
-            ("<title", None),
-            ("plain text", None),
-        ] {
-            assert_eq!(title(page).as_deref(), want, "{page}");
-        }
     }
 }

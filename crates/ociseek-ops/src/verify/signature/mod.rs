@@ -28,7 +28,6 @@ use ociseek_store::{Cause, Source, StoreError};
 
 mod cosign;
 mod notation;
-mod x509;
 
 /// How many signatures of a manifest are read.
 const MOST: usize = 100;

@@ -20,11 +20,11 @@ use webpki::ring::{
 };
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage};
 
-use super::x509::{KeyUsageField, X509};
 use super::{Certificate, Rejection};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::json;
 use ociseek_format::time::Time;
+use ociseek_store::x509::{KeyUsageField, X509};
 
 /// The artifact type of a signature's manifest.
 pub(super) const ARTIFACT: &str = "application/vnd.cncf.notary.signature";

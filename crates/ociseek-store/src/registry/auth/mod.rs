@@ -7,10 +7,8 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-use reqwest::Method;
 use reqwest::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use reqwest::{Method, StatusCode};
 use tokio::time::Instant;
 use tracing::debug;
 use url::Url;
@@ -19,8 +17,10 @@ use crate::lock::Hold;
 use crate::registry::TARGET;
 use crate::registry::address::base_url;
 use crate::registry::config::CredentialSource;
-use crate::registry::credentials::{self, Credential, FoundCredential};
-use crate::registry::error::{CredentialOrigin, RegistryError, RequestLine, ShownLogin};
+use crate::registry::credentials::{self, Credential, CredentialLookup, HelperAnswers, Wanted};
+use crate::registry::error::{
+    CredentialOrigin, LoginSearch, RegistryError, RequestLine, ShownLogin,
+};
 use crate::registry::http::{Http, texts};
 use crate::registry::request::Authorization;
 use ociseek_format::header::{Challenge, challenge};
@@ -73,17 +73,16 @@ pub(super) struct Authorizer {
     /// The last challenge without its scope, as the first guess for new scopes.
     last: Mutex<Option<Challenge>>,
     tokens: Mutex<TokenCache>,
-    /// By repository.
-    credentials: tokio::sync::Mutex<HashMap<Arc<str>, CachedCredential>>,
+    credentials: tokio::sync::Mutex<KnownCredentials>,
     /// Whether the user was warned about a token service on another host that receives the
     /// credentials.
     pub(super) has_warned: AtomicBool,
 }
 
-/// Credentials with the time when they were looked up.
-struct CachedCredential {
-    at: Instant,
-    found: Option<FoundCredential>,
+#[derive(Default)]
+struct KnownCredentials {
+    by_repository: HashMap<Arc<str>, CredentialLookup>,
+    helpers: HelperAnswers,
 }
 
 #[derive(Default)]
@@ -191,7 +190,17 @@ impl Authorizer {
         *self.last() = Some(challenge.clone().without_scope());
         let before = slot.header.take();
         self.forget_stale(http, &scope.repository).await;
-        Box::pin(self.fill(&mut slot, http, base, scope, challenge)).await?;
+        let earlier = slot.challenge.clone().filter(|earlier| *earlier != challenge);
+        let filled = Box::pin(self.fill(&mut slot, http, base, scope, challenge)).await;
+        // nvcr.io names a service for users once a token has expired, which gives strangers none
+        // (NVIDIA/nvidia-container-toolkit#1945).
+        match (filled, earlier) {
+            (Err(error), Some(earlier)) => {
+                let again = Box::pin(self.fill(&mut slot, http, base, scope, earlier)).await;
+                again.map_err(|_| error)?;
+            }
+            (filled, _) => filled?,
+        }
         // A refused password stays refused, but a token may have expired.
         Ok(is_new(before.as_ref(), slot.header.as_ref()))
     }
@@ -233,7 +242,7 @@ impl Authorizer {
         scope: &Scope,
         challenge: Challenge,
     ) -> Result<(), RegistryError> {
-        let (found, renew_at) = self.credential(http, &scope.repository).await?;
+        let (lookup, renew_at) = self.credential(http, &scope.repository).await;
         let plain = |value: String| {
             let wrong = |_| {
                 self.invalid_credentials(
@@ -249,42 +258,43 @@ impl Authorizer {
                 is_used: false,
             }))
         };
-        slot.header = match (&challenge, found.as_ref().map(|found| found.credential.clone())) {
-            (_, Some(Credential::Registry(token))) => plain(format!("Bearer {token}"))?,
-            (Challenge::Basic, Some(Credential::Password { user, password })) => {
-                plain(basic(&user, &password))?
-            }
-            (
-                Challenge::Basic,
-                Some(Credential::Identity { login: Some((user, password)), .. }),
-            ) => plain(basic(&user, &password))?,
-            (Challenge::Basic, _) => None,
-            (Challenge::Bearer { realm, service, scope: requested }, _) => {
-                let scopes = union(scope, requested.as_deref());
-                let token =
-                    |found| self.token(http, base, realm, service.as_deref(), &scopes, found);
-                let mut fetched = token(found.clone()).await;
-                // The password may have been changed since it was looked up.
-                if fetched
-                    .as_ref()
-                    .is_err_and(|error| matches!(error.status(), Some(400 | 401 | 403)))
-                    && self.forget_stale(http, &scope.repository).await
-                {
-                    let (again, _) = self.credential(http, &scope.repository).await?;
-                    if again.as_ref().map(|now| &now.credential)
-                        != found.as_ref().map(|then| &then.credential)
+        slot.header =
+            match (&challenge, lookup.found.as_ref().map(|found| found.credential.clone())) {
+                (_, Some(Credential::Registry(token))) => plain(format!("Bearer {token}"))?,
+                (
+                    Challenge::Basic,
+                    Some(
+                        Credential::Password(login)
+                        | Credential::Identity { login: Some(login), .. },
+                    ),
+                ) => plain(login.basic())?,
+                (Challenge::Basic, _) => None,
+                (Challenge::Bearer { realm, service, scope: requested }, _) => {
+                    let scopes = union(scope, requested.as_deref());
+                    let token =
+                        |lookup| self.token(http, base, realm, service.as_deref(), &scopes, lookup);
+                    let mut fetched = token(lookup.clone()).await;
+                    // The password may have been changed since it was looked up.
+                    if fetched
+                        .as_ref()
+                        .is_err_and(|error| matches!(error.status(), Some(400 | 401 | 403)))
+                        && self.forget_stale(http, &scope.repository).await
                     {
-                        fetched = token(again).await;
+                        let (again, _) = self.credential(http, &scope.repository).await;
+                        if again.found.as_ref().map(|now| &now.credential)
+                            != lookup.found.as_ref().map(|then| &then.credential)
+                        {
+                            fetched = token(again).await;
+                        }
                     }
+                    let wrap = |source| RegistryError::Token {
+                        registry: Arc::clone(&self.registry),
+                        realm: elsewhere(base, realm),
+                        source: Box::new(source),
+                    };
+                    Some(fetched.map_err(wrap)?)
                 }
-                let wrap = |source| RegistryError::Token {
-                    registry: Arc::clone(&self.registry),
-                    realm: elsewhere(base, realm),
-                    source: Box::new(source),
-                };
-                Some(fetched.map_err(wrap)?)
-            }
-        };
+            };
         slot.challenge = Some(challenge);
         slot.generation += 1;
         Ok(())
@@ -307,68 +317,68 @@ impl Authorizer {
         &self,
         http: &Arc<Http>,
         repository: &Arc<str>,
-    ) -> Result<(Option<FoundCredential>, Option<Instant>), RegistryError> {
+    ) -> (CredentialLookup, Option<Instant>) {
         let lasts = has_short_logins(&self.registry).then_some(http.limits.ecr_login);
         let mut known = self.credentials.lock().await;
-        let cached = known.get(repository);
-        let found =
-            match cached.filter(|cached| lasts.is_none_or(|lasts| cached.at.elapsed() < lasts)) {
-                Some(cached) => {
-                    return Ok((cached.found.clone(), lasts.map(|lasts| cached.at + lasts)));
-                }
-                None => {
-                    credentials::find(&self.source, &self.registry, repository, http.limits.helper)
-                        .await
-                }
-            };
+        let KnownCredentials { by_repository, helpers } = &mut *known;
+        let cached = by_repository.get(repository);
+        if let Some(cached) =
+            cached.filter(|cached| lasts.is_none_or(|lasts| cached.at.elapsed() < lasts))
+        {
+            return (cached.clone(), lasts.map(|lasts| cached.at + lasts));
+        }
+        if let Some(lasts) = lasts {
+            helpers.forget(lasts);
+        }
+        let limit = http.limits.helper;
+        let wanted = Wanted { registry: &self.registry, repository, limit };
+        let mut lookup = credentials::find(&self.source, &wanted, helpers).await;
         if let Some(path) = credentials::missing_file(&self.source) {
             http.warn_once(format!(
                 "$REGISTRY_AUTH_FILE names {}, which does not exist",
                 path.display()
             ));
         }
-        let found = match (found, cached) {
-            (Ok(found), _) => found,
-            // The known ones still work for a while.
-            (Err(error), Some(cached)) => {
-                debug!(name: "renewal", target: TARGET, registry = &*self.registry, error = causes(&error));
-                cached.found.clone()
-            }
-            (Err(source), None) => {
-                return Err(RegistryError::Credentials {
-                    registry: Arc::clone(&self.registry),
-                    source,
-                });
-            }
-        };
-        if known.len() >= KEPT && !known.contains_key(repository) {
-            let oldest =
-                known.iter().min_by_key(|(_, cached)| cached.at).map(|(name, _)| Arc::clone(name));
-            oldest.and_then(|name| known.remove(&name));
+        // The known ones still work for a while.
+        if let (None, false, Some(cached)) = (&lookup.found, lookup.failures.is_empty(), cached) {
+            lookup.found.clone_from(&cached.found);
+            lookup.at = Instant::now();
         }
-        let at = Instant::now();
-        known.insert(Arc::clone(repository), CachedCredential { at, found: found.clone() });
-        Ok((found, lasts.map(|lasts| at + lasts)))
+        if by_repository.len() >= KEPT && !by_repository.contains_key(repository) {
+            let oldest = by_repository.iter().min_by_key(|(_, cached)| cached.at);
+            let oldest = oldest.map(|(name, _)| Arc::clone(name));
+            oldest.and_then(|name| by_repository.remove(&name));
+        }
+        let renew_at = lasts.map(|lasts| lookup.at + lasts);
+        by_repository.insert(Arc::clone(repository), lookup.clone());
+        (lookup, renew_at)
     }
 
     /// Whether there are credentials for a scope's repository.
     pub(super) async fn has_login(&self, http: &Arc<Http>, scope: &Scope) -> bool {
-        self.credential(http, &scope.repository).await.is_ok_and(|(found, _)| found.is_some())
+        self.credential(http, &scope.repository).await.0.found.is_some()
     }
 
-    /// The credentials that a request of this scope carried when it got a 401.
-    pub(super) async fn shown(&self, scope: &Scope) -> Option<ShownLogin> {
-        let slot = self.slot(scope);
-        let is_bearer = matches!(slot.lock().await.challenge.as_ref()?, Challenge::Bearer { .. });
+    /// The credentials that a request of this scope carried when it was refused, if it was by 401,
+    /// and the places that were searched in vain.
+    pub(super) async fn search(&self, scope: &Scope, status: StatusCode) -> LoginSearch {
+        let challenge = self.slot(scope).lock().await.challenge.clone();
         let known = self.credentials.lock().await;
-        let found = known.get(&scope.repository)?.found.as_ref()?;
-        let origin = match found.credential {
-            Credential::Password { .. } | Credential::Identity { .. } if is_bearer => {
-                CredentialOrigin::Granted
-            }
-            _ => self.origin(),
+        let Some(lookup) = known.by_repository.get(&scope.repository) else {
+            return LoginSearch::default();
         };
-        Some(ShownLogin { origin, place: Arc::clone(&found.place) })
+        let found = lookup.found.as_ref().filter(|_| status == StatusCode::UNAUTHORIZED);
+        let shown = found.zip(challenge).map(|(found, challenge)| {
+            let is_bearer = matches!(challenge, Challenge::Bearer { .. });
+            let origin = match found.credential {
+                Credential::Password(_) | Credential::Identity { .. } if is_bearer => {
+                    CredentialOrigin::Granted
+                }
+                _ => self.origin(),
+            };
+            ShownLogin { origin, place: Arc::clone(&found.place) }
+        });
+        LoginSearch { shown, failures: lookup.failures.clone() }
     }
 
     /// The source of the credentials, if there are any.
@@ -384,10 +394,12 @@ impl Authorizer {
     /// Forgets credentials that may have expired. Returns whether they will be looked up again.
     async fn forget_stale(&self, http: &Http, repository: &Arc<str>) -> bool {
         let mut known = self.credentials.lock().await;
-        let is_stale =
-            known.get(repository).is_some_and(|cached| cached.at.elapsed() >= http.limits.stale);
+        let stale = http.limits.stale;
+        let cached = known.by_repository.get(repository);
+        let is_stale = cached.is_some_and(|cached| cached.at.elapsed() >= stale);
         if is_stale {
-            known.remove(repository);
+            known.by_repository.remove(repository);
+            known.helpers.forget(stale);
         }
         is_stale
     }
@@ -402,10 +414,6 @@ fn has_short_logins(registry: &str) -> bool {
 /// Whether a request that was refused should be repeated with this header.
 fn is_new(before: Option<&AuthorizationHeader>, now: Option<&AuthorizationHeader>) -> bool {
     now.is_some_and(|now| before.is_none_or(|before| before.value != now.value))
-}
-
-pub(super) fn basic(user: &str, password: &str) -> String {
-    format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}")))
 }
 
 #[cfg(test)]
@@ -441,7 +449,7 @@ mod tests {
             let scope = Scope { repository: "a".into(), access: Access::Pull, from: None };
             let (_, first) = auth.header(&http, &base, &scope).await.unwrap();
             let (shown, second) = auth.header(&http, &base, &scope).await.unwrap();
-            assert!(shown.is_some_and(|shown| shown.value == basic("AWS", "p")));
+            assert!(shown.is_some_and(|shown| shown.value == credentials::Login::new("AWS", "p").basic()));
             assert_eq!(first != second, renews, "{registry} {lasts:?}");
         }
     }

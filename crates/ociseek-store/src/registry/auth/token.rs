@@ -12,11 +12,11 @@ use tokio::time::Instant;
 use tracing::debug;
 use url::{Url, form_urlencoded};
 
-use super::{Access, AuthorizationHeader, Authorizer, Scope, basic};
+use super::{Access, AuthorizationHeader, Authorizer, Scope};
 use crate::registry::TARGET;
-use crate::registry::address::{refuse_realm, same_origin};
-use crate::registry::credentials::{Credential, FoundCredential};
-use crate::registry::error::{RegistryError, RequestLine, ShownLogin, shown};
+use crate::registry::address::{by_https, refuse_realm, same_origin};
+use crate::registry::credentials::{Credential, CredentialLookup};
+use crate::registry::error::{LoginSearch, RegistryError, RequestLine, ShownLogin, shown};
 use crate::registry::http::Http;
 use crate::registry::request::Request;
 use crate::registry::response::Response;
@@ -63,13 +63,17 @@ impl Authorizer {
                 for scope in scope.split(' ') {
                     query.append_pair("scope", scope);
                 }
-                if let Some(Credential::Password { user, .. }) = &credential {
+                let login = match &credential {
+                    Some(Credential::Password(login)) => Some(login),
+                    _ => None,
+                };
+                if let Some(user) = login.and_then(|login| str::from_utf8(&login.user).ok()) {
                     query.append_pair("account", user);
                 }
                 drop(query);
                 let mut request = Request::new(Method::GET, url);
-                if let Some(Credential::Password { user, password }) = &credential {
-                    let value = HeaderValue::try_from(basic(user, password));
+                if let Some(login) = login {
+                    let value = HeaderValue::try_from(login.basic());
                     let mut value = value.map_err(|_| {
                         self.invalid_credentials("the credentials do not fit in a header")
                     })?;
@@ -90,7 +94,7 @@ impl Authorizer {
         realm: &str,
         service: Option<&str>,
         scope: &str,
-        found: Option<FoundCredential>,
+        lookup: CredentialLookup,
     ) -> Result<AuthorizationHeader, RegistryError> {
         let line = |method: &Method, url: &Url| RequestLine::new(&self.registry, method, url);
         let mut url = Url::parse(realm).map_err(|_| RegistryError::Detour {
@@ -98,6 +102,7 @@ impl Authorizer {
             to: one_line(realm, 100),
             reason: "its token service is not a URL",
         })?;
+        url = by_https(base, url);
         if let Some(reason) = refuse_realm(base, &url) {
             return Err(RegistryError::Detour {
                 line: line(&Method::GET, base),
@@ -106,10 +111,12 @@ impl Authorizer {
             });
         }
         url.set_fragment(None);
+        let found = lookup.found;
         let shown = found
             .as_ref()
             .map(|found| ShownLogin { origin: self.origin(), place: Arc::clone(&found.place) });
-        if let Some(host) = elsewhere(base, realm).filter(|_| shown.is_some())
+        let search = LoginSearch { shown, failures: lookup.failures };
+        if let Some(host) = elsewhere(base, realm).filter(|_| found.is_some())
             && !self.has_warned.swap(true, Ordering::Relaxed)
         {
             http.progress()
@@ -124,7 +131,7 @@ impl Authorizer {
                 .ask(
                     http,
                     &request,
-                    shown.clone(),
+                    search.clone(),
                     line(&request.method, &request.url),
                     retry.reads(),
                 )
@@ -143,7 +150,7 @@ impl Authorizer {
         &self,
         http: &Arc<Http>,
         request: &Request,
-        shown: Option<ShownLogin>,
+        search: LoginSearch,
         line: RequestLine,
         reads: u32,
     ) -> Result<AuthorizationHeader, RegistryError> {
@@ -164,7 +171,7 @@ impl Authorizer {
             moved.url = next;
             response = http.exchange(&moved, None, line.clone()).await?;
         }
-        response.shown = shown;
+        response.search = search;
         let response = response.expect(&[200, 201]).await?;
         let body = response.bytes(ANSWER).await?;
         #[derive(serde::Deserialize)]

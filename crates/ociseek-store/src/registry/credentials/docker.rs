@@ -2,6 +2,7 @@
 //! and these helpers, programs that store docker's credentials (docker-credential-helpers'
 //! protocol, verb `get`). JSON objects are read as Go programs do.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
@@ -18,7 +19,7 @@ use serde::{Deserialize, Deserializer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
-use super::{Credential, CredentialError};
+use super::{Credential, CredentialError, Login};
 
 pub(super) fn is_docker_hub(host: &str) -> bool {
     matches!(host, "docker.io" | "index.docker.io" | "registry-1.docker.io")
@@ -99,14 +100,16 @@ impl DockerConfig {
         Some(own.unwrap_or(&self.creds_store)).filter(|name| !name.is_empty())
     }
 
-    /// The entry for the registry. Among podman's keys with a path, the one with the longest path
-    /// that contains the repository.
-    pub(super) fn entry(&self, registry: &str, repository: &str) -> Option<(&str, &AuthEntry)> {
-        let matching = self.auths.iter().filter_map(|(key, entry)| {
+    /// The entries for the registry. Of podman's keys with a path, those that contain the
+    /// repository, the longest first.
+    pub(super) fn entries(&self, registry: &str, repository: &str) -> Vec<(&str, &AuthEntry)> {
+        let matching = self.auths.iter().rev().filter_map(|(key, entry)| {
             let path = matches(key, registry, repository)?;
             Some((path, key.as_str(), entry))
         });
-        matching.max_by_key(|(path, _, _)| *path).map(|(_, key, entry)| (key, entry))
+        let mut matching: Vec<_> = matching.collect();
+        matching.sort_by_key(|(path, _, _)| Reverse(*path));
+        matching.into_iter().map(|(_, key, entry)| (key, entry)).collect()
     }
 }
 
@@ -143,14 +146,14 @@ impl AuthEntry {
         if !self.registrytoken.is_empty() {
             return Ok(Some(Credential::Registry(self.registrytoken.clone())));
         }
-        Ok(self.login()?.map(|(user, password)| Credential::Password { user, password }))
+        Ok(self.login()?.map(Credential::Password))
     }
 
     /// The user and password.
-    fn login(&self) -> Result<Option<(String, String)>, InvalidEntry> {
+    fn login(&self) -> Result<Option<Login>, InvalidEntry> {
         if self.auth.is_empty() {
-            let login = (self.username.clone(), self.password.clone());
-            return Ok(Some(login).filter(|(user, _)| !user.is_empty()));
+            let login = Login::new(&self.username, &self.password);
+            return Ok(Some(login).filter(|login| !login.user.is_empty()));
         }
         let lenient =
             GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
@@ -158,10 +161,13 @@ impl AuthEntry {
         // `base64` breaks long lines.
         let encoded: String = self.auth.split_ascii_whitespace().collect();
         let decoded = decoder.decode(encoded).map_err(|_| InvalidEntry)?;
-        let decoded = String::from_utf8(decoded).map_err(|_| InvalidEntry)?;
-        let (user, password) = decoded.split_once(':').ok_or(InvalidEntry)?;
-        let password = password.trim_end_matches('\0').to_owned();
-        Ok((!user.is_empty()).then(|| (user.to_owned(), password)))
+        let colon = decoded.iter().position(|byte| *byte == b':').ok_or(InvalidEntry)?;
+        let user = decoded[..colon].to_vec();
+        let mut password = decoded[colon + 1..].to_vec();
+        while password.last() == Some(&0) {
+            password.pop();
+        }
+        Ok((!user.is_empty()).then_some(Login { user, password }))
     }
 }
 

@@ -2,18 +2,22 @@
 //!
 //! Follows docker's `cli/config` (config.json) and containers-auth.json(5).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use tokio::time::Instant;
 use tracing::debug;
 
 use crate::registry::TARGET;
 use crate::registry::config::CredentialSource;
 use docker::{DockerConfig, is_docker_hub, parse};
+use ociseek_format::progress::causes;
 
 mod docker;
 mod providers;
@@ -33,25 +37,41 @@ const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 /// Credentials for a registry.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Credential {
-    Password {
-        user: String,
-        password: String,
-    },
+    Password(Login),
     /// A refresh token, which the token service exchanges for tokens (RFC 6749 section 6). The user
     /// and password next to it are for a registry without a token service.
     Identity {
         token: String,
-        login: Option<(String, String)>,
+        login: Option<Login>,
     },
     /// A token for the registry itself.
     Registry(String),
+}
+
+/// A user and a password, which may be any bytes (RFC 7617 section 2).
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Login {
+    pub user: Vec<u8>,
+    pub password: Vec<u8>,
+}
+
+impl Login {
+    pub(super) fn new(user: &str, password: &str) -> Login {
+        Login { user: user.into(), password: password.into() }
+    }
+
+    /// The value of the header `Authorization`.
+    pub(super) fn basic(&self) -> String {
+        let both = [&self.user[..], &self.password].join(&b':');
+        format!("Basic {}", BASE64_STANDARD.encode(both))
+    }
 }
 
 /// Shows the kind, but no secrets.
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Credential::Password { .. } => "Password",
+            Credential::Password(_) => "Password",
             Credential::Identity { .. } => "Identity",
             Credential::Registry(_) => "Registry",
         })
@@ -85,43 +105,112 @@ pub(super) struct FoundCredential {
     pub place: Arc<str>,
 }
 
-/// The credentials for `repository` of `registry`. None stands for anonymous access.
+/// What a search for credentials came to.
+#[derive(Debug, Clone)]
+pub(super) struct CredentialLookup {
+    /// None stands for anonymous access.
+    pub found: Option<FoundCredential>,
+    /// The places that could not be read. They do not end the search, and matter only if the
+    /// registry then refuses.
+    pub failures: Vec<Arc<CredentialError>>,
+    /// When the credentials were looked up, or given by a helper.
+    pub at: Instant,
+}
+
+/// A registry's repository, as it is searched for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub registry: &'a str,
+    pub repository: &'a str,
+    /// For the response of a credential helper.
+    pub limit: Duration,
+}
+
+impl CredentialLookup {
+    fn new() -> CredentialLookup {
+        CredentialLookup { found: None, failures: Vec::new(), at: Instant::now() }
+    }
+
+    fn failed(&mut self, wanted: &Wanted<'_>, error: impl Into<Arc<CredentialError>>) {
+        let error = error.into();
+        let registry = wanted.registry;
+        debug!(name: "credentials", target: TARGET, registry, error = causes(&error));
+        self.failures.push(error);
+    }
+
+    fn take(&mut self, credential: Credential, place: impl Into<Arc<str>>) {
+        self.found = Some(FoundCredential { credential, place: place.into() });
+    }
+}
+
+/// Searches for the credentials for a repository. `helpers` remembers what they answer.
 pub(super) async fn find(
     source: &CredentialSource,
-    registry: &str,
-    repository: &str,
-    limit: Duration,
-) -> Result<Option<FoundCredential>, CredentialError> {
+    wanted: &Wanted<'_>,
+    helpers: &mut HelperAnswers,
+) -> CredentialLookup {
+    let Wanted { registry, .. } = *wanted;
+    let mut lookup = CredentialLookup::new();
     match source {
-        CredentialSource::Anonymous => Ok(None),
-        CredentialSource::Only { registry: only, .. } if !only.eq_ignore_ascii_case(registry) => {
-            Ok(None)
-        }
+        CredentialSource::Anonymous => {}
+        CredentialSource::Only { registry: only, .. } if !only.eq_ignore_ascii_case(registry) => {}
         CredentialSource::Only { user, password, .. } => {
             log_lookup(registry, "given", "", true);
-            let credential =
-                Credential::Password { user: user.clone(), password: password.clone() };
-            Ok(Some(FoundCredential { credential, place: "--creds".into() }))
+            lookup.take(Credential::Password(Login::new(user, password)), "--creds");
         }
-        CredentialSource::Ambient => {
+        CredentialSource::Ambient | CredentialSource::Node(_) => {
             let uid = rustix::process::getuid().as_raw();
-            CredentialSettings::new(|name| std::env::var_os(name), uid)
-                .find(registry, repository, limit)
-                .await
-        }
-        CredentialSource::Node(providers) => {
-            let ambient =
-                Box::pin(find(&CredentialSource::Ambient, registry, repository, limit)).await?;
-            match ambient {
-                Some(found) => Ok(Some(found)),
-                None => providers.find(registry, repository, limit).await,
-            }
+            let settings =
+                CredentialSettings::new(|name| std::env::var_os(name), crate::home_dir(), uid);
+            settings.find(wanted, helpers, &mut lookup).await;
         }
         CredentialSource::File(path) => {
             let files = vec![path.clone()];
             let path = std::env::var_os("PATH").unwrap_or_default();
-            CredentialSettings { inline: None, files, path }.find(registry, repository, limit).await
+            let settings = CredentialSettings { inline: None, files, path };
+            settings.find(wanted, helpers, &mut lookup).await;
         }
+    }
+    if let (None, CredentialSource::Node(providers)) = (&lookup.found, source) {
+        providers.find(wanted, &mut lookup).await;
+    }
+    lookup
+}
+
+/// What helpers answered for a registry. Their logins are those of all its repositories, and asking
+/// one may take seconds.
+#[derive(Default)]
+pub(super) struct HelperAnswers(Vec<HelperAnswer>);
+
+struct HelperAnswer {
+    helper: String,
+    at: Instant,
+    login: Result<Option<(String, String)>, Arc<CredentialError>>,
+}
+
+impl HelperAnswers {
+    /// Forgets the answers that are at least this old.
+    pub(super) fn forget(&mut self, age: Duration) {
+        self.0.retain(|answer| answer.at.elapsed() < age);
+    }
+
+    async fn ask(&mut self, name: &str, path: &OsStr, wanted: &Wanted<'_>) -> &HelperAnswer {
+        let known = self.0.iter().position(|answer| answer.helper == name);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let login =
+                    docker::ask_helper(name, server(wanted.registry), path, wanted.limit).await;
+                let failed = |source| CredentialError::Helper { name: name.to_owned(), source };
+                self.0.push(HelperAnswer {
+                    helper: name.to_owned(),
+                    at: Instant::now(),
+                    login: login.map_err(|source| Arc::new(failed(source))),
+                });
+                self.0.len() - 1
+            }
+        };
+        &self.0[at]
     }
 }
 
@@ -145,10 +234,13 @@ struct CredentialSettings {
 }
 
 impl CredentialSettings {
-    fn new(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> CredentialSettings {
+    fn new(
+        variable: impl Fn(&str) -> Option<OsString>,
+        home: Option<PathBuf>,
+        uid: u32,
+    ) -> CredentialSettings {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let folder = |name: &str| variable(name).map(PathBuf::from);
-        let home = folder("HOME");
         let in_home = |below: &str| home.as_ref().map(|home| home.join(below));
         // It should be a folder, and is often the file in it.
         let in_folder =
@@ -173,64 +265,77 @@ impl CredentialSettings {
         }
     }
 
+    /// Continues where a place cannot be read.
     async fn find(
         &self,
-        registry: &str,
-        repository: &str,
-        limit: Duration,
-    ) -> Result<Option<FoundCredential>, CredentialError> {
-        if let Some(text) = &self.inline {
+        wanted: &Wanted<'_>,
+        helpers: &mut HelperAnswers,
+        lookup: &mut CredentialLookup,
+    ) {
+        let inline = self.inline.as_ref().map(|text| {
             let name = PathBuf::from(format!("${INLINE}"));
-            let file = parse(&name, text.as_encoded_bytes())?;
-            if let Some(found) = self.find_in(&name, &file, registry, repository, limit).await? {
-                return Ok(Some(found));
+            let file = parse(&name, text.as_encoded_bytes()).map(Some);
+            (name, file)
+        });
+        let files = self.files.iter().map(|path| (path.clone(), read(path)));
+        for (path, file) in inline.into_iter().chain(files) {
+            match file {
+                Ok(Some(file)) => self.find_in(&path, &file, wanted, helpers, lookup).await,
+                Ok(None) => {
+                    log_lookup(wanted.registry, &path.to_string_lossy(), "no such file", false);
+                }
+                Err(error) => lookup.failed(wanted, error),
+            }
+            if lookup.found.is_some() {
+                return;
             }
         }
-        for path in &self.files {
-            let Some(file) = read(path)? else {
-                log_lookup(registry, &path.to_string_lossy(), "no such file", false);
-                continue;
-            };
-            if let Some(found) = self.find_in(path, &file, registry, repository, limit).await? {
-                return Ok(Some(found));
-            }
-        }
-        Ok(None)
     }
 
     async fn find_in(
         &self,
         path: &Path,
         file: &DockerConfig,
-        registry: &str,
-        repository: &str,
-        limit: Duration,
-    ) -> Result<Option<FoundCredential>, CredentialError> {
+        wanted: &Wanted<'_>,
+        helpers: &mut HelperAnswers,
+        lookup: &mut CredentialLookup,
+    ) {
+        let Wanted { registry, repository, .. } = *wanted;
         let shown = path.to_string_lossy();
         if let Some(name) = file.helper(registry) {
-            let login = docker::ask_helper(name, server(registry), &self.path, limit).await;
-            let login = login
-                .map_err(|source| CredentialError::Helper { name: name.to_owned(), source })?;
-            log_lookup(registry, &format!("docker-credential-{name}"), &shown, login.is_some());
-            if let Some((user, secret)) = login {
-                let credential = match user.as_str() {
-                    "<token>" => Credential::Identity { token: secret, login: None },
-                    _ => Credential::Password { user, password: secret },
-                };
-                let place = format!("docker-credential-{name}, which {shown} names").into();
-                return Ok(Some(FoundCredential { credential, place }));
+            let answer = helpers.ask(name, &self.path, wanted).await;
+            let at = answer.at;
+            match answer.login.clone() {
+                Ok(login) => {
+                    let source = format!("docker-credential-{name}");
+                    log_lookup(registry, &source, &shown, login.is_some());
+                    if let Some((user, secret)) = login {
+                        let credential = match user.as_str() {
+                            "<token>" => Credential::Identity { token: secret, login: None },
+                            _ => Credential::Password(Login::new(&user, &secret)),
+                        };
+                        lookup.at = at;
+                        return lookup.take(credential, format!("{source}, which {shown} names"));
+                    }
+                }
+                Err(error) => {
+                    lookup.at = at;
+                    lookup.failed(wanted, error);
+                }
             }
         }
-        let entry = file.entry(registry, repository);
-        log_lookup(registry, &shown, entry.map_or("", |(key, _)| key), entry.is_some());
-        let Some((key, entry)) = entry else { return Ok(None) };
-        let wrong = || CredentialError::Entry {
-            path: path.to_owned(),
-            key: key.chars().take(300).collect(),
-        };
-        let credential = entry.credential().map_err(|_| wrong())?;
-        Ok(credential
-            .map(|credential| FoundCredential { credential, place: shown.as_ref().into() }))
+        let entries = file.entries(registry, repository);
+        log_lookup(registry, &shown, entries.first().map_or("", |e| e.0), !entries.is_empty());
+        for (key, entry) in entries {
+            match entry.credential() {
+                Ok(Some(credential)) => return lookup.take(credential, shown.as_ref()),
+                Ok(None) => {}
+                Err(_) => {
+                    let key = key.chars().take(300).collect();
+                    lookup.failed(wanted, CredentialError::Entry { path: path.to_owned(), key });
+                }
+            }
+        }
     }
 }
 
@@ -271,21 +376,32 @@ mod tests {
     use super::*;
 
     fn password(user: &str, password: &str) -> Option<Credential> {
-        Some(Credential::Password { user: user.into(), password: password.into() })
+        Some(Credential::Password(Login::new(user, password)))
+    }
+
+    /// The credentials that are found, and what failed on the way.
+    async fn search(
+        settings: &CredentialSettings,
+        registry: &str,
+        repository: &str,
+    ) -> (Option<Credential>, Vec<Arc<CredentialError>>) {
+        let wanted = Wanted { registry, repository, limit: Duration::from_secs(20) };
+        let mut lookup = CredentialLookup::new();
+        settings.find(&wanted, &mut HelperAnswers::default(), &mut lookup).await;
+        (lookup.found.map(|found| found.credential), lookup.failures)
     }
 
     async fn lookup(
         json: &str,
         registry: &str,
         repository: &str,
-    ) -> Result<Option<Credential>, CredentialError> {
+    ) -> (Option<Credential>, Vec<Arc<CredentialError>>) {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config.json");
         std::fs::write(&file, json).unwrap();
         let files = vec![dir.path().join("none.json"), file];
         let ambient = CredentialSettings { inline: None, files, path: OsString::new() };
-        let found = ambient.find(registry, repository, Duration::from_secs(1)).await?;
-        Ok(found.map(|found| found.credential))
+        search(&ambient, registry, repository).await
     }
 
     #[tokio::test]
@@ -313,10 +429,7 @@ mod tests {
             (
                 r#"{"auths":{"r.io":{"auth":"dTpw","identitytoken":"T"}}}"#,
                 "r.io",
-                Some(Credential::Identity {
-                    token: "T".into(),
-                    login: Some(("u".into(), "p".into())),
-                }),
+                Some(Credential::Identity { token: "T".into(), login: Some(Login::new("u", "p")) }),
             ),
             // As Go reads it: null is the default, the case of keys does not matter, base64 may
             // have line breaks, and text after the object is ignored.
@@ -338,7 +451,8 @@ mod tests {
             (r#"{"HttpHeaders":{"X":"y"},"credsStore":""}"#, "r.io", None),
             ("", "r.io", None),
         ] {
-            assert_eq!(lookup(json, registry, "a/b").await.unwrap(), want, "{json}");
+            let (found, failures) = lookup(json, registry, "a/b").await;
+            assert_eq!((found, failures.len()), (want, 0), "{json}");
         }
     }
 
@@ -357,11 +471,11 @@ mod tests {
         for (registry, want) in
             [("r.io", password("i", "x")), ("q.io", password("u", "p")), ("s.io", None)]
         {
-            let found = inline.find(registry, "a", Duration::from_secs(1)).await.unwrap();
-            assert_eq!(found.map(|found| found.credential), want);
+            assert_eq!(search(&inline, registry, "a").await.0, want);
         }
-        let error = with("hunter2").find("r.io", "a", Duration::from_secs(1)).await.unwrap_err();
-        let text = format!("{error} {error:?}");
+        let (found, failures) = search(&with("hunter2"), "r.io", "a").await;
+        assert_eq!(found, password("u", "p"), "the file is read");
+        let text = format!("{} {failures:?}", failures[0]);
         assert!(text.contains("$DOCKER_AUTH_CONFIG") && !text.contains("hunter2"), "{text}");
     }
 
@@ -369,9 +483,14 @@ mod tests {
     async fn the_longest_matching_key_of_podman_wins() {
         let json = r#"{"auths":{"r.io":{"auth":"dTpw"},"r.io/a":{"username":"a","password":"x"},
                        "r.io/a/b":{"username":"b","password":"y"}}}"#;
-        assert_eq!(lookup(json, "r.io", "a/b").await.unwrap(), password("b", "y"));
-        assert_eq!(lookup(json, "r.io", "a/bc").await.unwrap(), password("a", "x"));
-        assert_eq!(lookup(json, "r.io", "ab").await.unwrap(), password("u", "p"));
+        for (repository, want) in
+            [("a/b", password("b", "y")), ("a/bc", password("a", "x")), ("ab", password("u", "p"))]
+        {
+            assert_eq!(lookup(json, "r.io", repository).await.0, want);
+        }
+        let broken = json.replace(r#"{"username":"b","password":"y"}"#, r#"{"auth":"?"}"#);
+        let (found, failures) = lookup(&broken, "r.io", "a/b").await;
+        assert_eq!((found, failures.len()), (password("a", "x"), 1));
     }
 
     #[tokio::test]
@@ -379,15 +498,61 @@ mod tests {
         for json in
             [r#"{"auths":"hunter2"}"#, r#"{"auths":{"r.io":{"auth":["hunter2"]}}}"#, "hunter2"]
         {
-            let error = lookup(json, "r.io", "a").await.unwrap_err();
-            let text = format!("{error} {error:?}");
+            let (found, failures) = lookup(json, "r.io", "a").await;
+            assert_eq!(found, None);
+            let text = format!("{} {failures:?}", failures[0]);
             assert!(text.contains("config.json") && !text.contains("hunter2"), "{text}");
         }
         // "aHVudGVyMg==" is hunter2, without a colon.
-        let error =
-            lookup(r#"{"auths":{"r.io":{"auth":"aHVudGVyMg=="}}}"#, "r.io", "a").await.unwrap_err();
-        assert!(matches!(error, CredentialError::Entry { .. }), "{error:?}");
-        assert!(!format!("{error:?}").contains("hunter2"));
+        let (_, failures) =
+            lookup(r#"{"auths":{"r.io":{"auth":"aHVudGVyMg=="}}}"#, "r.io", "a").await;
+        assert!(matches!(&*failures[0], CredentialError::Entry { .. }), "{failures:?}");
+        assert!(!format!("{failures:?}").contains("hunter2"));
+    }
+
+    #[tokio::test]
+    async fn passwords_may_be_any_bytes() {
+        // u:p\xe9, as Latin-1 has it.
+        let (found, failures) =
+            lookup(r#"{"auths":{"r.io":{"auth":"dTpw6Q=="}}}"#, "r.io", "a").await;
+        let login = Login { user: b"u".to_vec(), password: b"p\xe9".to_vec() };
+        assert_eq!(login.basic(), "Basic dTpw6Q==");
+        assert_eq!((found, failures.len()), (Some(Credential::Password(login)), 0));
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_helper_is_asked_once_for_all_repositories() {
+        let dir = tempfile::tempdir().unwrap();
+        let count = r#"cat >/dev/null; echo x >>"$0.asked""#;
+        docker::tests::script(dir.path(), "fails", &format!("{count}; exit 3"));
+        docker::tests::script(
+            dir.path(),
+            "has",
+            &format!(r#"{count}; echo '{{"Username":"u","Secret":"p"}}'"#),
+        );
+        let file = dir.path().join("config.json");
+        std::fs::write(&file, r#"{"credsStore":"fails"}"#).unwrap();
+        let more = dir.path().join("auth.json");
+        std::fs::write(&more, r#"{"credsStore":"has"}"#).unwrap();
+        let path = dir.path().into();
+        let ambient = CredentialSettings { inline: None, files: vec![file, more], path };
+        let mut helpers = HelperAnswers::default();
+        for (asked, repository) in [(1, "a"), (1, "b"), (2, "c")] {
+            if asked == 2 {
+                helpers.forget(Duration::ZERO);
+            }
+            let limit = Duration::from_secs(20);
+            let mut lookup = CredentialLookup::new();
+            let wanted = Wanted { registry: "r.io", repository, limit };
+            ambient.find(&wanted, &mut helpers, &mut lookup).await;
+            assert_eq!(lookup.failures.len(), 1);
+            assert_eq!(lookup.found.map(|found| found.credential), password("u", "p"));
+            for name in ["fails", "has"] {
+                let log = dir.path().join(format!("docker-credential-{name}.asked"));
+                assert_eq!(std::fs::read_to_string(log).unwrap(), "x\n".repeat(asked), "{name}");
+            }
+        }
     }
 
     #[test]
@@ -396,7 +561,8 @@ mod tests {
             let get = |name: &str| {
                 variables.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v))
             };
-            let files = CredentialSettings::new(get, 7).files;
+            let home = get("HOME").map(PathBuf::from);
+            let files = CredentialSettings::new(get, home, 7).files;
             files.iter().map(|f| f.to_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(
@@ -468,15 +634,15 @@ mod tests {
             (r#"{"credsStore":"small"}"#, "r.io", password("su", "sp")),
         ] {
             std::fs::write(&file, json).unwrap();
-            let found = ambient.find(registry, "a", Duration::from_secs(20)).await.unwrap();
-            assert_eq!(found.map(|found| found.credential), want, "{json}");
+            let (found, failures) = search(&ambient, registry, "a").await;
+            assert_eq!((found, failures.len()), (want, 0), "{json}");
         }
         let input =
             std::fs::read_to_string(dir.path().join("docker-credential-has.input")).unwrap();
         assert_eq!(input, DOCKER_HUB);
 
         std::fs::write(&file, r#"{"credsStore":"missing"}"#).unwrap();
-        let error = ambient.find("r.io", "a", Duration::from_secs(1)).await.unwrap_err();
-        assert_eq!(error.to_string(), "credential helper docker-credential-missing");
+        let (_, failures) = search(&ambient, "r.io", "a").await;
+        assert_eq!(failures[0].to_string(), "credential helper docker-credential-missing");
     }
 }

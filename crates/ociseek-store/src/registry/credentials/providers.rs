@@ -15,7 +15,9 @@ use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
 use super::docker::{HelperError, converse};
-use super::{Credential, CredentialError, FILE, FoundCredential, is_docker_hub, log_lookup};
+use super::{
+    Credential, CredentialError, CredentialLookup, FILE, Login, Wanted, is_docker_hub, log_lookup,
+};
 use ociseek_format::glob;
 
 /// The size limit of a program's output in bytes.
@@ -156,31 +158,22 @@ impl CredentialProviders {
         Ok(CredentialProviders(providers.into()))
     }
 
-    /// The credentials of the first provider for the image that has some. If none has, the error of
-    /// one that failed.
-    pub(super) async fn find(
-        &self,
-        registry: &str,
-        repository: &str,
-        limit: Duration,
-    ) -> Result<Option<FoundCredential>, CredentialError> {
-        let mut failure = None;
+    /// Takes the credentials of the first provider for the image that has some.
+    pub(super) async fn find(&self, wanted: &Wanted<'_>, lookup: &mut CredentialLookup) {
+        let Wanted { registry, repository, limit } = *wanted;
         for provider in self.0.iter().filter(|provider| provider.is_for(registry, repository)) {
             let found = provider.ask(registry, repository, limit).await;
             let place = format!("credential provider {}", provider.name);
             log_lookup(registry, &place, "", matches!(found, Ok(Some(_))));
             match found {
-                Ok(Some(credential)) => {
-                    return Ok(Some(FoundCredential { credential, place: place.into() }));
-                }
+                Ok(Some(credential)) => return lookup.take(credential, place),
                 Ok(None) => {}
                 Err(source) => {
-                    failure =
-                        Some(CredentialError::Provider { name: provider.name.clone(), source })
+                    let name = provider.name.clone();
+                    lookup.failed(wanted, CredentialError::Provider { name, source });
                 }
             }
         }
-        failure.map_or(Ok(None), Err)
     }
 }
 
@@ -249,7 +242,7 @@ impl Provider {
         let found = entries.find(|(key, _)| ImagePattern::new(key).matches(registry, repository));
         let login = found.map(|(_, AuthEntry { username, password })| (username, password));
         let login = login.filter(|(user, password)| !user.is_empty() || !password.is_empty());
-        Ok(login.map(|(user, password)| Credential::Password { user, password }))
+        Ok(login.map(|(user, password)| Credential::Password(Login::new(&user, &password))))
     }
 }
 
@@ -374,6 +367,17 @@ mod tests {
         )
     }
 
+    async fn lookup(
+        providers: &CredentialProviders,
+        registry: &str,
+        repository: &str,
+        limit: Duration,
+    ) -> CredentialLookup {
+        let mut lookup = CredentialLookup::new();
+        providers.find(&Wanted { registry, repository, limit }, &mut lookup).await;
+        lookup
+    }
+
     #[tokio::test]
     async fn a_program_gets_the_image_and_gives_the_login() {
         let dir = tempfile::tempdir().unwrap();
@@ -381,8 +385,8 @@ mod tests {
         let team = r#""a.cloud.io/team":{"username":"'$1'","password":"'$SECRET'"}"#;
         let providers = providers(dir.path(), &response(&format!("{{{all},{team}}}")));
         let limit = Duration::from_secs(20);
-        let found = providers.find("a.cloud.io", "team/app", limit).await.unwrap().unwrap();
-        let login = Credential::Password { user: "--login".into(), password: "hunter2".into() };
+        let found = lookup(&providers, "a.cloud.io", "team/app", limit).await.found.unwrap();
+        let login = Credential::Password(Login::new("--login", "hunter2"));
         assert!(found.credential == login, "{found:?}");
         assert_eq!(&*found.place, "credential provider cloud");
         let request = fs::read_to_string(dir.path().join("cloud.in")).unwrap();
@@ -391,11 +395,9 @@ mod tests {
             r#"{{"kind":"CredentialProviderRequest",{version},"image":"a.cloud.io/team/app"}}"#
         );
         assert_eq!(request, expected);
-        let found = providers.find("a.cloud.io", "other", limit).await.unwrap().unwrap();
-        assert!(
-            found.credential == Credential::Password { user: "all".into(), password: "p".into() }
-        );
-        assert!(providers.find("elsewhere.io", "app", limit).await.unwrap().is_none());
+        let found = lookup(&providers, "a.cloud.io", "other", limit).await.found.unwrap();
+        assert!(found.credential == Credential::Password(Login::new("all", "p")));
+        assert!(lookup(&providers, "elsewhere.io", "app", limit).await.found.is_none());
     }
 
     #[tokio::test]
@@ -413,17 +415,12 @@ mod tests {
                 true,
             ),
         ] {
-            let found = providers(dir.path(), script)
-                .find("a.cloud.io", "app", Duration::from_millis(500))
-                .await;
-            match found {
-                Ok(None) => assert!(!is_error, "{script}"),
-                Err(error) => assert!(
-                    is_error && !format!("{error} {error:?}").contains("hunter2"),
-                    "{error:?}"
-                ),
-                Ok(Some(found)) => panic!("{script}: {found:?}"),
-            }
+            let providers = providers(dir.path(), script);
+            let limit = Duration::from_millis(500);
+            let lookup = lookup(&providers, "a.cloud.io", "app", limit).await;
+            assert!(lookup.found.is_none(), "{script}");
+            assert_eq!(!lookup.failures.is_empty(), is_error, "{script}");
+            assert!(!format!("{:?}", lookup.failures).contains("hunter2"), "{script}");
         }
     }
 

@@ -1,5 +1,5 @@
-//! The fields of an X.509 certificate that notation's rules need and webpki does not return (RFC
-//! 5280, section 4.1).
+//! The fields of an X.509 certificate that webpki does not return, for the rules of TLS and of
+//! notation that go beyond its own (RFC 5280, section 4.1).
 //!
 //! Only DER is read: definite, shortest lengths. No field is trusted before a signature over
 //! [`X509::signed`] was verified.
@@ -31,16 +31,22 @@ const MOST_EXTENSIONS: usize = 100;
 
 /// A certificate in DER.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct X509<'a> {
+pub struct X509<'a> {
     /// The TBSCertificate, which the issuer's signature covers.
     pub signed: &'a [u8],
     /// The AlgorithmIdentifier of that signature, without the tag and length.
     pub algorithm: &'a [u8],
+    /// The issuer's signature.
     pub signature: &'a [u8],
+    /// The issuer's name, without the tag and length.
     pub issuer: &'a [u8],
+    /// The name of whom it is for, in the same form.
     pub subject: &'a [u8],
+    /// The AlgorithmIdentifier of the public key, without the tag and length, and the key.
+    pub key: (&'a [u8], &'a [u8]),
     /// In seconds since 1970; it is valid in the second `not_after`.
     pub not_before: i64,
+    /// In seconds since 1970.
     pub not_after: i64,
     /// The size of the modulus if the public key is for RSA, in whole bytes as bits.
     pub rsa_bits: Option<usize>,
@@ -48,6 +54,7 @@ pub(super) struct X509<'a> {
     pub is_authority: bool,
     /// How many authorities may be between it and a signer, if it states that.
     pub path_length: Option<u64>,
+    /// The extension keyUsage, if there is one.
     pub key_usage: Option<KeyUsageField>,
     /// The object identifiers of the extended key usage. None without the extension.
     pub purposes: Option<Vec<&'a [u8]>>,
@@ -55,7 +62,8 @@ pub(super) struct X509<'a> {
 
 /// The extension keyUsage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct KeyUsageField {
+pub struct KeyUsageField {
+    /// Whether who does not know it must refuse the certificate.
     pub is_critical: bool,
     /// The first 16 bits. The first named bit (digitalSignature) is the highest.
     pub bits: u16,
@@ -63,7 +71,7 @@ pub(super) struct KeyUsageField {
 
 impl<'a> X509<'a> {
     /// None for anything but a certificate in DER.
-    pub(super) fn parse(der: &'a [u8]) -> Option<X509<'a>> {
+    pub fn parse(der: &'a [u8]) -> Option<X509<'a>> {
         let mut whole = Der(der);
         let mut certificate = Der(whole.take(SEQUENCE)?);
         whole.end()?;
@@ -83,7 +91,8 @@ impl<'a> X509<'a> {
         let not_after = validity.time()?;
         validity.end()?;
         let subject = fields.take(SEQUENCE)?;
-        let rsa_bits = rsa_bits(fields.take(SEQUENCE)?)?;
+        let key = public_key(fields.take(SEQUENCE)?)?;
+        let rsa_bits = rsa_bits(key)?;
         fields.optional(ISSUER_ID)?;
         fields.optional(SUBJECT_ID)?;
         let extensions = fields.optional(EXTENSIONS)?;
@@ -95,6 +104,7 @@ impl<'a> X509<'a> {
             signature,
             issuer,
             subject,
+            key,
             not_before,
             not_after,
             rsa_bits,
@@ -162,14 +172,18 @@ impl<'a> X509<'a> {
     }
 }
 
-/// The size of an RSA key in a SubjectPublicKeyInfo; None inside for other keys.
-fn rsa_bits(spki: &[u8]) -> Option<Option<usize>> {
+/// The algorithm and the key in a SubjectPublicKeyInfo.
+fn public_key(spki: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut spki = Der(spki);
-    let mut algorithm = Der(spki.take(SEQUENCE)?);
-    let id = algorithm.take(OBJECT_ID)?;
+    let algorithm = spki.take(SEQUENCE)?;
     let key = bits(spki.take(BIT_STRING)?)?;
     spki.end()?;
-    if id != RSA {
+    Some((algorithm, key))
+}
+
+/// The size of an RSA key; None inside for other keys.
+fn rsa_bits((algorithm, key): (&[u8], &[u8])) -> Option<Option<usize>> {
+    if Der(algorithm).take(OBJECT_ID)? != RSA {
         return Some(None);
     }
     let mut key = Der(key);
@@ -265,14 +279,35 @@ impl<'a> Der<'a> {
     }
 }
 
+/// The object identifier in DER as people write it, such as `1.2.840.10045.4.3.4`.
+pub fn object_id(algorithm: &[u8]) -> Option<String> {
+    let id = Der(algorithm).take(OBJECT_ID)?;
+    let mut numbers: Vec<u64> = Vec::new();
+    let mut number = 0;
+    for byte in id.iter().take(64) {
+        number = number << 7 | u64::from(byte & 0x7f);
+        if byte & 0x80 == 0 {
+            // The first two are in one.
+            if numbers.is_empty() {
+                let first = (number / 40).min(2);
+                numbers.push(first);
+                number -= first * 40;
+            }
+            numbers.push(number);
+            number = 0;
+        }
+    }
+    Some(numbers.iter().map(u64::to_string).collect::<Vec<_>>().join("."))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustls_pki_types::CertificateDer;
-    use rustls_pki_types::pem::PemObject;
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
 
-    const SIGNER: &str = include_str!("../../../../../fixtures/signatures/leaf.pem");
-    const AUTHORITY: &str = include_str!("../../../../../fixtures/signatures/ca.pem");
+    const SIGNER: &str = include_str!("../../../fixtures/signatures/leaf.pem");
+    const AUTHORITY: &str = include_str!("../../../fixtures/signatures/ca.pem");
 
     fn der(pem: &str) -> Vec<u8> {
         CertificateDer::from_pem_slice(pem.as_bytes()).unwrap().to_vec()
@@ -296,6 +331,18 @@ mod tests {
         let time = |text: &str| Time::from_rfc3339(text).unwrap().seconds;
         assert_eq!(signer.not_before, time("2026-11-22T11:00:42Z"));
         assert_eq!(signer.not_after, time("2126-10-28T11:00:42Z"));
+    }
+
+    #[test]
+    fn object_identifiers_as_text() {
+        for (der, text) in [
+            (&[6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 4][..], Some("1.2.840.10045.4.3.4")),
+            (&[6, 3, 0x2b, 0x65, 0x70, 5, 0], Some("1.3.101.112")),
+            (&[6, 1, 0x88], Some("")),
+            (&[4, 1, 0], None),
+        ] {
+            assert_eq!(object_id(der).as_deref(), text, "{der:?}");
+        }
     }
 
     #[test]
