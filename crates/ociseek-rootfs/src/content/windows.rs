@@ -32,6 +32,9 @@ use ociseek_store::lock::Hold;
 const KEPT: u64 = 16 << 20;
 /// The most bytes of pages in a request, unless a single page has more.
 const REQUEST: u64 = 1 << 20;
+/// The most bytes of pages that are fetched because they follow a missing one. Decoded, they must
+/// not displace what is needed sooner.
+const MOST_AFTER: u64 = 256 << 10;
 
 /// The most recently used pages, by layer.
 pub(super) struct WindowStore(Lru<(Digest, PageId), Arc<Windows>>);
@@ -106,8 +109,8 @@ impl LayerHandle {
         self.inner.windows.0.get((self.layer.digest(), page))
     }
 
-    /// Fetches the missing pages that the spans need. Returns those of the last request if they are
-    /// few. Only one task of a layer does this at a time, so no page is fetched twice.
+    /// Fetches the missing pages that the spans need, and those after them. Returns that of the
+    /// last span. Only one task of a layer does this at a time, so no page is fetched twice.
     async fn load(
         &self,
         spans: impl Iterator<Item = SpanId> + Clone,
@@ -117,6 +120,8 @@ impl LayerHandle {
         let layer = self.layer.digest();
         let _alone = self.layer.paging.lock().await;
         let missing = self.missing(spans.clone());
+        let missing = self.with_next_pages(head, missing);
+        let wanted = spans.last().and_then(|span| head.page_of(span));
         let mut last = None;
         for run in runs(head, missing) {
             let (Some(first), Some(end)) = (run.first(), run.last()) else { continue };
@@ -133,12 +138,27 @@ impl LayerHandle {
             }
             for (page, windows) in decoded.map_err(|source| ReadError::Page { layer, source })? {
                 self.inner.windows.put(layer, page, &windows);
-                last = Some((page, windows));
+                last = last.or_else(|| (Some(page) == wanted).then_some(windows));
             }
         }
-        let Some(page) = spans.last().and_then(|span| head.page_of(span)) else { return Ok(None) };
-        let loaded = last.filter(|(loaded, _)| *loaded == page).map(|(_, windows)| windows);
-        Ok(loaded.or_else(|| self.inner.windows.0.get((layer, page))))
+        Ok(last.or_else(|| self.inner.windows.0.get((layer, wanted?))))
+    }
+
+    /// The pages and those after each, as many as arrive in the time that a request costs anyway.
+    /// Pages are in the order of the recorded start, and then in that of the layer.
+    fn with_next_pages(&self, head: &FineHead, missing: BTreeSet<PageId>) -> BTreeSet<PageId> {
+        let most = self.inner.pace.bytes_per_request().min(MOST_AFTER);
+        let layer = self.layer.digest();
+        let after = |page: &PageId| {
+            let end = head.page_range(*page).end + most;
+            let is_next = move |next: &PageId| {
+                let range = head.page_range(*next);
+                !range.is_empty() && range.end <= end && !self.inner.windows.0.has((layer, *next))
+            };
+            (page.0 + 1..).map(PageId).take_while(is_next).collect::<Vec<PageId>>()
+        };
+        let next: Vec<PageId> = missing.iter().flat_map(after).collect();
+        missing.into_iter().chain(next).collect()
     }
 
     async fn part(
