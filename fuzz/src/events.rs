@@ -20,6 +20,7 @@ pub fn read(data: &[u8]) {
         github_event: [None, Some("package"), Some("registry_package"), Some("ping")]
             [usize::from(choice % 4)],
         github_delivery: (choice & 4 != 0).then_some("delivery"),
+        gitea_event: (choice & 64 != 0).then_some("package"),
         ce_type: types[usize::from(choice >> 3) % 4],
         ce_id: (choice & 32 != 0).then_some("id"),
     };
