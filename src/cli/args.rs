@@ -10,9 +10,9 @@ use crate::cli::index::IndexArgs;
 use crate::cli::inspect::InspectArgs;
 use crate::cli::list::ListArgs;
 use crate::cli::ls::LsArgs;
-use crate::cli::report::ReportArgs;
 use crate::cli::rm::RmArgs;
 use crate::cli::shared::verbosity::{LogReader, VerbosityArgs};
+use crate::cli::trial::TryArgs;
 use crate::cli::verify::VerifyArgs;
 use crate::cli::version::{CompletionsArgs, ManArgs, VersionArgs};
 use crate::cli::ztoc::ZtocCommand;
@@ -58,6 +58,7 @@ pub(in crate::cli) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
+    Try(Box<TryArgs>),
     Index(Box<IndexArgs>),
     Convert(Box<ConvertArgs>),
     Inspect(Box<InspectArgs>),
@@ -70,7 +71,6 @@ pub(super) enum Command {
     #[cfg(mounts)]
     #[command(flatten)]
     Node(NodeCommand),
-    Report(Box<ReportArgs>),
     Doctor(Box<DoctorArgs>),
     List(Box<ListArgs>),
     Rm(Box<RmArgs>),
@@ -92,7 +92,6 @@ pub(super) enum Command {
 pub(super) enum LazyCommand {
     Mount(Box<crate::cli::image_fs::mount::MountArgs>),
     Bundle(Box<crate::cli::image_fs::bundle::BundleArgs>),
-    Trace(Box<crate::cli::image_fs::trace::TraceArgs>),
     Store(Box<crate::cli::image_fs::store::StoreArgs>),
 }
 
@@ -169,6 +168,7 @@ impl Command {
                     None => return Failures::None,
                 }
             }
+            Command::Try(args) => args.format,
             Command::Index(args) => args.format,
             Command::Convert(args) => args.format,
             Command::Inspect(args) => args.format,
@@ -182,24 +182,13 @@ impl Command {
             Command::Cache(CacheCommand::Clear(args)) => args.format,
             Command::Ztoc(ZtocCommand::Show(args)) => args.format,
             Command::Ztoc(ZtocCommand::Verify(args)) => args.format,
-            // Without --output, standard output belongs to the container.
             #[cfg(mounts)]
-            Command::Lazy(LazyCommand::Trace(args))
-                if args.wants_json() && args.output.is_none() =>
-            {
-                return Failures::Document;
-            }
-            #[cfg(mounts)]
-            Command::Lazy(LazyCommand::Trace(_) | LazyCommand::Store(_)) => return Failures::None,
+            Command::Lazy(LazyCommand::Store(_)) => return Failures::None,
             #[cfg(mounts)]
             Command::Lazy(LazyCommand::Mount(args)) => args.format,
             #[cfg(mounts)]
             Command::Lazy(LazyCommand::Bundle(args)) => args.format,
-            Command::Report(args) if args.wants_json() && args.file().is_none() => {
-                return Failures::Document;
-            }
-            Command::Report(_)
-            | Command::Cat(_)
+            Command::Cat(_)
             | Command::Ztoc(ZtocCommand::Create(_) | ZtocCommand::Extract(_))
             | Command::Completions(_)
             | Command::Man(_) => return Failures::None,

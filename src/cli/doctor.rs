@@ -251,7 +251,7 @@ fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
             Some(convert_fine(""))
         }
         Finding::NoStart(_) if is_enabled => Some(format!(
-            "ociseek trace {image} --output start.jsonl, then {}",
+            "ociseek try {image} --record start.jsonl, then {}",
             convert_fine("--profile start.jsonl ")
         )),
         Finding::NoFine { is_indexed: true } | Finding::UnusableFine { .. } => {
@@ -262,7 +262,7 @@ fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
         }
         Finding::BrokenDocument(_) => index("--kind fine --existing replace "),
         Finding::NoStart(_) => Some(format!(
-            "ociseek trace {image} --output start.jsonl, then ociseek index --kind fine --profile start.jsonl {image}"
+            "ociseek try {image} --record start.jsonl, then ociseek index --kind fine --profile start.jsonl {image}"
         )),
         Finding::Foreign { .. } => Some(format!("ociseek verify --quick {image}")),
         Finding::NotListed(_)

@@ -80,7 +80,8 @@ struct Group {
     only_long: bool,
 }
 
-const GROUPS: [Group; 6] = [
+const GROUPS: [Group; 7] = [
+    Group { title: "Begin here", commands: &["try"], only_long: false },
     Group {
         title: "Make indexes",
         commands: &["convert", "index", "backfill", "hook"],
@@ -91,11 +92,7 @@ const GROUPS: [Group; 6] = [
         commands: &["snapshotter", "store", "mount", "bundle", "ls", "cat"],
         only_long: false,
     },
-    Group {
-        title: "Check",
-        commands: &["doctor", "verify", "trace", "report", "inspect"],
-        only_long: false,
-    },
+    Group { title: "Check", commands: &["doctor", "verify", "inspect"], only_long: false },
     Group { title: "Find and remove", commands: &["list", "rm"], only_long: false },
     Group { title: "This machine", commands: &["cache"], only_long: false },
     Group {
@@ -212,7 +209,7 @@ pub(super) fn with_other_names(program: Command) -> Command {
 
 /// Words of other tools, and what does the same here. The first text is the command whose
 /// subcommand a row is about; an empty one is any.
-const COMMANDS: [(&str, &[&str], &str); 27] = [
+const COMMANDS: [(&str, &[&str], &str); 29] = [
     ("cache", &["prune", "clean", "purge", "rm"], "ociseek cache clear empties the local caches"),
     (
         "cache",
@@ -240,10 +237,16 @@ const COMMANDS: [(&str, &[&str], &str); 27] = [
         &["info", "show", "manifest"],
         "ociseek inspect IMAGE shows the indexes of an image; ociseek ztoc show FILE shows a ztoc",
     ),
+    (
+        "",
+        &["trace", "report", "analyze", "estimate", "bench", "profile", "size", "record"],
+        "ociseek try IMAGE says how much of an image startup reads, and whether lazy loading pays",
+    ),
+    ("", &["history"], "ociseek inspect IMAGE shows the layers of an image"),
     ("", &["get-file"], "ociseek cat IMAGE PATH prints a file of an image"),
     (
         "",
-        &["export", "extract"],
+        &["export", "extract", "unpack"],
         "ociseek mount IMAGE DIR shows all files, and ociseek cat IMAGE PATH prints one",
     ),
     ("", &["delete", "remove"], "ociseek rm IMAGE removes the indexes of an image"),
@@ -392,7 +395,7 @@ const OPTIONS: [(&str, &[&str], &str); 32] = [
 ];
 
 /// Commands that take a single image.
-const SINGLE: [&str; 6] = ["doctor", "inspect", "mount", "report", "rm", "verify"];
+const SINGLE: [&str; 6] = ["doctor", "inspect", "mount", "rm", "try", "verify"];
 
 /// The hint for one of these arguments, which `program` refused with `error`. Removes clap's own
 /// suggestion from `error`, unless it is about a typing error.
@@ -495,9 +498,9 @@ fn given_a_value(error: &clap::Error) -> Option<String> {
 /// The hint for an argument too many.
 fn surplus(command: &str) -> Option<String> {
     match command {
-        "trace" => Some(
-            "put the command to run after two dashes: ociseek trace IMAGE -- COMMAND".to_owned(),
-        ),
+        "try" => {
+            Some("put the command to run after two dashes: ociseek try IMAGE -- COMMAND".to_owned())
+        }
         "bundle" => Some(
             "put the command to run after two dashes: ociseek bundle IMAGE DIR -- COMMAND"
                 .to_owned(),

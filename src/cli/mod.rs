@@ -14,7 +14,7 @@ use args::{Cli, Command, Failures, ServiceCommand};
 #[cfg(mounts)]
 use args::{LazyCli, LazyCommand};
 #[cfg(mounts)]
-use image_fs::{bundle, mount, store, trace};
+use image_fs::{bundle, mount, store};
 #[cfg(mounts)]
 use ociseek_format::layer::parallel::cores;
 use shared::error::{CliError, DONE};
@@ -40,7 +40,6 @@ mod inspect;
 mod list;
 mod ls;
 mod obsolete;
-mod report;
 mod rm;
 #[cfg(test)]
 mod schema;
@@ -49,6 +48,7 @@ mod schema;
 mod shared;
 #[cfg(mounts)]
 mod snapshotter;
+mod trial;
 mod verify;
 mod version;
 mod ztoc;
@@ -135,7 +135,6 @@ async fn lazily(
     match command {
         LazyCommand::Mount(args) => boxed(|| mount::run(*args, verbosity, interrupted)).await,
         LazyCommand::Bundle(args) => boxed(|| bundle::run(*args, verbosity, interrupted)).await,
-        LazyCommand::Trace(args) => boxed(|| trace::run(*args, verbosity, interrupted)).await,
         LazyCommand::Store(args) => boxed(|| store::run(*args, verbosity, interrupted)).await,
     }
 }
@@ -182,9 +181,7 @@ fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
                 until(interrupted, boxed(|| inspect::run(*args, verbosity))).await
             }
             Command::Ls(args) => until(interrupted, boxed(|| ls::run(*args, verbosity))).await,
-            Command::Report(args) => {
-                until(interrupted, boxed(|| report::run(*args, verbosity))).await
-            }
+            Command::Try(args) => boxed(|| trial::run(*args, verbosity, interrupted)).await,
             Command::Cat(args) => until(interrupted, boxed(|| cat::run(*args, verbosity))).await,
             Command::Verify(args) => {
                 until(interrupted, boxed(|| verify::run(*args, verbosity))).await
@@ -245,7 +242,6 @@ mod tests {
             "ociseek mount a b",
             "ociseek -q bundle --detached --detach --cache-dir c a:1 b -- sh --help",
             "ociseek mount -o json --layer 2 -v a b",
-            "ociseek trace --quiet a -- true",
             "ociseek store /x --prefetch",
             "ociseek bundle --rm d",
         ] {

@@ -11,11 +11,10 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
 
-use crate::cli::image_fs::trace;
 use crate::cli::shared::json::{Document, Failed};
 use crate::cli::{
-    backfill, cache, convert, doctor, image_fs, index, inspect, list, ls, obsolete, report, rm,
-    snapshotter, verify, version, ztoc,
+    backfill, cache, convert, doctor, image_fs, index, inspect, list, ls, obsolete, rm, snapshotter,
+    trial, verify, version, ztoc,
 };
 
 /// The start of the tables in docs/json.md.
@@ -49,6 +48,7 @@ fn unwrap_descriptions(value: &mut Value) {
 /// The name of each file, the command that prints the document, and the schema.
 fn all() -> Vec<(&'static str, &'static str, Value)> {
     vec![
+        ("try", "ociseek try", of::<trial::json::Trial>()),
         ("index", "ociseek index", of::<index::json::Indexing>()),
         ("convert", "ociseek convert", of::<convert::json::Conversion>()),
         ("backfill", "ociseek backfill (each line)", of::<backfill::output::Line>()),
@@ -71,8 +71,6 @@ fn all() -> Vec<(&'static str, &'static str, Value)> {
         ),
         ("snapshotter-status", "ociseek snapshotter status", of::<snapshotter::status::Status>()),
         ("snapshotter-images", "ociseek snapshotter images", of::<snapshotter::status::Images>()),
-        ("trace", "ociseek trace", of::<trace::Trace>()),
-        ("report", "ociseek report", of::<report::json::Report>()),
         ("version", "ociseek version", of::<version::Version>()),
         ("error", "any command that fails before it prints its own document", of::<Failed>()),
     ]

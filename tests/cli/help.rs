@@ -428,7 +428,7 @@ fn commands_of_other_tools_get_a_hint() {
         (&["convert", "a:1"], "ociseek convert REPOSITORY:TAG REPOSITORY:TAG-soci"),
         (&["mount", "-o", "ro", "app", "mnt"], "mounts are read-only"),
         (&["mount", "--layer", "x", "app", "mnt"], "expected a whole number"),
-        (&["trace", "app", "echo", "hi"], "ociseek trace IMAGE -- COMMAND"),
+        (&["try", "app", "echo", "hi"], "ociseek try IMAGE -- COMMAND"),
         (&["doctor", "a", "b"], "one image at a time"),
         (&["list", "a", "b"], "one repository at a time"),
         (&["ls", "app.tar"], "there is no such file"),

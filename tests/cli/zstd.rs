@@ -243,7 +243,7 @@ fn list_and_report_show_the_documents() {
     assert!(text.contains("fine") && text.ends_with("--- status 0 ---"), "{text}");
 
     let report =
-        sandbox.json(0, &["report", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"]);
+        sandbox.json(0, &["try", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"]);
     assert_eq!((&report["index"], &report["coverage"]["layers"]), (&Value::Null, &json!(0)));
     assert_eq!(report["layers"][0]["reason"]["code"], "zstd", "{report:#}");
     let shown = &report["fine"];
@@ -260,7 +260,8 @@ fn list_and_report_show_the_documents() {
     assert_eq!((&fetch["whole_bytes"], &fetch["read_spans"]), (&json!(0), &json!(1)), "{fetch:#}");
     assert!(fetch["read_bytes"].as_u64() < Some(500_000), "{fetch:#}");
     assert_eq!(report["start"]["bytes"], report["coverage"]["of_bytes"]);
-    let page = sandbox.run(&["report", "--no-cache", "--profile=start.jsonl", "oci:img"]);
+    let page =
+        sandbox.run(&["try", "--no-cache", "--output=-", "--profile=start.jsonl", "oci:img"]);
     assert!(page.contains("<th>fine index</th>") && page.contains("<dt>Fine index</dt>"), "{page}");
     read_by_document(&sandbox, "oci:img:v1", &layers);
 }

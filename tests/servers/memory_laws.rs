@@ -23,7 +23,7 @@ const GROUPS: [&[&[&str]]; 4] = [
         &["doctor"],
     ],
     &[
-        &["report", "--no-cache"],
+        &["try", "--no-run", "--no-cache"],
         &["index", "--kind=fine", "--min-layer-size=0", "--no-cache"],
         &["cat", "--no-cache"],
         &["verify"],

@@ -1,4 +1,4 @@
-//! Images for `ociseek report`, valid and hostile ones.
+//! Images for `ociseek try`, valid and hostile ones.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `ociseek bundle` and `ociseek trace` with the kernel and runc: containers start before their
+//! `ociseek bundle` and `ociseek try` with the kernel and runc: containers start before their
 //! image is pulled, and nothing is left behind.
 
 use crate::support::servers;
@@ -10,7 +10,7 @@ use crate::support::child_process::ChildProcess;
 use crate::support::mounts::{
     MountProcess, UnmountOnDrop, can_mount, have, image, image_of, mounts_below, wait_until,
 };
-use crate::support::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, masked, tar};
+use crate::support::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, tar};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -350,28 +350,30 @@ fn directories_accessible_to_others_are_refused() {
 }
 
 #[test]
-fn a_trace_lists_what_was_read() {
+fn a_trial_lists_what_was_read() {
     let Some(sandbox) = sandbox() else { return };
     let _unmount = UnmountOnDrop(&sandbox);
     let tmp = sandbox.path("tmp");
     std::fs::create_dir(&tmp).unwrap();
-    let trace = |args: &[&str]| {
-        let mut command = sandbox.command(&[&["trace", "--cache-dir", "cache"], args].concat());
+    let trial = |args: &[&str]| {
+        let mut command = sandbox.command(&[&["try", "--cache-dir", "cache"], args].concat());
         command
             .env("TMPDIR", &tmp)
             .env("PATH", std::env::var_os("PATH").unwrap())
             .stdin(Stdio::null());
         command
     };
-    let output =
-        trace(&["--format", "json", "oci:img:v1", "--", "echo hello; cat /etc/group; exit 7"])
-            .output()
-            .unwrap();
+    let hello = ["--json", "oci:img:v1", "--", "echo hello; cat /etc/group; exit 7"];
+    let output = trial(&hello).output().unwrap();
     assert_eq!(output.status.code(), Some(7));
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("hello\nroot:x:0:\n"), "{told}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&report["status"], &report["image"]), (&json!(7), &json!("oci:img:v1")));
+    let startup = &report["startup"];
+    assert_eq!(
+        (&startup["from"], &startup["status"], &report["image"]),
+        (&json!("run"), &json!(7), &json!("oci:img:v1"))
+    );
     let touches = report["touches"].as_array().unwrap();
     let paths: Vec<&str> = touches.iter().filter_map(|touch| touch["path"].as_str()).collect();
     assert!(
@@ -382,43 +384,39 @@ fn a_trace_lists_what_was_read() {
     );
     let times: Vec<f64> = touches.iter().map(|touch| touch["ms"].as_f64().unwrap()).collect();
     assert!(times.is_sorted(), "{report}");
-    let fetched = report["content"]["bytes_fetched"].as_u64();
-    let all = report["content"]["image_bytes"].as_u64();
+    let fetched = startup["fetched_bytes"].as_u64();
+    let all = report["ways"][0]["bytes"].as_u64();
     assert!(fetched > Some(0) && fetched < all.map(|all| all / 2), "{report}");
 
-    // The data needed for a start do not depend on the content of the cache.
-    let again =
-        trace(&["--format", "json", "oci:img:v1", "--", "echo hello; cat /etc/group; exit 7"])
-            .output()
-            .unwrap();
+    // What startup needs does not depend on the content of the cache.
+    let again = trial(&hello).output().unwrap();
     let again: Value = serde_json::from_slice(&again.stdout).unwrap();
-    assert_eq!(again["content"]["bytes_fetched"], json!(0), "{again}");
-    assert_eq!(again["needed"], report["needed"]);
-    assert!(report["needed"]["bytes"].as_u64() > Some(0), "{report}");
+    assert_eq!(again["startup"]["fetched_bytes"], json!(0), "{again}");
+    assert_eq!(again["ways"], report["ways"]);
 
-    // If standard output is not a terminal, the report has lines for `index --profile`.
-    let output = trace(&["oci:img:v1", "--", "true"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    let reads = ociseek_rootfs::record::parse(&output.stdout).unwrap();
+    // The recorded startup is that of mount --record, and replaces a file only when it is complete.
+    std::fs::write(sandbox.path("record"), "old").unwrap();
+    let missing = ["--record=record", "oci:img:nosuch"];
+    assert_eq!(trial(&missing).output().unwrap().status.code(), Some(1));
+    assert_eq!(std::fs::read_to_string(sandbox.path("record")).unwrap(), "old");
+    let (said, code) = stdout(&mut trial(&["--record=record", "oci:img:v1", "--", "echo hello"]));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("oci:img:v1 linux") && said.contains("with status 0"), "{said}");
+    let recorded = std::fs::read(sandbox.path("record")).unwrap();
+    let reads = ociseek_rootfs::record::parse(&recorded).unwrap();
     assert!(reads.iter().any(|read| read.path == b"bin/busybox"), "{reads:?}");
 
-    // With a file for the report, standard output belongs to the container.
-    let format = ["--format", "text", "--output", "report", "oci:img:v1", "--", "echo hello"];
-    let (said, code) = stdout(&mut trace(&format));
-    assert_eq!((said.lines().next(), code), (Some("hello"), Some(0)), "{said}");
-    let report = std::fs::read_to_string(sandbox.path("report")).unwrap();
-    assert!(report.starts_with("oci:img:v1\n") && report.contains("  bin/busybox\n"), "{report}");
-    assert!(masked(&said).contains("exit status 0 after"), "{said}");
-
-    let (said, code) = stdout(&mut trace(&["--runtime", "no-such-runtime", "oci:img:v1"]));
-    assert_eq!(code, Some(1));
-    assert!(
-        said.contains("error: no-such-runtime: not found in PATH\nhint: install an OCI runtime"),
-        "{said}"
-    );
+    // Without a runtime, the command's files are counted.
+    let (said, code) = stdout(&mut trial(&["--runtime", "no-such-runtime", "oci:img:v1"]));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("No container ran (no-such-runtime is not in PATH)"), "{said}");
+    let args = ["--runtime", "no-such-runtime", "--record=record", "oci:img:v1"];
+    let (said, code) = stdout(&mut trial(&args));
+    assert!(code == Some(1) && said.contains("no-such-runtime is not in PATH"), "{said}");
+    assert_eq!(std::fs::read(sandbox.path("record")).unwrap(), recorded);
 
     // Other users cannot access its directory, whatever the umask.
-    let inner = trace(&["oci:img:v1", "--", "true"]);
+    let inner = trial(&["oci:img:v1", "--", "true"]);
     let mut shell = Command::new("sh");
     shell
         .args(["-c", "umask 0; exec \"$0\" \"$@\""])
@@ -428,22 +426,36 @@ fn a_trace_lists_what_was_read() {
     let (said, code) = stdout(&mut shell);
     assert_eq!(code, Some(0), "{said}");
 
-    // A signal ends the container, and nothing is left behind.
-    let args = ["--output", "report", "oci:img:v1", "--", "echo up; sleep 1000"];
-    let mut child = ChildProcess::spawn(trace(&args).stdout(Stdio::piped()).stderr(Stdio::null()));
+    // A server is ready by what it prints, or by a port.
+    let args = ["--until-output=up", "oci:img:v1", "--", "echo 'it is up'; sleep 1000"];
+    let (said, code) = stdout(&mut trial(&args));
+    assert!(code == Some(0) && said.contains("was ready and was ended"), "{said}");
+    let args = ["--until-port=8080", "oci:img:v1", "--", "busybox nc -l -p 8080; sleep 1000"];
+    let (said, code) = stdout(&mut trial(&args));
+    assert!(code == Some(0) && said.contains("was ready and was ended"), "{said}");
+
+    // The first signal ends the container, what it read is not lost, and nothing is left behind.
+    let args = ["--record=signalled", "oci:img:v1", "--", "echo up; sleep 1000"];
+    let mut child = ChildProcess::spawn(trial(&args).stdout(Stdio::null()).stderr(Stdio::piped()));
     let mut up = [0; 3];
-    std::io::Read::read_exact(&mut child.stdout(), &mut up).unwrap();
+    let mut printed = child.stderr();
+    while &up != b"up\n" {
+        up.rotate_left(1);
+        std::io::Read::read_exact(&mut printed, &mut up[2..]).unwrap();
+    }
     child.signal(Signal::INT);
-    assert_eq!(child.end().code(), Some(130));
+    assert_eq!(child.end().code(), Some(0));
+    let recorded = std::fs::read(sandbox.path("signalled")).unwrap();
+    assert!(ociseek_rootfs::record::parse(&recorded).is_ok());
     let (containers, _) = stdout(Command::new("runc").args(["list", "-q"]));
-    assert!(!containers.contains(&format!("ociseek-trace-{}", child.id())), "{containers}");
+    assert!(!containers.contains(&format!("ociseek-try-{}", child.id())), "{containers}");
     assert_eq!(std::fs::read_dir(&tmp).unwrap().count(), 0);
     assert_eq!(mounts_below(sandbox.dir.path()), Vec::<String>::new());
 }
 
 /// The image's layers have two zstd frames and one. The fine index is used by each command.
 #[test]
-fn layers_of_zstd_are_traced_and_run_by_their_documents() {
+fn layers_of_zstd_are_tried_and_run_by_their_documents() {
     let Some(sandbox) = sandbox() else { return };
     let _unmount = UnmountOnDrop(&sandbox);
     let tars = [rootfs(&servers::tool("busybox").unwrap()), tar(5, 9, 600_000)];
@@ -467,22 +479,22 @@ fn layers_of_zstd_are_traced_and_run_by_their_documents() {
     made(&[]);
 
     std::fs::create_dir(sandbox.path("tmp")).unwrap();
-    let trace = |args: &[&str]| {
-        let mut command = sandbox.command(&[&["trace", "--no-cache", "oci:zst:v1"], args].concat());
+    let trial = |args: &[&str]| {
+        let mut command = sandbox.command(&[&["try", "--no-cache", "oci:zst:v1"], args].concat());
         command.env("TMPDIR", sandbox.path("tmp")).env("PATH", std::env::var_os("PATH").unwrap());
         let output = command.stdin(Stdio::null()).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    let report: Value = serde_json::from_str(&trace(&["--format=json"])).unwrap();
+    let report: Value = serde_json::from_str(&trial(&["--json", "--record=start.jsonl"])).unwrap();
     let paths: Vec<&Value> =
         report["touches"].as_array().unwrap().iter().map(|touch| &touch["path"]).collect();
     assert!(
         paths.contains(&&json!("bin/busybox")) && paths.contains(&&json!("dir5/file2")),
         "{report}"
     );
-    assert!(report["content"]["bytes_fetched"].as_u64() < Some(size as u64 / 2), "{report}");
-    std::fs::write(sandbox.path("start.jsonl"), trace(&[])).unwrap();
+    let fetched = report["startup"]["fetched_bytes"].as_u64();
+    assert!(fetched < Some(size as u64 / 2), "{report}");
 
     // What the start needs is fetched before it is asked for, and nothing else.
     made(&["--profile=start.jsonl"]);

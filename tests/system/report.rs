@@ -1,4 +1,4 @@
-//! The page of `ociseek report` in a browser: nothing in it runs, whatever the names of an image's
+//! The page of `ociseek try` in a browser: nothing in it runs, whatever the names of an image's
 //! files.
 
 use std::path::Path;
@@ -43,14 +43,14 @@ fn no_script_in_the_page_runs() {
     assert!(sandbox.command(&index).status().unwrap().success());
     assert!(
         sandbox
-            .command(&["report", "--no-cache", "-o", "page.html", "oci:img"])
+            .command(&["try", "--no-run", "--no-cache", "-o", "page.html", "oci:img"])
             .status()
             .unwrap()
             .success()
     );
     let page = std::fs::read_to_string(sandbox.path("page.html")).unwrap();
     let ours = dom(&chromium, &sandbox, "page.html");
-    assert_eq!(title(&ours), "oci:img – ociseek report");
+    assert_eq!(title(&ours), "oci:img – ociseek try");
     assert!(ours.contains("<footer>"), "all of the page is there");
     for element in ["<script", "<img", "<svg onload", "<meta http-equiv=\"refresh\""] {
         assert!(!ours.contains(element), "{element}");
@@ -68,5 +68,5 @@ fn no_script_in_the_page_runs() {
     std::fs::write(sandbox.path("forgotten.html"), unescaped(&page)).unwrap();
     let forgotten = dom(&chromium, &sandbox, "forgotten.html");
     assert!(forgotten.contains("<script>"));
-    assert_eq!(title(&forgotten), "oci:img – ociseek report");
+    assert_eq!(title(&forgotten), "oci:img – ociseek try");
 }

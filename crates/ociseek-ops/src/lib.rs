@@ -34,6 +34,8 @@ mod background;
 #[cfg(all(feature = "mounts", target_os = "linux"))]
 pub mod bundle;
 pub mod consumers;
+#[cfg(all(feature = "mounts", target_os = "linux"))]
+pub mod container;
 pub mod convert;
 mod damage;
 pub mod discover;
@@ -58,8 +60,7 @@ pub mod prefetch;
 pub mod remove;
 pub mod report;
 pub mod resolve;
-#[cfg(all(feature = "mounts", target_os = "linux"))]
-pub mod trace;
+pub mod startup_files;
 mod tree_memory;
 pub mod trust;
 pub mod verify;

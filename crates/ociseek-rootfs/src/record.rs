@@ -98,7 +98,7 @@ pub enum RecordError {
     Line(usize, #[source] JsonFault),
     #[error("line {0} has neither a path nor a path in base64")]
     Path(usize),
-    #[error("not the report of a trace")]
+    #[error("not the document of ociseek try")]
     Report(#[source] JsonFault),
     #[error("it records no reads")]
     Empty,
@@ -112,7 +112,7 @@ struct Line {
     size: u64,
 }
 
-/// Parses the output of [`ReadRecorder`]: its lines, or the JSON report of `ociseek trace`, which
+/// Parses the output of [`ReadRecorder`]: its lines, or the JSON document of `ociseek try`, which
 /// has them in `touches`.
 ///
 /// # Errors
@@ -289,6 +289,14 @@ impl ReadRecorder {
         match &self.state.hold().notes {
             Notes::Memory { touches, .. } => touches.clone(),
             Notes::File(_) | Notes::Ended => Vec::new(),
+        }
+    }
+
+    /// The number of reads that are kept in memory so far.
+    pub fn count(&self) -> usize {
+        match &self.state.hold().notes {
+            Notes::Memory { touches, .. } => touches.len(),
+            Notes::File(_) | Notes::Ended => 0,
         }
     }
 

@@ -10,6 +10,7 @@ use crate::cli::image_fs::detach::Log;
 use crate::cli::image_fs::{self, ContainerArgs, End, LazyArgs, OpenedImage, ServeArgs, detach};
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
+use crate::cli::shared::file::Replacement;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::{blocking, boxed, until};
@@ -101,7 +102,8 @@ pub(crate) async fn run(
         return detach::start(interrupted).await;
     }
     let log = serve.detached.then(|| Log::open(serve.log.as_deref())).transpose()?;
-    let record = serve.record.as_deref().map(image_fs::create).transpose()?.map(Record::File);
+    let record = serve.record.as_deref().map(Replacement::new).transpose()?;
+    let recorder = record.as_ref().map(|file| file.handle().map(Record::File)).transpose()?;
     let (mut opened, live_bundle) = until(
         interrupted,
         boxed(async || {
@@ -111,7 +113,8 @@ pub(crate) async fn run(
             let prefetch = args.lazy.prefetching();
             let opened =
                 image_fs::open_image(&name, LayerChoice::All, args.lazy, verbosity, None).await?;
-            let live_bundle = mount_bundle(&opened, bundle, &run, record, prefetch).await?;
+            let live_bundle = mount_bundle(&opened, bundle, &run, recorder, prefetch).await?;
+            record.map(Replacement::complete).transpose()?;
             Ok((opened, live_bundle))
         }),
     )

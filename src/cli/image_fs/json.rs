@@ -1,4 +1,4 @@
-//! The JSON about mounts and their reads: for `--format json`, `--stats-file` and `ociseek trace`.
+//! The JSON about mounts and their reads: for `--format json` and `--stats-file`.
 
 use serde::Serialize;
 

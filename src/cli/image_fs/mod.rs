@@ -1,7 +1,6 @@
-//! Shared by `mount`, `bundle` and `trace`: opens the image, serves it until it should end, and
+//! Shared by `mount`, `bundle` and `try`: opens the image, serves it until it should end, and
 //! writes the statistics.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::cli::shared::args::{NodeLoginArgs, ReadCacheArgs, RegistryArgs, ViewArgs};
 use crate::cli::shared::error::CliError;
+use crate::cli::shared::file::Replacement;
 use crate::cli::shared::json::{Document, milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::report_error;
@@ -36,7 +36,6 @@ pub(super) mod detach;
 pub(super) mod json;
 pub(super) mod mount;
 pub(super) mod store;
-pub(super) mod trace;
 
 /// An opened image with the settings for its output.
 pub(super) struct OpenedImage {
@@ -44,8 +43,22 @@ pub(super) struct OpenedImage {
     pub name: String,
     pub progress: Arc<dyn Progress>,
     started: Instant,
-    stats: Option<(PathBuf, File)>,
+    stats: Option<Replacement>,
     quiet: bool,
+}
+
+impl OpenedImage {
+    /// An image that was opened by another command.
+    pub(super) fn of(image: RootFs, name: &str, verbosity: VerbosityArgs) -> OpenedImage {
+        OpenedImage {
+            image,
+            name: name.to_owned(),
+            progress: Arc::new(Display::new(verbosity)),
+            started: Instant::now(),
+            stats: None,
+            quiet: verbosity.quiet,
+        }
+    }
 }
 
 /// Opens the image, or some of its layers. With `answers`, the registry is not asked for what they
@@ -60,8 +73,7 @@ pub(super) async fn open_image(
 ) -> Result<OpenedImage, CliError> {
     let started = Instant::now();
     // Detects that the file cannot be written before anything is fetched.
-    let stats =
-        args.stats.clone().map(|path| create(&path).map(|file| (path, file))).transpose()?;
+    let stats = args.stats.as_deref().map(Replacement::new).transpose()?;
     let display = Arc::new(Display::new(verbosity));
     let progress: Arc<dyn Progress> = display.clone();
     let (name, image) = (name.to_string(), name);
@@ -97,11 +109,6 @@ pub(super) fn check_order(name: &ImageName, dir: &Path) -> Result<(), CliError> 
     } else {
         Ok(())
     }
-}
-
-/// Creates a file, or truncates an existing one.
-pub(super) fn create(path: &Path) -> Result<File, CliError> {
-    File::create(path).map_err(|source| CliError::Write { path: path.to_owned(), source })
 }
 
 impl OpenedImage {
@@ -148,10 +155,13 @@ impl OpenedImage {
             ),
             seconds_mounted: milliseconds(mounted.as_secs_f64()),
         };
-        let Some((path, file)) = &mut self.stats else { return Ok(()) };
+        let Some(file) = self.stats.take() else { return Ok(()) };
+        let mut text = Vec::new();
         Document::new(stats)
-            .write(file)
-            .map_err(|source| CliError::Write { path: path.clone(), source })
+            .write(&mut text)
+            .and_then(|()| file.write(&text))
+            .map_err(|error| file.failed(error))?;
+        file.complete().map(drop)
     }
 }
 

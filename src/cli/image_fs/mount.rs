@@ -15,6 +15,7 @@ use crate::cli::image_fs::detach::Log;
 use crate::cli::image_fs::{self, End, LazyArgs, OpenedImage, ServeArgs, detach};
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
+use crate::cli::shared::file::Replacement;
 use crate::cli::shared::parse;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::verbosity::VerbosityArgs;
@@ -166,7 +167,8 @@ pub(crate) async fn run(
         return detach::start(interrupted).await;
     }
     let log = serve.detached.then(|| Log::open(serve.log.as_deref())).transpose()?;
-    let record = serve.record.as_deref().map(image_fs::create).transpose()?;
+    let record = serve.record.as_deref().map(Replacement::new).transpose()?;
+    let recorder = record.as_ref().map(|file| file.handle().map(Record::File)).transpose()?;
     let existing = if args.replace { ExistingMount::Replace } else { ExistingMount::Refuse };
     let dir = args.dir;
     let name = args.image;
@@ -207,9 +209,9 @@ pub(crate) async fn run(
             let is_recorded = args.start_record.is_some()
                 && StartRecord::is_wanted(&opened.image, args.lowest_layers);
             let start = is_recorded.then_some(Record::Memory(StartRecord::MAX_READS));
-            let options =
-                MountOptions { fuse, record: record.map(Record::File).or(start), prefetch };
+            let options = MountOptions { fuse, record: recorder.or(start), prefetch };
             let live = mount(&opened.image, &point, options, &opened.progress).await?;
+            record.map(Replacement::complete).transpose()?;
             Ok((opened, live, share))
         }),
     )

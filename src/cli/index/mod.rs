@@ -86,7 +86,7 @@ Examples:
 
   A fine index next to version 1, which begins with what a start reads:
     ociseek index --kind v1,fine ghcr.io/acme/app:1.4
-    ociseek trace ghcr.io/acme/app:1.4 > start.jsonl
+    ociseek try ghcr.io/acme/app:1.4 --record start.jsonl
     ociseek index --kind v1,fine --profile start.jsonl ghcr.io/acme/app:1.4
 
   In scripts:

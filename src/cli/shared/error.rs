@@ -16,6 +16,8 @@ use ociseek_hook::secret::SecretError;
 use ociseek_hook::server::ServeError;
 #[cfg(mounts)]
 use ociseek_ops::bundle::BundleError;
+#[cfg(mounts)]
+use ociseek_ops::container::OciRuntimeError;
 use ociseek_ops::convert::ConvertError;
 use ociseek_ops::discover::DiscoverError;
 use ociseek_ops::doctor::{DoctorError, NoIndex};
@@ -29,8 +31,6 @@ use ociseek_ops::open::OpenImageError;
 use ociseek_ops::prefetch::PathListError;
 use ociseek_ops::remove::RemoveError;
 use ociseek_ops::report::ReportError;
-#[cfg(mounts)]
-use ociseek_ops::trace::OciRuntimeError;
 use ociseek_ops::verify::VerifyError;
 use ociseek_ops::verify::signature::TrustError;
 use ociseek_ops::versions::MakeError;
@@ -78,6 +78,9 @@ pub(crate) enum CliError {
     NotServing,
     #[error("interrupted")]
     Interrupted(Interrupt),
+    /// Only an estimate was made.
+    #[error("no startup was recorded, because no container could run: {why}")]
+    NotRecorded { why: String },
     /// The exit status of another process, which has reported its error.
     #[error("exit status {0}")]
     Exit(u8),

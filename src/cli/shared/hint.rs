@@ -14,6 +14,8 @@ use ociseek_hook::job::JobError;
 use ociseek_hook::server::ServeError;
 #[cfg(mounts)]
 use ociseek_ops::bundle::BundleError;
+#[cfg(mounts)]
+use ociseek_ops::container::OciRuntimeError;
 use ociseek_ops::convert::{ConvertError, are_small};
 use ociseek_ops::discover::{DiscoverError, UnusableIndexError};
 use ociseek_ops::doctor::{DoctorError, NoIndex};
@@ -25,8 +27,6 @@ use ociseek_ops::obsolete::ObsoleteError;
 use ociseek_ops::open::OpenImageError;
 use ociseek_ops::remove::RemoveError;
 use ociseek_ops::resolve::ResolveError;
-#[cfg(mounts)]
-use ociseek_ops::trace::OciRuntimeError;
 use ociseek_ops::verify::VerifyError;
 #[cfg(mounts)]
 use ociseek_rootfs::fuse::MountError;
@@ -118,7 +118,7 @@ fn own_hint(error: &CliError) -> Option<String> {
             Some("use --force to replace existing files, or an empty directory for --output".into())
         }
         CliError::Profile { .. } => {
-            Some("ociseek trace IMAGE > FILE records one, and so does ociseek mount --record".into())
+            Some("ociseek try IMAGE --record FILE records one, and so does ociseek mount --record".into())
         }
         CliError::Unservable { .. } => Some("ociseek index leaves out such layers and indexes the others".into()),
         _ => None,
@@ -410,7 +410,7 @@ pub(crate) fn new_name(image: &ImageName) -> String {
     }
 }
 
-fn quoted_name(image: &ImageName) -> String {
+pub(crate) fn quoted_name(image: &ImageName) -> String {
     quoted(image.to_string().as_bytes())
 }
 

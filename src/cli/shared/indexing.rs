@@ -145,17 +145,17 @@ pub(crate) struct PrefetchArgs {
     ///
     /// A path from the root of the image; symbolic links are followed. `*` matches anything but a
     /// slash, `**` anything, `?` one character. A path that is not in the indexed layers causes a
-    /// warning. soci-snapshotter uses the list if `[prefetch] enable = true`; ociseek mount, bundle
-    /// and trace always do.
+    /// warning. soci-snapshotter uses the list if `[prefetch] enable = true`; ociseek mount and
+    /// bundle always do.
     #[arg(hide_short_help = true)]
     #[arg(long, value_name = "PATH", env = "OCISEEK_PREFETCH_FILE")]
     pub prefetch_file: Vec<String>,
 
     /// The same for what this file lists: a recorded start, or paths; can be repeated
     ///
-    /// A recorded start is the output of ociseek trace or mount --record. Paths are in a JSON
-    /// array, as for soci, or on lines. Several files are merged, in their order. In a fine index,
-    /// what these options name comes first, in this order.
+    /// A recorded startup is written by ociseek try --record and mount --record. Paths are in a
+    /// JSON array, as for soci, or on lines. Several files are merged, in their order. In a fine
+    /// index, what these options name comes first, in this order.
     #[arg(hide_short_help = true)]
     #[arg(long, value_name = "FILE", env = "OCISEEK_PROFILE")]
     pub profile: Vec<PathBuf>,

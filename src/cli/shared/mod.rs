@@ -4,6 +4,8 @@ pub(super) mod args;
 pub(super) mod caches;
 pub(super) mod difference;
 pub(super) mod error;
+#[cfg_attr(not(mounts), allow(dead_code))]
+pub(super) mod file;
 pub(super) mod hint;
 pub(super) mod indexing;
 pub(super) mod json;

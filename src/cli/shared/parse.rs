@@ -66,6 +66,25 @@ pub(crate) fn plain_http(text: &str) -> Result<PlainHttp, String> {
 }
 
 /// A whole number with one of the units s, m, h and d, or of seconds; at least a second.
+/// A speed in bits per second, such as `100Mbit`.
+pub(crate) fn link(text: &str) -> Result<u64, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim().trim_end_matches("/s").trim_end_matches("ps").to_ascii_lowercase();
+    let factor = match unit.trim_end_matches("it").trim_end_matches('b') {
+        "k" => 1_000,
+        "m" => 1_000_000,
+        "g" => 1_000_000_000,
+        _ => return Err("expected a speed, such as 100Mbit or 1Gbit".to_owned()),
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(factor))
+        .filter(|speed| *speed > 0)
+        .ok_or_else(|| "expected a speed, such as 100Mbit or 1Gbit".to_owned())
+}
+
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match seconds(text)? {
         0 => Err("must be more than 0".into()),

@@ -12,7 +12,7 @@ use indicatif::{
 };
 
 use super::size::{about, duration, human, rate};
-use super::terminal::{Style, complain, new_bars, quoted, safe, set_bars};
+use super::terminal::{Style, complain, new_bars, safe, set_bars};
 use super::verbosity::{ProgressStyle, VerbosityArgs};
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::{Progress, ProgressEvent, ReadAllReason};
@@ -118,14 +118,13 @@ fn warn(text: &str) {
     complain(&format!("{} {}", Style::stderr().yellow("warning:"), safe(text)));
 }
 
-/// Reports that `image` is read completely because no index is used, and how to change that.
-fn note_reading(image: &str, bytes: u64, why: ReadAllReason) {
+/// Reports that an image is read completely because no index is used.
+fn note_reading(bytes: u64, why: ReadAllReason) {
     let note = Style::stderr().dim("note:");
     let bytes = human(bytes);
-    let image = quoted(image.as_bytes());
     match why {
         ReadAllReason::Unindexed { indexable: 1.. } => complain(&format!(
-            "{note} reading {bytes}: this image has no SOCI index; 'ociseek index {image}' makes this instant"
+            "{note} reading {bytes}: this image has no index, so its layers are read once"
         )),
         ReadAllReason::Untrusted => complain(&format!(
             "{note} reading {bytes}: no trusted index covers these layers; --trust repository also takes an index \
@@ -221,7 +220,7 @@ impl Bars {
         match event {
             ProgressEvent::Image { bytes, .. } => self.expect(&mut state, bytes),
             ProgressEvent::Reading { bytes, why, .. } => {
-                note_reading(&state.image, bytes, why);
+                note_reading(bytes, why);
                 // Earlier bytes were read for another purpose.
                 self.remove(state.whole.take());
                 self.expect(&mut state, bytes);
@@ -373,7 +372,7 @@ impl PlainProgress {
         match event {
             ProgressEvent::Image { layers, bytes, .. } => state.expect(layers, bytes),
             ProgressEvent::Reading { layers, bytes, why } => {
-                note_reading(&state.image, bytes, why);
+                note_reading(bytes, why);
                 // Earlier bytes were read for another purpose.
                 (state.layers, state.layers_done, state.bytes, state.bytes_read) = (0, 0, 0, 0);
                 state.expect(layers, bytes);

@@ -28,7 +28,7 @@ pub(crate) struct TrustArgs {
     /// and IMAGE]
     ///
     /// Anyone who may push to a repository can attach an index there, and an index says which files
-    /// there are and where. mount, bundle and trace take "image" if IMAGE has a digest or a key or
+    /// there are and where. mount, bundle and try take "image" if IMAGE has a digest or a key or
     /// policy is given; layers without such an index are read completely before the start.
     /// Otherwise the default is "repository".
     #[arg(long, value_name = "WORD", env = "OCISEEK_TRUST", value_enum)]

@@ -165,7 +165,7 @@ fn readers_apply_keys_to_the_index_that_they_open() {
         (&["--trust=image"], image("enabled:v2"), true, None),
         (&["--trust=image"], image("simple:v1"), false, None),
     ] {
-        for command in [&["ls"][..], &["report", "--output=/dev/null"]] {
+        for command in [&["ls"][..], &["try", "--no-run", "--output=/dev/null"]] {
             let more =
                 if command[0] == "ls" { &["--stats", "--no-cache"][..] } else { &["--no-cache"] };
             let args = [command, more, &["--progress=none"], options, &[&image]].concat();

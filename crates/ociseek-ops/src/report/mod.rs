@@ -29,7 +29,7 @@ mod start;
 pub use layers::{
     Group, GroupFile, LayerBreakdown, Lazy, ShadowedFiles, SpansRead, UncoveredReason,
 };
-pub use start::{Fetch, StartError, StartTotals};
+pub use start::{Fetch, StartError, StartTotals, StartupFetch};
 
 /// How many of the largest files are listed.
 const LARGEST: usize = 25;
@@ -63,6 +63,8 @@ pub struct Report {
     pub start: Option<StartTotals>,
     /// What such a start would fetch: with the actual spans, then with other span sizes.
     pub sizes: Vec<Fetch>,
+    /// What it fetches by an index of each kind, whether or not the image has one.
+    pub startup: Option<StartupFetch>,
 }
 
 /// A SOCI index.
@@ -148,6 +150,9 @@ impl Report {
             .unwrap_or_default();
         let by_fine =
             reads.as_ref().map(|reads| sizes::by_fine(image, &layers, &same, documents, reads));
+        let startup = reads.as_ref().zip(by_fine.as_ref()).map(|(reads, by_fine)| {
+            sizes::startup(image, &layers, &same, documents, reads, (sizes.first(), by_fine))
+        });
         let largest = largest(image, &same, reads.as_ref());
         let start = reads.map(|reads| reads.start(&sizes));
         let shown = shown(image);
@@ -182,6 +187,7 @@ impl Report {
             largest,
             start,
             sizes,
+            startup,
         })
     }
 }

@@ -11,14 +11,16 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::layers::{LayerBreakdown, Lazy, UncoveredReason};
-use super::start::{Fetch, Reads};
+use super::start::{Fetch, Reads, StartupFetch};
 use super::{FineDocuments, once};
+use crate::doctor::why_not;
 use crate::open::RootFs;
 use ociseek_format::codec::WINDOW;
-use ociseek_format::fine::{FineHead, PageId};
+use ociseek_format::fine::{FineHead, PageId, SPAN_SIZE};
+use ociseek_format::image::{Descriptor, LayerKind, NotIndexed};
 use ociseek_format::layer::span::SpanTable;
 use ociseek_format::layer::{LayerMap, Starts};
-use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
+use ociseek_format::offset::{LayerId, SpanId, SpanSize, Uncompressed};
 use ociseek_format::ztoc::Checkpoints;
 use ociseek_rootfs::layers::LayerAccess;
 
@@ -82,6 +84,73 @@ pub(super) fn by_fine(
         ReadPlan { number, now, by, size: layer.descriptor.size }
     });
     fetch(&ways.collect::<Vec<_>>(), None, reads)
+}
+
+/// What the start fetches by an index of each kind. `known` is what it fetches by those of the
+/// image. What the image lacks is estimated for an index with the default settings.
+pub(super) fn startup(
+    image: &RootFs,
+    layers: &[LayerBreakdown],
+    same: &[LayerId],
+    documents: &FineDocuments,
+    reads: &Reads,
+    (by_soci, by_fine): (Option<&Fetch>, &Fetch),
+) -> StartupFetch {
+    let opened: Vec<_> = image.content.layers().collect();
+    let estimated = |size: u64, is_lazy: &dyn Fn(&Descriptor) -> bool| {
+        let mut sum = Fetch { span_size: Some(size), ..Fetch::default() };
+        for id in once(same) {
+            let Some((open, layer)) = opened.get(id.0 as usize).zip(layers.get(id.0 as usize))
+            else {
+                continue;
+            };
+            if is_lazy(&layer.descriptor) {
+                add_estimate(&mut sum, open.spans(), layer, reads.recorded(id));
+            } else {
+                sum.whole = sum.whole.saturating_add(layer.descriptor.size);
+            }
+        }
+        sum
+    };
+    let has_soci = image.index.is_some();
+    let has_fine = !documents.spans.is_empty();
+    let soci = match by_soci {
+        Some(fetch) if has_soci => *fetch,
+        _ => estimated(SpanSize::DEFAULT.get(), &|layer| why_not(layer).is_none()),
+    };
+    let can_be_fine = |layer: &Descriptor| match why_not(layer) {
+        None => true,
+        Some(NotIndexed::Kind(LayerKind::Zstd)) => layer.size >= NotIndexed::MIN_LAYER_SIZE,
+        Some(_) => false,
+    };
+    let fine = if has_fine { *by_fine } else { estimated(SPAN_SIZE, &can_be_fine) };
+    StartupFetch { soci, has_soci, fine, has_fine }
+}
+
+/// Adds what a start fetches of a layer with spans of this size, and of its ztoc or document.
+fn add_estimate(
+    sum: &mut Fetch,
+    table: &SpanTable<LayerMap>,
+    layer: &LayerBreakdown,
+    recorded: &[Range<u64>],
+) {
+    let is_fine = sum.span_size == Some(SPAN_SIZE);
+    let touched = touched(table, sum.span_size, recorded);
+    let bytes = match &table.map().starts {
+        // These spans are those of the decoded tar.
+        Starts::Unpacked { .. } => scaled(touched.bytes, layer.descriptor.size, layer.plain),
+        _ => touched.bytes,
+    };
+    sum.spans += touched.all;
+    sum.read += touched.spans;
+    sum.bytes = sum.bytes.saturating_add(bytes);
+    let checkpoints = match &table.map().starts {
+        Starts::InBlob(Checkpoints::Uncompressed { .. }) => 0,
+        // Of each window only what is referred to, compressed, in pages.
+        _ if is_fine => touched.spans.saturating_mul(WINDOW as u64 / 4),
+        _ => touched.all.saturating_mul(WINDOW as u64),
+    };
+    sum.checkpoints = sum.checkpoints.saturating_add(checkpoints);
 }
 
 /// How a layer is read.

@@ -135,6 +135,19 @@ fn apart(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     apart
 }
 
+/// What a recorded startup fetches by an index of each kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartupFetch {
+    /// By a SOCI index.
+    pub soci: Fetch,
+    /// Whether the image has that index. Otherwise the figures are estimates.
+    pub has_soci: bool,
+    /// By a fine index.
+    pub fine: Fetch,
+    /// Whether the image has that index. Otherwise the figures are estimates.
+    pub has_fine: bool,
+}
+
 /// What a start fetches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fetch {
@@ -157,6 +170,12 @@ pub struct Fetch {
 }
 
 impl Fetch {
+    /// What the start fetches of the layers and of the index, in bytes. The only definition of
+    /// what a startup needs: its share is this, of the size of all layers.
+    pub fn needed(&self) -> u64 {
+        self.bytes.saturating_add(self.whole).saturating_add(self.checkpoints)
+    }
+
     /// An upper bound for all that is fetched during the start, in bytes.
     pub fn total(&self) -> u64 {
         self.at_most

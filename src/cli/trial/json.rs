@@ -1,16 +1,20 @@
-//! The JSON output of `ociseek report`.
+//! The JSON output of `ociseek try`.
 
 use serde::Serialize;
 
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::json::{self, Coded, CoverageJson, DigestText, Manifest, utf8};
+use crate::cli::shared::json::{
+    self, Coded, CoverageJson, DigestText, Manifest, milliseconds, utf8,
+};
+use crate::cli::trial::answer::{self, Answer};
 use ociseek_ops::report::{self as facts, Lazy};
+use ociseek_rootfs::record::Touch;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct Report<'a> {
+pub(crate) struct Trial<'a> {
     /// The full name of IMAGE.
-    image: &'a str,
+    image: String,
     manifest: Manifest,
     /// Such as `linux/arm64`; null if the image does not state it.
     platform: Option<String>,
@@ -27,11 +31,119 @@ pub(crate) struct Report<'a> {
     layers_left_out: usize,
     /// The largest files, the largest first.
     largest: Vec<File<'a>>,
-    /// What the recorded start reads; null without --profile.
+    /// What the startup reads; null if that is not known.
     start: Option<Start<'a>>,
-    /// What that start fetches: with the actual spans, and estimates for other span sizes. Empty
-    /// without --profile.
+    /// What it fetches: with the actual spans of the SOCI index, and estimates for other span
+    /// sizes. Empty if it is not known what it reads.
     sizes: Vec<Fetch>,
+    /// From where it is known what the startup reads.
+    startup: StartupJson,
+    /// The ways to start the image, and what each fetches until the container is ready.
+    ways: Vec<WayJson>,
+    link: LinkJson,
+    /// Whether to load the image lazily: `lazy`, `pull-whole`, `not-indexable` or `unknown`, with
+    /// the sentence that says so.
+    answer: Coded,
+    /// The command to run next, or null.
+    next: Option<String>,
+    /// The first reads of each file, or of some of its bytes. Empty if no container ran.
+    touches: Vec<Read<'a>>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct StartupJson {
+    /// `run`: a container ran. `recorded`: from --profile. `estimated`: only the files that the
+    /// command needs at least.
+    from: &'static str,
+    /// Why no container ran, or null.
+    why: Option<String>,
+    /// The exit status of the container; null if it was ended when it was ready, or did not run.
+    status: Option<u8>,
+    /// How long it ran, or null.
+    seconds: Option<f64>,
+    /// What was fetched of the layers meanwhile, in bytes, or null. It may be in the cache.
+    fetched_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct WayJson {
+    /// `whole`, `soci`, `fine`, or `recorded`: a fine index with the recorded startup.
+    kind: &'static str,
+    /// Bytes of layers and of the index.
+    bytes: u64,
+    /// Their share of the size of all layers: from 0 to 1, or more.
+    share: f64,
+    /// Whether the image lacks that index.
+    is_estimate: bool,
+    /// Seconds by the measured or assumed link, and by --link.
+    seconds: f64,
+    seconds_by_other_link: f64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct LinkJson {
+    bits_per_second: u64,
+    /// Whether it was measured while the image was read. Otherwise 100 Mbit/s is assumed.
+    is_measured: bool,
+    /// That of --link.
+    other_bits_per_second: u64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Read<'a> {
+    /// Milliseconds since the image was mounted.
+    ms: f64,
+    /// Path from the root of the image, without a leading slash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_b64: Option<String>,
+    layer: DigestText,
+    /// Offset in the file in bytes.
+    offset: u64,
+    /// Number of bytes.
+    size: u64,
+    /// The numbers of the layer's spans that it needed.
+    spans: Vec<u32>,
+}
+
+impl<'a> Read<'a> {
+    fn of(touch: &'a Touch) -> Read<'a> {
+        let (path, path_b64) = utf8(&touch.path.0);
+        Read {
+            ms: touch.milliseconds(),
+            path,
+            path_b64,
+            layer: touch.layer.into(),
+            offset: touch.offset,
+            size: touch.size,
+            spans: touch.spans.iter().map(|span| span.0).collect(),
+        }
+    }
+}
+
+impl StartupJson {
+    fn of(startup: &answer::Startup) -> StartupJson {
+        let nothing =
+            StartupJson { from: "", why: None, status: None, seconds: None, fetched_bytes: None };
+        match startup {
+            answer::Startup::Ran { status, seconds, fetched } => StartupJson {
+                from: "run",
+                status: *status,
+                seconds: Some(milliseconds(*seconds)),
+                fetched_bytes: Some(*fetched),
+                ..nothing
+            },
+            answer::Startup::Recorded => StartupJson { from: "recorded", ..nothing },
+            answer::Startup::Estimated { why } => {
+                StartupJson { from: "estimated", why: why.clone(), ..nothing }
+            }
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -61,8 +173,8 @@ struct Fine<'a> {
     start_bytes: u64,
     /// The digest of the profile that it was built with, or null.
     profile: Option<DigestText>,
-    /// What the recorded start fetches by it; null without --profile. `checkpoint_bytes` are those
-    /// of its documents.
+    /// What the recorded start fetches by it; null if that is not known. `checkpoint_bytes` are
+    /// those of its documents.
     fetch: Option<Fetch>,
 }
 
@@ -110,7 +222,7 @@ struct Layer<'a> {
     files: u64,
     /// Those that upper layers replace or remove.
     shadowed: Shadowed,
-    /// What the recorded start needs of the layer; null without --profile.
+    /// What the recorded start needs of the layer; null if that is not known.
     read: Option<SpansRead>,
     /// Its spans, in groups of adjacent ones if there are many.
     groups: Vec<Group<'a>>,
@@ -165,7 +277,7 @@ struct File<'a> {
     size: u64,
     /// The number of its layer.
     layer: u32,
-    /// Whether the recorded start reads it; null without --profile.
+    /// Whether the recorded start reads it; null if that is not known.
     read: Option<bool>,
 }
 
@@ -217,9 +329,28 @@ struct Fetch {
 ///
 /// # Errors
 /// Never for this document.
-pub(crate) fn text(image: &str, report: &facts::Report) -> Result<String, CliError> {
-    json::text(Report {
-        image,
+pub(super) fn text(answer: &Answer<'_>) -> Result<String, CliError> {
+    let report = answer.report;
+    let way = |way: answer::Way| WayJson {
+        kind: way.kind.code(),
+        bytes: way.bytes,
+        share: (way.bytes as f64 / answer.size().max(1) as f64 * 1e4).round() / 1e4,
+        is_estimate: way.is_estimate,
+        seconds: milliseconds(way.seconds(answer.link.speed)),
+        seconds_by_other_link: milliseconds(way.seconds(answer.other_link)),
+    };
+    json::text(Trial {
+        startup: StartupJson::of(&answer.startup),
+        ways: answer.ways().into_iter().map(way).collect(),
+        link: LinkJson {
+            bits_per_second: answer.link.speed,
+            is_measured: answer.link.is_measured,
+            other_bits_per_second: answer.other_link,
+        },
+        answer: Coded { code: answer.advice().code(), text: answer.sentence() },
+        next: answer.next(),
+        touches: answer.touches.iter().map(Read::of).collect(),
+        image: answer.image.to_string(),
         manifest: Manifest::of(&report.manifest),
         platform: report.platform.as_ref().map(ToString::to_string),
         index: report.index.as_ref().ok().map(|index| Index {

@@ -6,9 +6,8 @@ use std::fmt;
 use super::{
     Shade, Text, counted_grouped, grouped, lazy_and_whole, name, parts, plain_name, share,
 };
-use crate::cli::report::{Percent, shares, shares_of_layers};
 use crate::cli::shared::size::{counted, human};
-use crate::cli::shared::terminal::quoted;
+use crate::cli::trial::shares::{Percent, shares, shares_of_layers};
 use ociseek_ops::report::{Fetch, Group, GroupFile, LayerBreakdown, Lazy, Report, StartTotals};
 
 /// The maximum length of a command, in characters.
@@ -24,7 +23,7 @@ pub(super) fn layers(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result
     let has_start = report.start.is_some();
     writeln!(f, "<ul class=\"legend\">")?;
     if has_start {
-        Shade::Read.key(f, "read by the start")?;
+        Shade::Read.key(f, "read at startup")?;
         Shade::PartlyRead.key(f, "some spans read")?;
         Shade::Lazy.key(f, "not read")?;
     } else {
@@ -137,7 +136,7 @@ fn article(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown, of_image: Percent
         facts.push(format!("{spans} of {}", human(layer.span_size).replace(".0", "")));
     }
     if shadowed.bytes > 0 {
-        facts.push(format!("{} shadowed by layers above", human(shadowed.bytes)));
+        facts.push(format!("{} replaced or removed by layers above", human(shadowed.bytes)));
     }
     writeln!(f, "<p>{}</p>", facts.join(" · "))?;
     match (lazy, layer.read) {
@@ -149,7 +148,7 @@ fn article(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown, of_image: Percent
             let part = share(read.bytes, descriptor.size);
             writeln!(
                 f,
-                "<p>The start reads {spans} of {of} spans: {} ({part}).</p>",
+                "<p>Startup reads {spans} of {of} spans: {} ({part}).</p>",
                 human(read.bytes)
             )?;
         }
@@ -260,8 +259,8 @@ fn table(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown) -> fmt::Result {
     writeln!(f, "</tbody></table></div></details>")
 }
 
-pub(super) fn start(f: &mut fmt::Formatter<'_>, image: &str, report: &Report) -> fmt::Result {
-    writeln!(f, "<section>\n<h2>What a start reads</h2>")?;
+pub(super) fn start(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+    writeln!(f, "<section>\n<h2>What startup reads</h2>")?;
     let (lazy, whole) = lazy_and_whole(report);
     let read = report.sizes.first().map_or(0, |now| now.bytes).min(lazy);
     let mut bar = vec![
@@ -270,21 +269,10 @@ pub(super) fn start(f: &mut fmt::Formatter<'_>, image: &str, report: &Report) ->
     ];
     if report.start.is_some() {
         bar[0].2 = "fetched later, or never";
-        bar.insert(0, (Shade::Read, read, "fetched for the start"));
+        bar.insert(0, (Shade::Read, read, "fetched for startup"));
     }
     overview(f, &bar)?;
-    let Some(start) = &report.start else {
-        let image = quoted(image.as_bytes());
-        let record = format!("ociseek trace {image} > start.jsonl");
-        let again = format!("ociseek report {image} --profile start.jsonl --output report.html");
-        return writeln!(
-            f,
-            "<p class=\"notice\">To see what a start reads, record one: <code>{}</code>, then \
-             <code>{}</code></p>\n</section>",
-            Text(&record),
-            Text(&again)
-        );
-    };
+    let Some(start) = &report.start else { return writeln!(f, "</section>") };
     missing(f, start)?;
     sizes(f, report)?;
     writeln!(f, "</section>")
@@ -344,7 +332,7 @@ fn sizes(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     let (Some(most), least) = (totals().max(), totals().min()) else { return Ok(()) };
     writeln!(
         f,
-        "<h3>What it would fetch at other span sizes</h3>\n<div class=\"scroll\"><table class=\"sizes\">"
+        "<h3>What startup would fetch at other span sizes</h3>\n<div class=\"scroll\"><table class=\"sizes\">"
     )?;
     writeln!(
         f,
@@ -389,17 +377,16 @@ fn sizes(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
         writeln!(
             f,
             "<p class=\"soft\">The row <i>fine index</i> is what ociseek mount and ociseek bundle fetch instead; its \
-             checkpoints are those in the parts of its documents that the start needs.</p>"
+             checkpoints are those in the parts of its documents that startup needs.</p>"
         )?;
     }
     writeln!(
         f,
-        "<p class=\"soft\">The first row is what a start fetches now. The others are estimates. Larger \
-         spans are \
-         joined from those that are there, at the borders that they have. Smaller ones cannot be known without \
+        "<p class=\"soft\">The first row is what startup fetches now, by the SOCI index. The others are \
+         estimates. Larger spans are joined from those that are there, at the borders that they have. Smaller ones cannot be known without \
          reading the layers: they are cut evenly out of larger ones, and lie between what the profile recorded \
          and, at most, all of each file that was read, as far as it lies in the spans that are read now. \
-         Checkpoints take 32 KiB for each span of a gzip layer; they are fetched with the ztocs, before the start.</p>"
+         Checkpoints take 32 KiB for each span of a gzip layer; they are fetched with the ztocs, before startup.</p>"
     )
 }
 

@@ -5,7 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
-use tokio::process::{Child, Command};
+use serde::Deserialize;
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+
+use ociseek_format::image::json::parse_lenient;
 
 /// Why a container could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -28,23 +31,30 @@ pub struct Container {
 ociseek_format::opaque_debug!(Container);
 
 impl Container {
-    /// Runs the bundle in `dir`. The container's standard output goes to `stdout`.
+    /// Runs the bundle in `dir`, without a standard input. What the container prints is for
+    /// [`take_output`](Container::take_output).
     ///
     /// # Errors
     /// If the runtime cannot be started.
-    pub fn run(
-        runtime: &Path,
-        dir: &Path,
-        name: &str,
-        stdout: Stdio,
-    ) -> Result<Container, OciRuntimeError> {
+    pub fn run(runtime: &Path, dir: &Path, name: &str) -> Result<Container, OciRuntimeError> {
         let mut command = Command::new(runtime);
-        command.arg("run").arg("--bundle").arg(dir).arg(name).stdout(stdout);
+        command.arg("run").arg("--bundle").arg(dir).arg(name);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => OciRuntimeError::Missing(runtime.to_owned()),
             _ => OciRuntimeError::Run { runtime: runtime.to_owned(), source },
         })?;
         Ok(Container { runtime: runtime.to_owned(), name: name.into(), child, ended: false })
+    }
+
+    /// Its standard output and standard error. None if they were taken before.
+    pub fn take_output(&mut self) -> Option<(ChildStdout, ChildStderr)> {
+        Some((self.child.stdout.take()?, self.child.stderr.take()?))
+    }
+
+    /// What asks for the container's first process.
+    pub fn pid_query(&self) -> PidQuery {
+        PidQuery { runtime: self.runtime.clone(), name: self.name.clone() }
     }
 
     /// Waits for the container to exit. The status is the container's, or the runtime's own if it
@@ -69,6 +79,27 @@ impl Container {
                 command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
         let _ = self.child.start_kill();
+    }
+}
+
+/// Asks a runtime for the first process of a container.
+#[derive(Debug, Clone)]
+pub struct PidQuery {
+    runtime: PathBuf,
+    name: OsString,
+}
+
+impl PidQuery {
+    /// None if the container does not run.
+    pub async fn pid(&self) -> Option<u32> {
+        #[derive(Deserialize)]
+        struct State {
+            pid: u32,
+        }
+        let mut command = Command::new(&self.runtime);
+        command.arg("state").arg(&self.name).stdin(Stdio::null()).kill_on_drop(true);
+        let state = command.output().await.ok()?;
+        parse_lenient::<State>(&state.stdout).ok().map(|state| state.pid).filter(|pid| *pid > 0)
     }
 }
 

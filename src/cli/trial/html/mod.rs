@@ -1,4 +1,4 @@
-//! The page of `ociseek report`: a single file without scripts and external resources. The same
+//! The page of `ociseek try`: a single file without scripts and external resources. The same
 //! facts give the same page.
 
 use std::fmt;
@@ -6,24 +6,25 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::cli::report::shares;
-use crate::cli::shared::hint::to_index;
-use crate::cli::shared::size::{counted, human};
+use crate::cli::shared::size::{counted, duration, human};
+use crate::cli::trial::answer::{Answer, Way, speed};
 use ociseek_format::digest::Digest;
 use ociseek_format::printable::is_hostile;
 use ociseek_ops::TOOL_IDENTIFIER;
-use ociseek_ops::report::{LargeFile, Report};
+use ociseek_ops::report::{LargeFile, Lazy, Report, UncoveredReason};
 
 mod sections;
 
 const STYLE: &str = include_str!("page.css");
 
-/// The page about the image named `image`.
-pub(super) fn page(image: &str, report: &Report) -> String {
-    Page { image, report }.to_string()
+/// The page about an image.
+pub(super) fn page(answer: &Answer<'_>) -> String {
+    let image = answer.image.to_string();
+    Page { answer, image: &image, report: answer.report }.to_string()
 }
 
 struct Page<'a> {
+    answer: &'a Answer<'a>,
     image: &'a str,
     report: &'a Report,
 }
@@ -31,8 +32,9 @@ struct Page<'a> {
 impl fmt::Display for Page<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
+        self.answer(f)?;
         self.summary(f)?;
-        sections::start(f, self.image, self.report)?;
+        sections::start(f, self.report)?;
         sections::layers(f, self.report)?;
         self.largest(f)?;
         writeln!(f, "<footer><p>Made by {}.</p></footer>\n</body>\n</html>", Text(TOOL_IDENTIFIER))
@@ -52,7 +54,7 @@ impl Page<'_> {
         writeln!(f, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">")?;
         writeln!(f, "<meta name=\"color-scheme\" content=\"light dark\">")?;
         writeln!(f, "<meta name=\"referrer\" content=\"no-referrer\">")?;
-        writeln!(f, "<title>{} – ociseek report</title>", Text(self.image))?;
+        writeln!(f, "<title>{} – ociseek try</title>", Text(self.image))?;
         writeln!(f, "<style>{STYLE}</style>\n</head>\n<body>")?;
         // The pattern for layers that are pulled completely.
         f.write_str(
@@ -63,9 +65,53 @@ impl Page<'_> {
         )
     }
 
+    /// The answer, with a bar for each way to start.
+    fn answer(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let answer = self.answer;
+        writeln!(f, "<header>\n<h1>{}.</h1>", Text(&answer.sentence()))?;
+        let ways = answer.ways();
+        if ways.len() > 1 {
+            let most = ways.iter().map(|way| way.bytes).max().unwrap_or(1);
+            writeln!(f, "<div class=\"scroll\"><table class=\"ways\">\n<tbody>")?;
+            // The recorded startup fetches the same bytes as the fine index, in fewer requests.
+            for way in ways.iter().take(3) {
+                self.way(f, way, most)?;
+            }
+            writeln!(f, "</tbody></table></div>")?;
+            writeln!(f, "<p class=\"soft\">{}.</p>", Text(&answer.about_link()))?;
+        }
+        writeln!(f, "<p class=\"soft\">{}.</p>", Text(&answer.source()))?;
+        if let Some(next) = answer.next() {
+            writeln!(f, "<p class=\"notice\">Next: <code>{}</code></p>", Text(&next))?;
+        }
+        writeln!(f, "</header>")
+    }
+
+    fn way(&self, f: &mut fmt::Formatter<'_>, way: &Way, most: u64) -> fmt::Result {
+        let about = if way.is_estimate { " <span class=\"soft\">(estimate)</span>" } else { "" };
+        let class = if way.bytes == self.answer.size() { "w" } else { "r" };
+        write!(
+            f,
+            "<tr><th>{}{about}</th><td class=\"n\">{}</td><td class=\"n\">{}%</td>",
+            way.kind.name(),
+            human(way.bytes),
+            self.answer.percent(way.bytes),
+        )?;
+        for link in self.answer.links() {
+            let time = duration(way.seconds(link));
+            write!(f, "<td class=\"n mid\">{time} at {}</td>", speed(link))?;
+        }
+        writeln!(
+            f,
+            "<td class=\"chart\"><svg viewBox=\"0 0 1000 14\" preserveAspectRatio=\"none\" \
+             aria-hidden=\"true\"><rect class=\"{class}\" width=\"{}\" height=\"14\"/></svg></td></tr>",
+            parts(way.bytes, most)
+        )
+    }
+
     fn summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { manifest, platform, index, fine, coverage, totals, start, .. } = self.report;
-        writeln!(f, "<header>\n<h1><bdi>{}</bdi></h1>\n<dl class=\"ids\">", Text(self.image))?;
+        writeln!(f, "<section>\n<h2><bdi>{}</bdi></h2>\n<dl class=\"ids\">", Text(self.image))?;
         if let Some(platform) = platform {
             writeln!(f, "<div><dt>Platform</dt><dd>{}</dd></div>", Text(&platform.to_string()))?;
         }
@@ -86,56 +132,50 @@ impl Page<'_> {
         }
         if let Some(fine) = fine {
             let layers = counted(fine.coverage.of_layers as u64, "layer", "layers");
-            let recorded = if fine.profile.is_some() { ", with a recorded start" } else { "" };
+            let recorded = if fine.profile.is_some() { ", with a recorded startup" } else { "" };
             writeln!(
                 f,
                 "<div><dt>Fine index</dt><dd><code>{}</code> for ociseek itself: {} of {layers}, {} fetched \
-                 before a start{recorded}</dd></div>",
+                 before startup{recorded}</dd></div>",
                 fine.digest,
                 fine.coverage.layers,
                 human(fine.start_bytes)
             )?;
         }
-        writeln!(f, "</dl>\n</header>\n<section class=\"cards\">")?;
+        writeln!(f, "</dl>\n</section>\n<section class=\"cards\">")?;
         let layers = counted(coverage.of_layers as u64, "layer", "layers");
         card(f, "Compressed", &human(coverage.of_bytes), &format!("in {layers}"))?;
         let files = counted_grouped(totals.files, "file", "files");
         let in_files = format!("as tars; {files} have {} of it", human(totals.file_bytes));
         card(f, "Unpacked", &human(totals.plain), &in_files)?;
-        let covered = format!("of the bytes, {} of {layers}", coverage.layers);
-        let (lazy, whole) = lazy_and_whole(self.report);
-        let lazily = shares(&[lazy, whole])[0].to_string();
-        card(f, "Can be read lazily", &lazily, &covered)?;
+        match index {
+            Ok(_) => {
+                let covered = format!("of the bytes, {} of {layers}", coverage.layers);
+                let lazily = share(coverage.bytes, coverage.of_bytes);
+                card(f, "Covered by its SOCI index", &lazily, &covered)?;
+            }
+            Err(_) => {
+                let covered =
+                    format!("{} of {layers} by a SOCI index", could_be_covered(self.report));
+                card(f, "Covered", "not yet", &format!("an index would cover {covered}"))?;
+            }
+        }
         if let Some(start) = start {
-            let of = share(start.bytes, coverage.of_bytes);
             let files = counted_grouped(start.files, "file", "files");
-            card(
-                f,
-                "A start reads",
-                &human(start.bytes),
-                &format!("{of} of the image, for {files}"),
-            )?;
+            card(f, "Startup reads", &files, &format!("of {}", grouped(totals.files)))?;
         }
         if totals.shadowed.bytes > 0 {
             let files = counted_grouped(totals.shadowed.files, "file", "files");
             card(
                 f,
-                "Shadowed",
+                "Replaced or removed",
                 &human(totals.shadowed.bytes),
-                &format!("in {files} that layers above replace or remove"),
+                &format!("in {files}, by layers above: still pulled, never seen"),
             )?;
         }
         writeln!(f, "</section>")?;
         if let Err(why) = index {
-            writeln!(
-                f,
-                "<p class=\"notice\">A start pulls all of it: {}.",
-                Text(&why.to_string())
-            )?;
-            if let Some(next) = self.image.parse().ok().and_then(|image| to_index(&image, why)) {
-                writeln!(f, "What helps: <code>{}</code>", Text(&next))?;
-            }
-            writeln!(f, "</p>")?;
+            writeln!(f, "<p class=\"notice\">{}.</p>", Text(&sentence(&why.to_string())))?;
         }
         Ok(())
     }
@@ -176,6 +216,18 @@ impl Page<'_> {
 
 fn card(f: &mut fmt::Formatter<'_>, what: &str, figure: &str, about: &str) -> fmt::Result {
     writeln!(f, "<div><h2>{what}</h2><p class=\"figure\">{figure}</p><p>{about}</p></div>")
+}
+
+/// With a capital letter.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
+}
+
+/// How many layers an index could cover.
+fn could_be_covered(report: &Report) -> usize {
+    let layers = report.layers.iter().filter(|layer| layer.same_as.is_none());
+    layers.filter(|layer| layer.lazy == Lazy::No(UncoveredReason::NoIndex(None))).count()
 }
 
 /// How a group of spans or a part of the image is drawn.

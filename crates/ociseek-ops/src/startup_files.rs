@@ -1,0 +1,243 @@
+//! The files that a container's command needs at least, found without running it: the program, its
+//! interpreter and libraries, and the files that its arguments name. For machines on which no
+//! container can run.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use bytes::Bytes;
+use serde::Deserialize;
+
+use crate::open::RootFs;
+use crate::prefetch::file_at;
+use ociseek_format::image::json::parse_lenient;
+use ociseek_rootfs::record::RecordedRead;
+
+/// The most files that are followed.
+const MAX_FILES: usize = 500;
+/// How much of a file is read to find out what it is, in bytes.
+const START: u64 = 4096;
+/// The most bytes of a table in a program that are read.
+const MAX_TABLE: u64 = 1 << 20;
+/// The longest path, in bytes.
+const MAX_PATH: usize = 4096;
+
+/// Where programs are looked for, if the image does not say.
+const SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where libraries are looked for, but for the program's own list.
+const LIBRARIES: [&str; 12] = [
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+    "/usr/local/lib",
+    "/usr/local/lib64",
+    "/usr/local/lib/x86_64-linux-gnu",
+    "/usr/local/lib/aarch64-linux-gnu",
+];
+
+/// The files that `command` needs, as reads of all of each. Without a command, that of the image.
+/// Empty if the image has no such program.
+pub async fn startup_files(
+    image: &RootFs,
+    entrypoint: Option<&[String]>,
+    command: Option<&[String]>,
+) -> Vec<RecordedRead> {
+    let config = parse_lenient::<ImageConfig>(&image.config).unwrap_or_default().config;
+    let entry = entrypoint.map_or_else(|| config.entrypoint.unwrap_or_default(), <[_]>::to_vec);
+    let command = match (command, entrypoint) {
+        (Some(command), _) => command.to_vec(),
+        (None, Some(_)) => Vec::new(),
+        (None, None) => config.cmd.unwrap_or_default(),
+    };
+    let arguments: Vec<String> = entry.into_iter().chain(command).collect();
+    let environment = config.env.unwrap_or_default();
+    let search = environment.iter().find_map(|variable| variable.strip_prefix("PATH="));
+    let search: Vec<&str> = search.unwrap_or(SEARCH).split(':').collect();
+    let directory = config.working_dir.unwrap_or_default();
+    let mut found = Files { image, reads: Vec::new(), known: BTreeSet::new() };
+    let Some(program) = arguments.first().and_then(|name| found.program(name, &search, &directory))
+    else {
+        return Vec::new();
+    };
+    found.follow(program, &search, &directory).await;
+    // `python3 main.py`, `sh -c "exec nginx"`
+    let words = arguments.iter().skip(1).flat_map(|argument| argument.split_whitespace());
+    for word in words.take(MAX_FILES) {
+        let below = format!("{directory}/{word}");
+        let place = if word.starts_with('/') { word } else { below.as_str() };
+        let place = Some(place.to_owned()).filter(|place| found.has(place));
+        if let Some(place) = place.or_else(|| found.program(word, &search, &directory)) {
+            found.follow(place, &search, &directory).await;
+        }
+    }
+    found.reads
+}
+
+#[derive(Default, Deserialize)]
+struct ImageConfig {
+    #[serde(default)]
+    config: RunConfig,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct RunConfig {
+    env: Option<Vec<String>>,
+    entrypoint: Option<Vec<String>>,
+    cmd: Option<Vec<String>>,
+    working_dir: Option<String>,
+}
+
+struct Files<'a> {
+    image: &'a RootFs,
+    reads: Vec<RecordedRead>,
+    known: BTreeSet<String>,
+}
+
+impl Files<'_> {
+    fn has(&self, path: &str) -> bool {
+        path.len() <= MAX_PATH && file_at(&self.image.tree, path.as_bytes()).is_ok()
+    }
+
+    /// The path of a program.
+    fn program(&self, name: &str, search: &[&str], directory: &str) -> Option<String> {
+        let path = match name {
+            _ if name.starts_with('/') => Some(name.to_owned()),
+            _ if name.contains('/') => Some(format!("{directory}/{name}")),
+            _ => search.iter().map(|folder| format!("{folder}/{name}")).find(|path| self.has(path)),
+        };
+        path.filter(|path| self.has(path))
+    }
+
+    /// Adds a file and all that it needs.
+    async fn follow(&mut self, path: String, search: &[&str], directory: &str) {
+        let mut ahead = vec![path];
+        while let Some(path) = ahead.pop() {
+            if self.known.len() >= MAX_FILES || !self.known.insert(path.clone()) {
+                continue;
+            }
+            let Ok(file) = file_at(&self.image.tree, path.as_bytes()) else { continue };
+            let size = file.size();
+            let name = path.trim_start_matches('/').as_bytes().to_vec();
+            self.reads.push(RecordedRead { path: name, offset: 0, size });
+            let start = self.read(&path, 0..START).await;
+            match &start[..] {
+                [b'#', b'!', rest @ ..] => {
+                    let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
+                    let line = String::from_utf8_lossy(line).into_owned();
+                    let words = line.split_whitespace().take(2);
+                    ahead.extend(words.filter_map(|word| self.program(word, search, directory)));
+                }
+                [0x7f, b'E', b'L', b'F', 2, 1, ..] => {
+                    ahead.extend(self.libraries(&path, &start).await);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn read(&self, path: &str, range: Range<u64>) -> Bytes {
+        let Ok(file) = file_at(&self.image.tree, path.as_bytes()) else { return Bytes::new() };
+        let end = range.end.min(file.size()).min(range.start.saturating_add(MAX_TABLE));
+        let range = range.start.min(end)..end;
+        self.image.content.read_file(file, range).await.unwrap_or_default()
+    }
+
+    /// The interpreter and the libraries of a program with 64 bits, the lowest byte first.
+    async fn libraries(&self, path: &str, start: &[u8]) -> Vec<String> {
+        let segments = segments(start);
+        let mut needed = Vec::new();
+        if let Some(interpreter) = segments.iter().find(|segment| segment.kind == INTERPRETER) {
+            let name = self.read(path, interpreter.in_file()).await;
+            needed.push(text(&name, 0));
+        }
+        let Some(dynamic) = segments.iter().find(|segment| segment.kind == DYNAMIC) else {
+            return needed;
+        };
+        let table = self.read(path, dynamic.in_file()).await;
+        let entries: Vec<(u64, u64)> = table
+            .chunks_exact(16)
+            .filter_map(|entry| Some((number(entry, 0, 8)?, number(entry, 8, 8)?)))
+            .collect();
+        let value = |wanted: u64| entries.iter().find(|(tag, _)| *tag == wanted).map(|(_, v)| *v);
+        let Some((address, size)) = value(STRINGS).zip(value(STRINGS_SIZE)) else { return needed };
+        let Some(offset) = segments.iter().find_map(|segment| segment.offset_of(address)) else {
+            return needed;
+        };
+        let strings = self.read(path, offset..offset.saturating_add(size)).await;
+        let origin = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let own = value(RUN_PATH).or_else(|| value(R_PATH)).map(|at| text(&strings, at));
+        let own = own.unwrap_or_default().replace("${ORIGIN}", origin).replace("$ORIGIN", origin);
+        let folders = own.split(':').filter(|folder| !folder.is_empty()).chain(LIBRARIES);
+        let folders: Vec<&str> = folders.collect();
+        let names = entries.iter().filter(|(tag, _)| *tag == NEEDED);
+        for name in names.map(|(_, at)| text(&strings, *at)).take(MAX_FILES) {
+            let place = folders.iter().map(|folder| format!("{folder}/{name}"));
+            needed.extend({ place }.find(|place| self.has(place)));
+        }
+        needed
+    }
+}
+
+/// Kinds of program headers, and tags of the dynamic section (elf(5)).
+const LOAD: u64 = 1;
+const DYNAMIC: u64 = 2;
+const INTERPRETER: u64 = 3;
+const NEEDED: u64 = 1;
+const STRINGS: u64 = 5;
+const STRINGS_SIZE: u64 = 10;
+const R_PATH: u64 = 15;
+const RUN_PATH: u64 = 29;
+
+struct Segment {
+    kind: u64,
+    offset: u64,
+    address: u64,
+    size: u64,
+}
+
+impl Segment {
+    fn in_file(&self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.size)
+    }
+
+    /// The place in the file of what is loaded at an address.
+    fn offset_of(&self, address: u64) -> Option<u64> {
+        let within = address.checked_sub(self.address).filter(|within| *within < self.size)?;
+        (self.kind == LOAD).then(|| self.offset.checked_add(within))?
+    }
+}
+
+/// The program headers in the start of a program.
+fn segments(start: &[u8]) -> Vec<Segment> {
+    let table = number(start, 32, 8).and_then(|at| usize::try_from(at).ok());
+    let table = table.and_then(|at| start.get(at..)).unwrap_or_default();
+    let count = number(start, 56, 2).unwrap_or(0) as usize;
+    let segment = |header: &[u8]| {
+        Some(Segment {
+            kind: number(header, 0, 4)?,
+            offset: number(header, 8, 8)?,
+            address: number(header, 16, 8)?,
+            size: number(header, 32, 8)?,
+        })
+    };
+    table.chunks_exact(56).take(count).filter_map(segment).collect()
+}
+
+/// A number of up to eight bytes, the lowest first.
+fn number(bytes: &[u8], at: usize, size: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at.checked_add(size)?)?;
+    Some(bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+}
+
+/// The text up to the next zero byte.
+fn text(bytes: &[u8], at: u64) -> String {
+    let rest = usize::try_from(at).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
+    let text = rest.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(&text[..text.len().min(MAX_PATH)]).into_owned()
+}

@@ -1,0 +1,311 @@
+//! The answer of `ociseek try`: what a startup fetches in each way, how long that takes, whether
+//! lazy loading pays, and what to do next.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::cli::shared::hint::{new_name, quoted_name};
+use crate::cli::shared::size::{duration, human};
+use crate::cli::shared::terminal::quoted;
+use ociseek_format::image::ImageName;
+use ociseek_ops::open::RootFs;
+use ociseek_ops::report::{Report, StartupFetch};
+use ociseek_rootfs::record::Touch;
+
+/// How long a request takes that waits for the one before, in seconds.
+const ROUND_TRIP: f64 = 0.010;
+/// The requests of a pull before its first layer: for a token, the manifest and the config.
+const PULL_ROUNDS: u64 = 3;
+/// The link that is assumed if too little was fetched to measure this one, in bits per second.
+const ASSUMED_LINK: u64 = 100_000_000;
+/// How much must be fetched to measure a link, in bytes.
+const MEASURABLE: u64 = 2 << 20;
+/// A startup that fetches at least this share of the image should pull it whole, in percent.
+const TOO_MUCH: u64 = 50;
+
+/// Everything that the answer states.
+pub(super) struct Answer<'a> {
+    pub image: &'a ImageName,
+    pub report: &'a Report,
+    pub startup: Startup,
+    pub link: Link,
+    /// Another link, in bits per second.
+    pub other_link: u64,
+    /// The file with the recorded startup.
+    pub record: Option<&'a Path>,
+    /// What the container read.
+    pub touches: &'a [Touch],
+}
+
+/// From where it is known what a startup reads.
+pub(super) enum Startup {
+    Ran {
+        /// None if the container was ended when it was ready.
+        status: Option<u8>,
+        seconds: f64,
+        fetched: u64,
+    },
+    Recorded,
+    /// Only the files are known that it needs at least.
+    Estimated {
+        /// Why no container ran. None if none should.
+        why: Option<String>,
+    },
+}
+
+/// A network link.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Link {
+    /// In bits per second.
+    pub speed: u64,
+    pub is_measured: bool,
+}
+
+impl Link {
+    /// The link by which an image was opened.
+    pub(super) fn measured(image: &RootFs, took: Duration) -> Link {
+        let bytes = image.opening.bytes;
+        let seconds = took.as_secs_f64();
+        if bytes >= MEASURABLE && seconds > 0.0 {
+            let speed = (bytes as f64 * 8.0 / seconds) as u64;
+            Link { speed: speed.max(1), is_measured: true }
+        } else {
+            Link { speed: ASSUMED_LINK, is_measured: false }
+        }
+    }
+}
+
+/// A way to start.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Way {
+    pub kind: WayKind,
+    /// What is fetched until the container is ready, in bytes.
+    pub bytes: u64,
+    /// The requests that wait for each other.
+    pub rounds: u64,
+    /// Whether the image lacks the index, so that its size is estimated.
+    pub is_estimate: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WayKind {
+    Whole,
+    Soci,
+    Fine,
+    Recorded,
+}
+
+impl WayKind {
+    pub(super) fn code(self) -> &'static str {
+        match self {
+            WayKind::Whole => "whole",
+            WayKind::Soci => "soci",
+            WayKind::Fine => "fine",
+            WayKind::Recorded => "recorded",
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            WayKind::Whole => "pulled whole",
+            WayKind::Soci => "with a SOCI index",
+            WayKind::Fine => "with a fine index",
+            WayKind::Recorded => "fine, startup recorded",
+        }
+    }
+}
+
+impl Way {
+    /// How long it takes by a link of this many bits per second.
+    pub(super) fn seconds(&self, speed: u64) -> f64 {
+        self.bytes as f64 * 8.0 / speed.max(1) as f64 + self.rounds as f64 * ROUND_TRIP
+    }
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Advice {
+    /// Load it lazily, in this way.
+    Lazy(WayKind),
+    /// Startup reads most of it.
+    Most,
+    /// No layer of it can be indexed, or only small ones.
+    NoIndex,
+    /// It is not known what startup reads.
+    Unknown,
+}
+
+impl Advice {
+    pub(super) fn code(self) -> &'static str {
+        match self {
+            Advice::Lazy(_) => "lazy",
+            Advice::Most => "pull-whole",
+            Advice::NoIndex => "not-indexable",
+            Advice::Unknown => "unknown",
+        }
+    }
+}
+
+impl Answer<'_> {
+    /// The size of the image's layers in bytes.
+    pub(super) fn size(&self) -> u64 {
+        self.report.coverage.of_bytes
+    }
+
+    /// The ways to start. Only the first if it is not known what startup reads.
+    pub(super) fn ways(&self) -> Vec<Way> {
+        let size = self.size();
+        let way = |kind, bytes, rounds, is_estimate| Way { kind, bytes, rounds, is_estimate };
+        let mut ways = vec![way(WayKind::Whole, size, PULL_ROUNDS, false)];
+        if let (Some(startup), Some(start)) = (self.report.startup, &self.report.start) {
+            let StartupFetch { soci, has_soci, fine, has_fine } = startup;
+            ways.push(way(WayKind::Soci, soci.needed(), soci.read + PULL_ROUNDS, !has_soci));
+            let bytes = fine.needed();
+            // The spans of a file are mostly fetched together.
+            let rounds = fine.read.min(start.files).max(1) + PULL_ROUNDS;
+            ways.push(way(WayKind::Fine, bytes, rounds, !has_fine));
+            // All that it reads is requested at once.
+            ways.push(way(WayKind::Recorded, bytes, PULL_ROUNDS + 1, !has_fine));
+        }
+        ways
+    }
+
+    /// The share of what is fetched in the image, in percent. Only the whole is 100.
+    pub(super) fn percent(&self, bytes: u64) -> u64 {
+        let size = self.size().max(1);
+        let percent = ((u128::from(bytes) * 200 / u128::from(size)).div_ceil(2)) as u64;
+        if bytes < size { percent.min(99) } else { percent }
+    }
+
+    /// The way that fetches least.
+    fn best(&self) -> Option<Way> {
+        let ways = self.ways();
+        let least = ways.iter().skip(1).take(2).min_by_key(|way| way.bytes);
+        least.copied()
+    }
+
+    pub(super) fn advice(&self) -> Advice {
+        let Some((startup, best)) = self.report.startup.zip(self.best()) else {
+            return Advice::Unknown;
+        };
+        match best {
+            _ if startup.soci.spans == 0 && startup.fine.spans == 0 => Advice::NoIndex,
+            best if self.percent(best.bytes) >= TOO_MUCH => Advice::Most,
+            best => Advice::Lazy(best.kind),
+        }
+    }
+
+    /// The answer in a sentence.
+    pub(super) fn sentence(&self) -> String {
+        let at_least = match self.startup {
+            Startup::Estimated { .. } => "at least ",
+            _ => "",
+        };
+        match (self.advice(), self.best()) {
+            (Advice::Lazy(_), Some(best)) => format!(
+                "Load it lazily: startup fetches {at_least}{} instead of {} ({}%), which takes about {} instead of {} \
+                 at {}",
+                human(best.bytes),
+                human(self.size()),
+                self.percent(best.bytes),
+                duration(best.seconds(self.link.speed)),
+                duration(self.ways()[0].seconds(self.link.speed)),
+                speed(self.link.speed),
+            ),
+            (Advice::Most, Some(best)) => format!(
+                "Pull it whole: startup needs {at_least}{} of {} ({}%), so that lazy loading saves little",
+                human(best.bytes.min(self.size())),
+                human(self.size()),
+                self.percent(best.bytes).min(100),
+            ),
+            (Advice::NoIndex, _) => {
+                "Pull it whole: its layers cannot be indexed, or are smaller than 10 MiB".to_owned()
+            }
+            _ => match &self.startup {
+                Startup::Estimated { why: Some(why) } => {
+                    format!("What startup reads is not known: {why}")
+                }
+                _ => "What startup reads is not known: the image does not have the program of its command"
+                    .to_owned(),
+            },
+        }
+    }
+
+    /// The command to run next.
+    pub(super) fn next(&self) -> Option<String> {
+        let name = quoted_name(self.image);
+        match self.advice() {
+            Advice::Lazy(_) if self.report.index.is_ok() || self.report.fine.is_some() => {
+                Some(format!("ociseek doctor {name}"))
+            }
+            Advice::Lazy(_) => {
+                let profile = self.record.map(|path| {
+                    format!("--profile {} ", quoted(path.display().to_string().as_bytes()))
+                });
+                let new = new_name(self.image);
+                let new = quoted(new.as_bytes());
+                let profile = profile.unwrap_or_default();
+                Some(format!("ociseek convert --fine {profile}{name} {new}"))
+            }
+            Advice::Unknown => Some(format!("ociseek try {name} -- COMMAND")),
+            Advice::Most | Advice::NoIndex => None,
+        }
+    }
+
+    /// How it is known what startup reads.
+    pub(super) fn source(&self) -> String {
+        match &self.startup {
+            Startup::Ran { status: Some(status), seconds, .. } => {
+                format!("The container exited after {} with status {status}", duration(*seconds))
+            }
+            Startup::Ran { status: None, seconds, .. } => {
+                format!("The container was ready and was ended after {}", duration(*seconds))
+            }
+            Startup::Recorded => "The startup was recorded earlier".to_owned(),
+            Startup::Estimated { why } => {
+                let why = why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+                format!(
+                    "No container ran{why}: only the program, its libraries and the files that its arguments name are \
+                     counted, and a real startup reads more"
+                )
+            }
+        }
+    }
+
+    /// Where the speed of the link is from.
+    pub(super) fn about_link(&self) -> String {
+        let speed = speed(self.link.speed);
+        if self.link.is_measured {
+            format!("{speed} is this link, measured while the image was read")
+        } else {
+            format!("{speed} is assumed: too little was fetched to measure this link")
+        }
+    }
+
+    /// The links that times are told for, in bits per second.
+    pub(super) fn links(&self) -> Vec<u64> {
+        let mut links = vec![self.link.speed, self.other_link];
+        links.dedup();
+        links
+    }
+}
+
+/// `93 Mbit/s`
+pub(super) fn speed(bits: u64) -> String {
+    match bits {
+        1_000_000_000.. => format!("{:.1} Gbit/s", bits as f64 / 1e9).replace(".0 ", " "),
+        10_000_000.. => format!("{:.0} Mbit/s", bits as f64 / 1e6),
+        _ => format!("{:.1} Mbit/s", bits as f64 / 1e6).replace(".0 ", " "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_are_printed_for_people() {
+        let speeds = [1_000_000_000, 2_500_000_000, 93_400_000, 2_000_000];
+        assert_eq!(speeds.map(speed), ["1 Gbit/s", "2.5 Gbit/s", "93 Mbit/s", "2 Mbit/s"]);
+    }
+}

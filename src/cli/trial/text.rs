@@ -1,0 +1,102 @@
+//! The answer as one screen of text.
+
+use std::fmt::Write as _;
+
+use super::answer::{Answer, Way, speed};
+use crate::cli::shared::size::{counted, duration, human};
+use crate::cli::shared::terminal::{Style, safe};
+use ociseek_ops::report::{Lazy, UncoveredReason};
+
+pub(super) fn screen(answer: &Answer<'_>, style: Style) -> String {
+    let report = answer.report;
+    let mut text = String::new();
+    let platform =
+        report.platform.as_ref().map(|platform| format!(" {platform}")).unwrap_or_default();
+    let title = safe(&format!("{}{platform}", answer.image));
+    let _ = writeln!(text, "{}", style.bold(&title));
+    let coverage = &report.coverage;
+    let layers = counted(coverage.of_layers as u64, "layer", "layers");
+    let (size, plain) = (human(coverage.of_bytes), human(report.totals.plain));
+    let _ = writeln!(text, "  {size} in {layers}, {plain} unpacked");
+    wrapped(&mut text, &answer.source(), Style::plain());
+    if let Some(start) = &report.start {
+        let _ = writeln!(text, "  Startup read {}", counted(start.files, "file", "files"));
+        if start.missing > 0 {
+            let files = counted(start.missing, "recorded file is", "recorded files are");
+            let _ = writeln!(text, "  {} {files} not in this image", style.yellow("note:"));
+        }
+    }
+    let ways = answer.ways();
+    if ways.len() > 1 {
+        table(&mut text, answer, &ways);
+    }
+    kinds(&mut text, answer);
+    text.push('\n');
+    wrapped(&mut text, &answer.sentence(), style);
+    if let Some(next) = answer.next() {
+        let _ = writeln!(text, "  Next: {}", safe(&next));
+    }
+    text
+}
+
+/// The width of lines, in columns.
+const WIDTH: usize = 78;
+
+/// A paragraph, in bold letters if there is colour.
+fn wrapped(text: &mut String, paragraph: &str, style: Style) {
+    let mut line = String::new();
+    let paragraph = safe(paragraph);
+    for word in paragraph.split(' ') {
+        if !line.is_empty() && line.chars().count() + word.chars().count() >= WIDTH {
+            let _ = writeln!(text, "  {}", style.bold(&line));
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line += word;
+    }
+    let _ = writeln!(text, "  {}", style.bold(&line));
+}
+
+/// A row for each way.
+fn table(text: &mut String, answer: &Answer<'_>, ways: &[Way]) {
+    let links = answer.links();
+    let _ = write!(text, "\n  {:<34}{:>10}{:>8}", "Fetched until ready", "", "");
+    for link in &links {
+        let _ = write!(text, "{:>12}", speed(*link));
+    }
+    let _ = writeln!(text);
+    for way in ways {
+        let about = if way.is_estimate { " (estimate)" } else { "" };
+        let name = format!("{}{about}", way.kind.name());
+        let share = format!("{}%", answer.percent(way.bytes));
+        let _ = write!(text, "  {name:<34}{:>10}{share:>8}", human(way.bytes));
+        for link in &links {
+            let _ = write!(text, "{:>12}", duration(way.seconds(*link)));
+        }
+        let _ = writeln!(text);
+    }
+    let _ = writeln!(text, "  {}", answer.about_link());
+}
+
+/// The layers that no SOCI index can have, by reason.
+fn kinds(text: &mut String, answer: &Answer<'_>) {
+    let mut reasons: Vec<(String, u64)> = Vec::new();
+    for layer in answer.report.layers.iter().filter(|layer| layer.same_as.is_none()) {
+        let Lazy::No(why) = &layer.lazy else { continue };
+        if matches!(why, UncoveredReason::NoIndex(None)) {
+            continue;
+        }
+        let why = why.to_string();
+        match reasons.iter_mut().find(|(reason, _)| *reason == why) {
+            Some((_, count)) => *count += 1,
+            None => reasons.push((why, 1)),
+        }
+    }
+    for (why, count) in reasons {
+        let layers = counted(count, "layer is", "layers are");
+        let text_of = format!("{layers} always pulled whole with a SOCI index: {why}");
+        wrapped(text, &text_of, Style::plain());
+    }
+}
