@@ -7,14 +7,14 @@ use std::sync::Arc;
 use clap::Args;
 use serde::Serialize;
 
-use crate::cli::shared::args::{FormatArgs, OutputFormat, PlatformsArgs, RegistryArgs};
+use crate::cli::shared::args::{FormatArgs, OutputFormat, PlatformArgs, RegistryArgs};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::hint::{WITH_GZIP, convert_again, has_tag, new_name, or_fine, to_index};
 use crate::cli::shared::json::{ConsumerJson, Fine, Manifest as ManifestRef, text as text_of};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::size::human;
 use crate::cli::shared::source::Images;
-use crate::cli::shared::terminal::{Stdout, Style, quoted, safe};
+use crate::cli::shared::terminal::{Stdout, Style, quoted, safe, terminal_width};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::consumer::{Defect, Reason, Verdict};
 use ociseek_format::image::soci::Version;
@@ -22,9 +22,11 @@ use ociseek_format::image::{ImageName, LayerKind, NotIndexed};
 use ociseek_format::progress::Progress;
 use ociseek_ops::discover::Note;
 use ociseek_ops::doctor::{Diagnosis, Finding, FineUse, NoIndex, diagnose};
+use ociseek_ops::resolve::PlatformChoice;
 
 const LONG_ABOUT: &str = "\
-Explains which runtimes would use which SOCI index of an image, and why the others would not: soci-snapshotter by \
+Explains which runtimes would use which SOCI index of an image, and why the others would not (of the platform of \
+this machine, unless --platform or --all-platforms is given): soci-snapshotter by \
 version and settings, AWS Fargate, SageMaker Studio. It then lists problems (several indexes, wrong or missing \
 pieces, layers without a ztoc), each with the command to fix it.
 
@@ -52,7 +54,11 @@ pub(crate) struct DoctorArgs {
     pub image: ImageName,
 
     #[command(flatten)]
-    pub platforms: PlatformsArgs,
+    pub platform: PlatformArgs,
+
+    /// Judge all platforms of the image
+    #[arg(long, conflicts_with = "platform")]
+    pub all_platforms: bool,
 
     #[command(flatten)]
     pub registry: RegistryArgs,
@@ -67,7 +73,11 @@ pub(super) async fn run(args: DoctorArgs, verbosity: VerbosityArgs) -> Result<()
     let progress: Arc<dyn Progress> = display.clone();
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     let (source, root) = display.during(&image, images.open(&args.image)).await?;
-    let wanted = args.platforms.wanted();
+    let wanted = if args.all_platforms {
+        PlatformChoice::All
+    } else {
+        PlatformChoice::of(args.platform.platform.as_ref())
+    };
     let found = diagnose(&source, &root, wanted, &progress).await?;
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
@@ -113,15 +123,13 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
             ) => (style.red("fails"), reason.to_string()),
             Verdict::Whole(reason) => (style.yellow("whole"), reason.to_string()),
         };
-        let _ = writeln!(text, "  {:width$}  {mark}  {what}", consumer.name());
+        row(&mut text, &format!("  {:width$}  {mark}  ", consumer.name()), width + 11, &what);
     }
     if let Some(fine) = fine {
         let FineUse { index, coverage, start_bytes, is_recorded } = fine;
         let recorded = if is_recorded { ", with its recorded start" } else { "" };
-        let _ = writeln!(
-            text,
-            "  {READERS_OF_FINE:width$}  {}  fine index {}: {} of {} layers, {} of {}; {} fetched first{recorded}",
-            style.green("lazy "),
+        let what = format!(
+            "fine index {}: {} of {} layers, {} of {}; {} fetched first{recorded}",
             index.short(),
             coverage.layers,
             coverage.of_layers,
@@ -129,6 +137,8 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
             human(coverage.of_bytes),
             human(start_bytes),
         );
+        let head = format!("  {READERS_OF_FINE:width$}  {}  ", style.green("lazy "));
+        row(&mut text, &head, width + 11, &what);
     }
     let small: Vec<u64> = found.findings.iter().filter_map(small_layer).collect();
     let mut findings = found.findings.iter().collect::<Vec<_>>();
@@ -163,6 +173,29 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
         }
     }
     text
+}
+
+/// A row of the table. On a terminal that is too narrow, its reason is on lines of its own, which
+/// break between words.
+fn row(text: &mut String, head: &str, head_width: usize, what: &str) {
+    let columns = terminal_width().unwrap_or(usize::MAX);
+    if head_width.saturating_add(what.chars().count()) <= columns {
+        let _ = writeln!(text, "{head}{what}");
+        return;
+    }
+    let _ = writeln!(text, "{}", head.trim_end());
+    let mut line = String::new();
+    for word in what.split(' ') {
+        if !line.is_empty() && line.chars().count() + word.chars().count() + 5 >= columns {
+            let _ = writeln!(text, "    {line}");
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line += word;
+    }
+    let _ = writeln!(text, "    {line}");
 }
 
 /// The size of a layer that is not indexed because it is small.

@@ -196,7 +196,7 @@ pub(super) fn with_other_names(program: Command) -> Command {
         }
         let several =
             |arg: &Arg| arg.get_id() == "platform" && matches!(arg.get_action(), ArgAction::Append);
-        if has(&command, &several) {
+        if has(&command, &several) && !has(&command, &|arg| arg.get_id() == "all_platforms") {
             let all = Arg::new("all-platforms")
                 .long("all-platforms")
                 .hide(true)
@@ -209,7 +209,22 @@ pub(super) fn with_other_names(program: Command) -> Command {
 
 /// Words of other tools, and what does the same here. The first text is the command whose
 /// subcommand a row is about; an empty one is any.
-const COMMANDS: [(&str, &[&str], &str); 29] = [
+const COMMANDS: [(&str, &[&str], &str); 32] = [
+    (
+        "snapshotter",
+        &["list", "ls", "ps", "mounts"],
+        "ociseek snapshotter images lists the images; ociseek snapshotter status shows whether it runs",
+    ),
+    (
+        "snapshotter",
+        &["uninstall", "remove", "delete"],
+        "remove the files that snapshotter install lists (see ociseek snapshotter install --help)",
+    ),
+    (
+        "snapshotter",
+        &["start", "run", "serve"],
+        "ociseek snapshotter without a word behind it serves containerd",
+    ),
     ("cache", &["prune", "clean", "purge", "rm"], "ociseek cache clear empties the local caches"),
     (
         "cache",
@@ -307,7 +322,23 @@ const COMMANDS: [(&str, &[&str], &str); 29] = [
 
 /// The same for options. The first text is the command that a row is for; an empty one is any that
 /// has the options which the hint names.
-const OPTIONS: [(&str, &[&str], &str); 32] = [
+const OPTIONS: [(&str, &[&str], &str); 36] = [
+    (
+        "convert",
+        &["-t", "--tag", "-o", "--output", "--dest", "--destination", "--name"],
+        "the destination is the second argument: ociseek convert REPOSITORY:TAG REPOSITORY:TAG-soci",
+    ),
+    (
+        "convert",
+        &["--timeout"],
+        "only ociseek index has --timeout, for several images; a retry takes what was made from the cache",
+    ),
+    ("snapshotter", &["--address", "--listen", "--addr", "-a"], "use --socket PATH"),
+    (
+        "store",
+        &["--address", "--socket"],
+        "not needed: podman reads the directory (docs/podman.md)",
+    ),
     (
         "rm",
         &["--force", "-f", "--yes", "-y", "-r", "-R", "--recursive"],
@@ -384,7 +415,7 @@ const OPTIONS: [(&str, &[&str], &str); 32] = [
     (
         "",
         &["--no-color", "--no-colour", "--color", "--colour"],
-        "set NO_COLOR=1 for output without colors",
+        "set NO_COLOR=1 for output without colors, or CLICOLOR_FORCE=1 for colors in a pipe",
     ),
     (
         "",
@@ -403,6 +434,19 @@ fn other_tools_hint(error: &mut clap::Error, typed: &[String], program: Command)
     // `use '-- X'`: no argument of ours begins with a dash.
     error.remove(ContextKind::Suggested);
     let command = typed.first().map_or("", String::as_str);
+    if let Some(word) = typed.iter().find(|word| word.starts_with(['\u{2013}', '\u{2014}'])) {
+        return Some(format!(
+            "{word:?} begins with a typographic dash: options begin with - or --"
+        ));
+    }
+    if command == "hook"
+        && error.kind() == ErrorKind::UnknownArgument
+        && typed.get(1).is_some_and(|word| word.starts_with('-'))
+    {
+        return Some(
+            "ociseek hook serve receives push notifications; it has these options".to_owned(),
+        );
+    }
     let (place, suggestion) = match error.kind() {
         ErrorKind::InvalidSubcommand => {
             (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand)

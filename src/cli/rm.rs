@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use clap::Args;
-use clap::builder::FalseyValueParser;
 use serde::Serialize;
 
 use crate::cli::obsolete;
@@ -15,6 +14,7 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{
     DigestText, Failure, Kind, Manifest as ManifestRef, text as text_of,
 };
+use crate::cli::shared::parse;
 use crate::cli::shared::progress::WarningProgress;
 use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::source::{Images, ListPlace, home};
@@ -82,7 +82,7 @@ pub(crate) struct RmArgs {
     pub platforms: PlatformsArgs,
 
     /// List what would be removed, and remove nothing
-    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = parse::switch)]
     pub dry_run: bool,
 
     #[command(flatten)]

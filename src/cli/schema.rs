@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 
 use crate::cli::shared::json::{Document, Failed};
 use crate::cli::{
-    backfill, cache, convert, doctor, image_fs, index, inspect, list, ls, obsolete, rm, snapshotter,
-    trial, verify, version, ztoc,
+    backfill, cache, convert, doctor, image_fs, index, inspect, list, ls, obsolete, rm,
+    snapshotter, trial, verify, version, ztoc,
 };
 
 /// The start of the tables in docs/json.md.

@@ -1,7 +1,7 @@
 //! `ociseek version`, and the manual pages and completions generated from the definitions of the
 //! options.
 
-use std::io;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Command};
@@ -105,9 +105,21 @@ pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), CliError> {
                     .find_subcommand_mut(name)
                     .ok_or(CliError::Usage("no such command: see ociseek --help"))?;
             }
-            Stdout::new().print(page(shown).map_err(CliError::Stdout)?)
+            let page = page(shown).map_err(CliError::Stdout)?;
+            if io::stdout().is_terminal() && show(&page).is_ok_and(|was_shown| was_shown) {
+                return Ok(());
+            }
+            Stdout::new().print(page)
         }
     }
+}
+
+/// Shows a page by man(1). Returns false if that failed.
+fn show(page: &[u8]) -> io::Result<bool> {
+    let mut file = tempfile::NamedTempFile::new()?;
+    file.write_all(page)?;
+    let status = std::process::Command::new("man").arg("-l").arg(file.path()).status()?;
+    Ok(status.success())
 }
 
 fn pages(dir: &Path, command: Command) -> io::Result<()> {

@@ -103,7 +103,8 @@ fn inspect_and_doctor_use_the_same_model_of_consumers() {
         let name = format!("oci:{image}");
         let inspected = sandbox.json(0, &["inspect", "--format=json", &name]);
         assert_eq!(ways(&inspected), expected, "inspect {image}");
-        let diagnosed = sandbox.json(status, &["doctor", "--format=json", &name]);
+        let diagnosed =
+            sandbox.json(status, &["doctor", "--all-platforms", "--format=json", &name]);
         let consumers = |document: &Value| document["manifests"][0]["consumers"].clone();
         assert_eq!(consumers(&diagnosed), consumers(&inspected), "{image}");
     }

@@ -162,7 +162,7 @@ fn prefetch_lists_match_soci() {
     let sandbox = Sandbox::new();
     image(&sandbox);
     let options =
-        ["--build-tool-identifier", "test", "--span-size", "16384", "--min-layer-size", "1024"];
+        ["--build-tool-identifier", "test", "--span-size", "16384", "--min-layer-size", "1KiB"];
     for paths in [&["/srv/a"][..], &["srv/b", "/srv//c"], &["srv/a", "srv/b", "srv/c", "srv/none"]]
     {
         let wanted: Vec<String> =

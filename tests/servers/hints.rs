@@ -50,7 +50,7 @@ fn layouts(sandbox: &Sandbox) -> Vec<&'static str> {
 
 /// The findings about an image: their codes, each with the command that it names.
 fn findings(sandbox: &Sandbox, image: &str) -> Vec<(String, Option<String>)> {
-    let output = sandbox.command(&["doctor", "--json", image]).output().unwrap();
+    let output = sandbox.command(&["doctor", "--all-platforms", "--json", image]).output().unwrap();
     let report: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{image}: {output:?}"));
     let all = report["manifests"]
@@ -97,7 +97,7 @@ fn agree(sandbox: &Sandbox, image: &str) {
         .iter()
         .find(|(code, _)| code == "no-index")
         .unwrap_or_else(|| panic!("{image}: {found:?}"));
-    let doctor = sandbox.command(&["doctor", image]).output().unwrap();
+    let doctor = sandbox.command(&["doctor", "--all-platforms", image]).output().unwrap();
     let doctor = String::from_utf8(doctor.stdout).unwrap();
     let text = doctor.lines().find_map(|line| line.trim().strip_prefix("problem: ")).unwrap();
     let hint = Some(format!("hint: {}", next.as_deref().unwrap_or(text)));

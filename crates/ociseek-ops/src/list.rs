@@ -104,7 +104,7 @@ impl ListError {
     }
 }
 
-/// All tags of a repository, without those of referrers lists.
+/// All tags of a repository, sorted, without those of referrers lists.
 ///
 /// # Errors
 /// If the registry does not list them.
@@ -115,6 +115,7 @@ pub async fn tags(repository: &Repository) -> Result<Vec<NamedTarget>, StoreErro
         let tags = page.names.into_iter().filter(|tag| !is_referrers_tag(tag));
         places.extend(tags.map(|tag| NamedTarget { target: Target::Tag(tag.clone()), name: tag }));
     }
+    places.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(places)
 }
 

@@ -45,6 +45,10 @@ pub enum PathListError {
     Json(#[from] JsonFault),
     #[error("not a list of paths: it is not UTF-8")]
     Utf8(#[source] std::str::Utf8Error),
+    #[error(
+        "not a recording, a JSON array or a list of paths: line {number} is {line} (a path with blanks begins with /)"
+    )]
+    NotAPath { number: usize, line: String },
     #[error("it lists no paths")]
     Empty,
     #[error(transparent)]
@@ -107,6 +111,12 @@ impl PrefetchList {
                 .map(str::to_owned)
                 .collect(),
         };
+        let is_json = text.trim_ascii_start().first() == Some(&b'[');
+        let odd = paths.iter().map(|path| path.trim()).find(|path| !is_listed_path(path));
+        if let Some(odd) = odd.filter(|_| !is_json) {
+            let number = paths.iter().position(|path| path.trim() == odd).unwrap_or_default() + 1;
+            return Err(PathListError::NotAPath { number, line: shown(odd.as_bytes()) });
+        }
         let before = self.requests.len();
         // soci trims them too.
         paths
@@ -146,6 +156,13 @@ impl PrefetchList {
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
+}
+
+/// Whether a line of a list can be meant as a path or a glob, or is empty. Files of other kinds
+/// would be hundreds of paths that no image has.
+fn is_listed_path(line: &str) -> bool {
+    let is_odd = |c: char| c.is_whitespace() || c.is_control() || "<>={}#;".contains(c);
+    line.starts_with('/') || !line.contains(is_odd)
 }
 
 /// The spans of `layers`, lowest first, that hold the files on the list.

@@ -73,7 +73,7 @@ impl<'a> PlatformChoice<'a> {
     }
 
     /// This platform, or without one [`PlatformChoice::Host`].
-    pub(super) fn of(platform: Option<&'a Platform>) -> PlatformChoice<'a> {
+    pub fn of(platform: Option<&'a Platform>) -> PlatformChoice<'a> {
         platform.map_or(PlatformChoice::Host, |platform| {
             PlatformChoice::Each(std::slice::from_ref(platform))
         })

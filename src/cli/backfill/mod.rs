@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use clap::Args;
-use clap::builder::FalseyValueParser;
 
 use crate::cli::shared::args::{CacheArgs, ExistingArg, FormatArgs, OutputFormat, RegistryArgs};
 use crate::cli::shared::error::{CliError, HookError};
@@ -114,7 +113,7 @@ pub(crate) struct BackfillArgs {
     pub jobs: Option<u16>,
 
     /// List the images without an index, and write nothing
-    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new(), help_heading = "Execution")]
+    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = parse::switch, help_heading = "Execution")]
     pub dry_run: bool,
 
     /// Record finished images in this file, and skip those it already lists
@@ -185,6 +184,7 @@ pub(super) async fn run(args: BackfillArgs, verbosity: VerbosityArgs) -> Result<
         reuse_from,
         progress,
     };
+    let has_filter = !args.filter.is_empty();
     let options = Options {
         filters: args.filter,
         since: args.since,
@@ -200,7 +200,7 @@ pub(super) async fn run(args: BackfillArgs, verbosity: VerbosityArgs) -> Result<
         ..Options::new(context)
     };
     let watcher = Watcher {
-        summary: Mutex::new(Summary::new(args.format.get())),
+        summary: Mutex::new(Summary::new(args.format.get(), has_filter)),
         tally: Tally::new(verbosity),
     };
     walk(&args.places, &options, state, &watcher).await;
@@ -246,13 +246,15 @@ struct Summary {
     counts: BTreeMap<&'static str, usize>,
     /// The number of lists that failed.
     lists: usize,
+    /// Whether --filter chooses repositories.
+    has_filter: bool,
     /// The hint for the first failure that has one.
     hint: Option<String>,
     bytes_read: u64,
 }
 
 impl Summary {
-    fn new(format: OutputFormat) -> Summary {
+    fn new(format: OutputFormat, has_filter: bool) -> Summary {
         let stdout = Stdout::new();
         Summary {
             format,
@@ -260,6 +262,7 @@ impl Summary {
             lost: None,
             counts: BTreeMap::new(),
             lists: 0,
+            has_filter,
             hint: None,
             bytes_read: 0,
         }
@@ -310,6 +313,11 @@ impl Summary {
         }
         if let Some(error) = self.lost {
             return Err(error);
+        }
+        // A cron job with a mistyped filter would be green for ever.
+        if self.has_filter && all == 0 && self.lists == 0 {
+            let what = "no repository with images matches --filter".to_owned();
+            return Err(HookError::Backfill { what, hint: None }.into());
         }
         let lists = self.lists as u64;
         let lists =

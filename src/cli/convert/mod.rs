@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
-use clap::builder::FalseyValueParser;
 
 use crate::cli::shared::args::{
     BuildArgs, CacheArgs, FormatArgs, LayerJobsArgs, MinLayerArgs, OutputFormat, RegistryArgs,
@@ -108,11 +107,11 @@ pub(crate) struct ConvertArgs {
 
     /// Allow DST to be the tag of SRC, or of another image that is not SOCI-enabled, which then
     /// points to the new image
-    #[arg(long, env = "OCISEEK_REPLACE_TAG", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "OCISEEK_REPLACE_TAG", value_parser = parse::switch)]
     pub replace_tag: bool,
 
     /// Build and report, but write nothing
-    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = parse::switch)]
     pub dry_run: bool,
 
     #[command(flatten)]
@@ -129,7 +128,7 @@ pub(crate) struct ConvertArgs {
     /// It is ociseek's own: `mount`, `bundle` and the other commands that read images fetch a
     /// fraction of the bytes with it. One signature on the new digest covers it too.
     /// docs/fine.md describes it.
-    #[arg(long, env = "OCISEEK_FINE", value_parser = FalseyValueParser::new(), help_heading = "Fine index")]
+    #[arg(long, env = "OCISEEK_FINE", value_parser = parse::switch, help_heading = "Fine index")]
     pub fine: bool,
 
     /// Also state in the manifest what each layer is read by, so that podman since 5.1 and CRI-O
@@ -138,7 +137,7 @@ pub(crate) struct ConvertArgs {
     /// It is the annotation containerd.io/snapshot/stargz/toc.digest of each indexed layer, with
     /// the digest of the layer's ztoc, or of the head of its fine document. docs/podman.md says
     /// what other programs do with it. Without this option, the bytes are those of soci convert.
-    #[arg(long, env = "OCISEEK_TOC_DIGESTS", value_parser = FalseyValueParser::new(), hide_short_help = true)]
+    #[arg(long, env = "OCISEEK_TOC_DIGESTS", value_parser = parse::switch, hide_short_help = true)]
     #[arg(help_heading = "Indexing")]
     pub toc_digests: bool,
 

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -85,7 +84,7 @@ pub(crate) struct JobArgs {
     pub allow: Vec<Allow>,
 
     /// Also allow private addresses for the listed registries and the hosts they refer to
-    #[arg(long, env = "OCISEEK_HOOK_ALLOW_PRIVATE", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "OCISEEK_HOOK_ALLOW_PRIVATE", value_parser = parse::switch)]
     #[arg(help_heading = "Allowed images")]
     pub allow_private: bool,
 

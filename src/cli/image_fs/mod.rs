@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use tokio::sync::oneshot;
 
@@ -214,11 +213,11 @@ pub(crate) struct LazyArgs {
     pub view: ViewArgs,
 
     /// Fetch the rest of the image in the background
-    #[arg(long, env = "OCISEEK_PREFETCH", value_parser = FalseyValueParser::new(), help_heading = "Reading")]
+    #[arg(long, env = "OCISEEK_PREFETCH", value_parser = parse::switch, help_heading = "Reading")]
     pub prefetch: bool,
 
     /// Ignore the prefetch lists of the index, and the start that a fine index records
-    #[arg(long, env = "OCISEEK_IGNORE_PREFETCH_LIST", value_parser = FalseyValueParser::new(), hide_short_help = true)]
+    #[arg(long, env = "OCISEEK_IGNORE_PREFETCH_LIST", value_parser = parse::switch, hide_short_help = true)]
     #[arg(help_heading = "Reading")]
     pub ignore_prefetch_list: bool,
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use clap::builder::FalseyValueParser;
 
 use crate::cli::convert;
 use crate::cli::shared::args::{
@@ -120,7 +119,7 @@ pub(crate) struct IndexArgs {
     pub output: Option<PathBuf>,
 
     /// Build and report, but write nothing
-    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "OCISEEK_DRY_RUN", value_parser = parse::switch)]
     pub dry_run: bool,
 
     /// What to do if the image already has a SOCI index

@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, Args};
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::read_image::{FoundImage, ReadArgs, tell_stats};
+use crate::cli::shared::read_image::{FoundImage, ReadArgs, tell_path, tell_stats};
 use crate::cli::shared::terminal::{Stdout, quoted};
 use crate::cli::shared::trust::{UseOfFiles, tell_trust};
 use crate::cli::shared::verbosity::VerbosityArgs;
@@ -55,9 +55,9 @@ pub(crate) struct LsArgs {
     #[arg(value_name = "IMAGE")]
     pub image: ImageName,
 
-    /// A file or directory; symbolic links are followed inside the image
-    #[arg(default_value = "/")]
-    pub path: OsString,
+    /// Files or directories; symbolic links are followed inside the image
+    #[arg(value_name = "PATH", default_value = "/")]
+    pub paths: Vec<OsString>,
 
     /// Show type and mode, links, owner, size, modification time (UTC) and symbolic link targets
     #[arg(long, short)]
@@ -104,7 +104,11 @@ pub(super) async fn run(args: LsArgs, verbosity: VerbosityArgs) -> Result<(), Cl
         (true, false) => Detail::Long,
         (true, true) => Detail::Human,
     };
-    let path = args.path.as_bytes();
+    let [first, others @ ..] = &args.paths[..] else { return Ok(()) };
+    if !others.is_empty() && (args.layer.is_some() || args.format.is_json()) {
+        return Err(CliError::Usage("with --layer and with --json, ls takes one PATH"));
+    }
+    let path = first.as_bytes();
     if let Some(number) = args.layer {
         let opening = async { open_one(&find().await?, &args, number).await };
         let (layer, open) = display.during(&image, opening).await?;
@@ -123,18 +127,37 @@ pub(super) async fn run(args: LsArgs, verbosity: VerbosityArgs) -> Result<(), Cl
     }
     let opening = async { find().await?.open(&args.read, false).await };
     let rootfs = display.during(&image, opening).await?;
-    let listing = Listing::of(&rootfs, path, &args)?;
-    let out = BufWriter::with_capacity(64 << 10, &mut stdout);
-    let written = if args.format.is_json() {
-        json::tree(&image, &rootfs, &listing, out)
-    } else {
-        text::tree(&rootfs.tree, &listing, detail, names, out)
-    };
-    written.map_err(CliError::Stdout)?;
+    let mut failed = 0;
+    for (place, path) in args.paths.iter().enumerate() {
+        let listing = match Listing::of(&rootfs, path.as_bytes(), &args) {
+            Ok(listing) => listing,
+            Err(error) if others.is_empty() => return Err(error),
+            Err(error) => {
+                failed += 1;
+                tell_path(path.as_bytes(), &error);
+                continue;
+            }
+        };
+        // As ls does.
+        if !others.is_empty() && !args.directory {
+            let gap = if place > 0 { "\n" } else { "" };
+            stdout.print(format!("{gap}{}:\n", quoted(path.as_bytes())))?;
+        }
+        let out = BufWriter::with_capacity(64 << 10, &mut stdout);
+        let written = if args.format.is_json() {
+            json::tree(&image, &rootfs, &listing, out)
+        } else {
+            text::tree(&rootfs.tree, &listing, detail, names, out)
+        };
+        written.map_err(CliError::Stdout)?;
+    }
     if args.read.stats {
         tell_stats(&rootfs);
     }
-    Ok(())
+    match failed {
+        0 => Ok(()),
+        failed => Err(CliError::Paths { failed, all: args.paths.len() }),
+    }
 }
 
 /// Opens a single layer, which need not be a complete file system.

@@ -7,7 +7,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 
 use super::error::CliError;
@@ -238,7 +237,7 @@ pub(crate) struct CacheArgs {
 
     /// Do not read or write the cache
     #[arg(hide_short_help = true)]
-    #[arg(long, env = "OCISEEK_NO_CACHE", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "OCISEEK_NO_CACHE", value_parser = parse::switch)]
     pub no_cache: bool,
 }
 
@@ -270,7 +269,7 @@ pub(crate) struct RegistryArgs {
     pub creds: Option<String>,
 
     /// Read the password of --creds USER from standard input
-    #[arg(long, env = "OCISEEK_PASSWORD_STDIN", value_parser = FalseyValueParser::new(), requires = "creds")]
+    #[arg(long, env = "OCISEEK_PASSWORD_STDIN", value_parser = parse::switch, requires = "creds")]
     #[arg(hide = true)]
     pub password_stdin: bool,
 
@@ -315,7 +314,7 @@ pub(crate) struct RegistryArgs {
 
     /// Skip TLS verification (insecure: allows man-in-the-middle attacks)
     #[arg(hide_short_help = true)]
-    #[arg(long, env = "OCISEEK_INSECURE_SKIP_TLS_VERIFY", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "OCISEEK_INSECURE_SKIP_TLS_VERIFY", value_parser = parse::switch)]
     pub insecure_skip_tls_verify: bool,
 
     /// The same in skopeo and podman, the other way round.

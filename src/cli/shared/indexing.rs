@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::Args;
-use clap::builder::{FalseyValueParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 
 use super::args::{BuildArgs, ExistingArg, MinLayerArgs, PlatformsArgs};
 use super::error::CliError;
@@ -118,7 +118,7 @@ pub(crate) struct RequirementArgs {
     /// Nothing is written, for any platform, and each such layer is listed: zstd, foreign,
     /// encrypted, sparse files, PAX global headers, and whatever else a consumer could not serve.
     /// If an existing index is kept, its layers are checked instead.
-    #[arg(long, env = "OCISEEK_STRICT", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "OCISEEK_STRICT", value_parser = parse::switch)]
     pub strict: bool,
 
     /// Fail if the index covers less than this share of the image's compressed layer bytes, such as
@@ -195,7 +195,7 @@ pub(crate) struct ReuseArgs {
     pub reuse_from: Vec<ImageName>,
 
     /// Read every layer that is not in the cache, ignoring other indexes
-    #[arg(long, env = "OCISEEK_NO_REUSE", value_parser = FalseyValueParser::new(), conflicts_with = "reuse_from")]
+    #[arg(long, env = "OCISEEK_NO_REUSE", value_parser = parse::switch, conflicts_with = "reuse_from")]
     #[arg(hide = true)]
     pub no_reuse: bool,
 }
@@ -217,7 +217,7 @@ pub(crate) struct HookReuseArgs {
     pub tags: ReuseTagsArgs,
 
     /// Read every layer that is not in the cache, ignoring other indexes
-    #[arg(long, env = "OCISEEK_NO_REUSE", value_parser = FalseyValueParser::new(), conflicts_with = "reuse_from")]
+    #[arg(long, env = "OCISEEK_NO_REUSE", value_parser = parse::switch, conflicts_with = "reuse_from")]
     #[arg(hide = true)]
     pub no_reuse: bool,
 }

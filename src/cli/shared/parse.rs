@@ -25,19 +25,14 @@ pub(crate) enum PlainHttp {
 /// The least span size. A ztoc with smaller spans is larger than most layers.
 const LEAST_SPAN: u64 = 16 << 10;
 
+/// The least memory of a service, in bytes.
+const LEAST_MEMORY: u64 = 16 << 20;
+
 /// A span size: at most 1 TiB, because it is stored in signed 64-bit fields and no layer is larger.
 pub(crate) fn span_size(text: &str) -> Result<SpanSize, String> {
     match text.parse::<ByteSize>().map_err(|e| e.to_string())?.0 {
         size if size < LEAST_SPAN => {
-            let meant = match text.parse::<u64>() {
-                Ok(number @ 1..=1024) => {
-                    format!("; {number} is a number of bytes, did you mean {number}MiB?")
-                }
-                _ => String::new(),
-            };
-            Err(format!(
-                "must be at least 16KiB, because each span takes 32 KiB of the ztoc{meant}"
-            ))
+            Err("must be at least 16KiB, because each span takes 32 KiB of the ztoc".to_owned())
         }
         size => SpanSize::new(size)
             .filter(|_| size <= 1 << 40)
@@ -54,14 +49,41 @@ pub(crate) fn tool_identifier(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// A yes or no in the words that the variables of other options accept. An empty variable counts as
-/// unset.
-pub(crate) fn plain_http(text: &str) -> Result<PlainHttp, String> {
+/// A yes or no in the words that variables have. An empty variable counts as unset.
+pub(crate) fn switch(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
-        "" => Ok(PlainHttp::Local),
-        "1" | "true" | "t" | "yes" | "y" | "on" => Ok(PlainHttp::Always),
-        "0" | "false" | "f" | "no" | "n" | "off" => Ok(PlainHttp::Never),
+        "1" | "true" | "t" | "yes" | "y" | "on" => Ok(true),
+        "" | "0" | "false" | "f" | "no" | "n" | "off" => Ok(false),
         _ => Err("expected true or false".into()),
+    }
+}
+
+/// The same for --plain-http, where an empty variable leaves the default.
+pub(crate) fn plain_http(text: &str) -> Result<PlainHttp, String> {
+    match (text, switch(text)?) {
+        ("", _) => Ok(PlainHttp::Local),
+        (_, true) => Ok(PlainHttp::Always),
+        (_, false) => Ok(PlainHttp::Never),
+    }
+}
+
+/// The path of a socket, also written as a URL: `unix:///run/x.sock`.
+pub(crate) fn socket(text: &str) -> Result<PathBuf, String> {
+    let path = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")).unwrap_or(text);
+    match path {
+        "" => Err("expected the path of a socket".to_owned()),
+        path if path.contains("://") => {
+            Err("expected the path of a socket, such as /run/ociseek/snapshotter.sock".to_owned())
+        }
+        path => Ok(path.into()),
+    }
+}
+
+/// How much memory a service may use: less than 16 MiB cannot hold the files of one image.
+pub(crate) fn memory(text: &str) -> Result<ByteSize, String> {
+    match text.parse::<ByteSize>().map_err(|error| error.to_string())? {
+        size if size.0 < LEAST_MEMORY => Err("must be at least 16MiB".to_owned()),
+        size => Ok(size),
     }
 }
 

@@ -16,21 +16,23 @@ const ALSO_READ: [(&str, u64); 6] = [
     ("K", 1 << 10),
 ];
 
-/// A number of bytes, typed as `4MiB`, `10MB`, `64K`, or plain bytes. Prints its exact shortest
-/// form.
+/// A number of bytes, typed as `4MiB`, `10MB`, `64K` or `512B`. Without a unit, only 0 is a size:
+/// people mean MiB or GiB. Prints its exact shortest form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ByteSize(pub u64);
 
 /// Why a text is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SizeError {
-    #[error("expected a number of bytes, such as 4MiB, 64KiB or 4194304")]
+    #[error("expected a size, such as 4MiB, 64KiB or 512B")]
     NotASize,
     #[error(
         "unknown unit {0:?}: expected KiB, MiB, GiB or K, M, G (powers of 1024), KB, MB, GB (powers of 1000), or \
-         plain bytes"
+         B for bytes"
     )]
     Unit(String),
+    #[error("{0} of what? Did you mean {0}MiB? For bytes, write {0}B")]
+    NoUnit(u64),
     #[error("too large")]
     TooLarge,
 }
@@ -52,7 +54,14 @@ impl FromStr for ByteSize {
             .find(|(name, _)| name.eq_ignore_ascii_case(unit))
         {
             Some((_, factor)) => *factor,
-            None if unit.is_empty() || unit.eq_ignore_ascii_case("b") => 1,
+            None if unit.eq_ignore_ascii_case("b") => 1,
+            None if unit.is_empty() => {
+                return match number.parse() {
+                    Ok(0) => Ok(ByteSize(0)),
+                    Ok(number) => Err(SizeError::NoUnit(number)),
+                    Err(_) => Err(SizeError::TooLarge),
+                };
+            }
             None => return Err(SizeError::Unit(unit.chars().take(20).collect())),
         };
         let number: u64 = number.parse().map_err(|_| SizeError::TooLarge)?;
@@ -67,7 +76,7 @@ impl fmt::Display for ByteSize {
                 return write!(f, "{}{name}", self.0 / factor);
             }
         }
-        self.0.fmt(f)
+        if self.0 == 0 { f.write_str("0") } else { write!(f, "{}B", self.0) }
     }
 }
 
@@ -123,7 +132,7 @@ mod tests {
         assert_eq!("4MiB".parse(), Ok(ByteSize(4 << 20)));
         assert_eq!("64 kib".parse(), Ok(ByteSize(64 << 10)));
         assert_eq!("2GiB".parse(), Ok(ByteSize(2 << 30)));
-        assert_eq!("4194304".parse(), Ok(ByteSize(4 << 20)));
+        assert_eq!("4194304B".parse(), Ok(ByteSize(4 << 20)));
         assert_eq!("0".parse(), Ok(ByteSize(0)));
         assert_eq!("512B".parse(), Ok(ByteSize(512)));
         assert_eq!("10MB".parse(), Ok(ByteSize(10_000_000)));
@@ -134,6 +143,7 @@ mod tests {
     fn invalid_sizes_are_refused() {
         assert_eq!("4XB".parse::<ByteSize>(), Err(SizeError::Unit("XB".into())));
         assert_eq!("1.5MiB".parse::<ByteSize>(), Err(SizeError::Unit(".5MiB".into())));
+        assert_eq!("512".parse::<ByteSize>(), Err(SizeError::NoUnit(512)));
         assert_eq!("".parse::<ByteSize>(), Err(SizeError::NotASize));
         assert_eq!("-1".parse::<ByteSize>(), Err(SizeError::NotASize));
         assert_eq!("99999999999999999999".parse::<ByteSize>(), Err(SizeError::TooLarge));

@@ -12,6 +12,12 @@ use super::error::CliError;
 use ociseek_format::printable::is_hostile;
 use ociseek_store::lock::Hold;
 
+/// The width of the terminal on standard output in columns. None if there is no terminal.
+pub(crate) fn terminal_width() -> Option<usize> {
+    let (_, columns) = Term::stdout().size_checked()?;
+    io::stdout().is_terminal().then_some(usize::from(columns))
+}
+
 /// Standard output. After its reader has gone away, output is silently dropped and the work
 /// continues.
 pub(crate) struct Stdout {
@@ -76,7 +82,8 @@ impl Style {
     pub(crate) fn of(is_terminal: bool) -> Style {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        Style { colour: is_terminal && !no_color && !dumb }
+        let forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|v| !v.is_empty() && v != "0");
+        Style { colour: !no_color && (forced || is_terminal && !dumb) }
     }
 
     /// Without colours, as for files.

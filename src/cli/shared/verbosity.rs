@@ -3,7 +3,6 @@
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 use serde_json::Value;
 use tracing::Level;
@@ -11,6 +10,7 @@ use tracing::metadata::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
 use super::error::{CliError, LogFilterError};
+use super::parse;
 use super::terminal::{Style, complain, safe};
 use ociseek_hook::log::json_line;
 use ociseek_hook::logging::{Line, install, level_word};
@@ -35,7 +35,7 @@ pub(crate) struct VerbosityArgs {
     ///
     /// Of a report, only the digests of what was made are left. The hooks log only warnings and
     /// errors.
-    #[arg(long, short, global = true, env = "OCISEEK_QUIET", value_parser = FalseyValueParser::new())]
+    #[arg(long, short, global = true, env = "OCISEEK_QUIET", value_parser = parse::switch)]
     #[arg(help_heading = "Output", display_order = 900)]
     pub quiet: bool,
 

@@ -102,6 +102,7 @@ const LOOKUP: Duration = Duration::from_secs(20);
 pub(crate) struct SnapshotterArgs {
     /// The socket to listen on
     #[arg(long, value_name = "PATH", default_value = "/run/ociseek/snapshotter.sock")]
+    #[arg(value_parser = parse::socket)]
     pub socket: PathBuf,
 
     /// Where snapshots are kept; created if it is missing
@@ -131,6 +132,7 @@ pub(crate) struct SnapshotterArgs {
     /// It is divided equally among the mounts. What a mount does not need for its list of files and
     /// its buffers is for content, from 1 to 64 MiB (docs/snapshotter.md).
     #[arg(long, value_name = "SIZE", env = "OCISEEK_SNAPSHOTTER_MEMORY", default_value = "512MiB")]
+    #[arg(value_parser = parse::memory)]
     pub memory: ByteSize,
 
     /// Record what is read in this time after an image is mounted, for `index --profile`

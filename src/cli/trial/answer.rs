@@ -24,7 +24,7 @@ const MEASURABLE: u64 = 2 << 20;
 const TOO_MUCH: u64 = 50;
 
 /// Everything that the answer states.
-pub(super) struct Answer<'a> {
+pub(super) struct TrialAnswer<'a> {
     pub image: &'a ImageName,
     pub report: &'a Report,
     pub startup: Startup,
@@ -146,7 +146,7 @@ impl Advice {
     }
 }
 
-impl Answer<'_> {
+impl TrialAnswer<'_> {
     /// The size of the image's layers in bytes.
     pub(super) fn size(&self) -> u64 {
         self.report.coverage.of_bytes

@@ -6,7 +6,7 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{
     self, Coded, CoverageJson, DigestText, Manifest, milliseconds, utf8,
 };
-use crate::cli::trial::answer::{self, Answer};
+use crate::cli::trial::answer::{self, TrialAnswer};
 use ociseek_ops::report::{self as facts, Lazy};
 use ociseek_rootfs::record::Touch;
 
@@ -329,7 +329,7 @@ struct Fetch {
 ///
 /// # Errors
 /// Never for this document.
-pub(super) fn text(answer: &Answer<'_>) -> Result<String, CliError> {
+pub(super) fn text(answer: &TrialAnswer<'_>) -> Result<String, CliError> {
     let report = answer.report;
     let way = |way: answer::Way| WayJson {
         kind: way.kind.code(),

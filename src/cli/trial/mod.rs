@@ -19,7 +19,7 @@ use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::terminal::{Stdout, complain, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::{boxed, until};
-use answer::{Answer, Link, Startup};
+use answer::{Link, Startup, TrialAnswer};
 use ociseek_format::image::ImageName;
 use ociseek_ops::open::RootFs;
 use ociseek_ops::report::{FineDocuments, Report};
@@ -237,7 +237,7 @@ pub(super) async fn run(
     };
     let facts = facts?;
     let status = ran.as_ref().and_then(|ran| ran.status).unwrap_or(0);
-    let answer = Answer {
+    let answer = TrialAnswer {
         image: &args.image,
         report: &facts,
         startup,

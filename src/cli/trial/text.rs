@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::answer::{Answer, Way, speed};
+use super::answer::{TrialAnswer, Way, speed};
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::terminal::{Style, safe};
 use ociseek_ops::report::{Lazy, UncoveredReason};
 
-pub(super) fn screen(answer: &Answer<'_>, style: Style) -> String {
+pub(super) fn screen(answer: &TrialAnswer<'_>, style: Style) -> String {
     let report = answer.report;
     let mut text = String::new();
     let platform =
@@ -60,7 +60,7 @@ fn wrapped(text: &mut String, paragraph: &str, style: Style) {
 }
 
 /// A row for each way.
-fn table(text: &mut String, answer: &Answer<'_>, ways: &[Way]) {
+fn table(text: &mut String, answer: &TrialAnswer<'_>, ways: &[Way]) {
     let links = answer.links();
     let _ = write!(text, "\n  {:<34}{:>10}{:>8}", "Fetched until ready", "", "");
     for link in &links {
@@ -81,7 +81,7 @@ fn table(text: &mut String, answer: &Answer<'_>, ways: &[Way]) {
 }
 
 /// The layers that no SOCI index can have, by reason.
-fn kinds(text: &mut String, answer: &Answer<'_>) {
+fn kinds(text: &mut String, answer: &TrialAnswer<'_>) {
     let mut reasons: Vec<(String, u64)> = Vec::new();
     for layer in answer.report.layers.iter().filter(|layer| layer.same_as.is_none()) {
         let Lazy::No(why) = &layer.lazy else { continue };

@@ -15,7 +15,7 @@ use crate::support::servers::Server;
 /// The manifest with number `place` in the report on `image`, after a run that must end with
 /// `status`.
 fn diagnosis(sandbox: &Sandbox, status: i32, place: usize, image: &str) -> Value {
-    let report = sandbox.json(status, &["doctor", "--format=json", image]);
+    let report = sandbox.json(status, &["doctor", "--all-platforms", "--format=json", image]);
     assert_eq!(report["lazy"], status == 0);
     report["manifests"][place].clone()
 }

@@ -75,6 +75,18 @@ pub enum SavedImageSelector {
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ImageNameError {
+    #[error("{typed:?} has a variable that nothing replaced: use double quotes, or set it")]
+    Variable { typed: String },
+    #[error("{typed:?} begins with {first:?}: the name before it is empty. Is a variable not set?")]
+    NoName { typed: String, first: char },
+    #[error("{typed:?} ends with a {what}")]
+    Blank { typed: String, what: &'static str },
+    #[error("{typed:?} begins with a typographic dash: options begin with - or --")]
+    Dash { typed: String },
+    #[error(
+        "{typed:?} is a template: {{tag}} works only in --kind v2=TAG of index, backfill and the hooks"
+    )]
+    Template { typed: String },
     #[error("{0:?} has no path: use {1}PATH")]
     NoPath(String, &'static str),
     #[error("{typed:?}: unsupported prefix {scheme:?}: use {meant}")]
@@ -119,6 +131,7 @@ impl FromStr for ImageName {
     type Err = ImageNameError;
 
     fn from_str(typed: &str) -> Result<ImageName, ImageNameError> {
+        refuse_slips(typed)?;
         for (scheme, meant) in FOREIGN {
             // `dir:1` may be a repository `dir` with a tag, so only a path counts as skopeo's
             // `dir:`.
@@ -163,6 +176,29 @@ impl FromStr for ImageName {
             return Err(ImageNameError::Path { typed: typed.to_owned() });
         }
         Ok(ImageName::Registry(typed.parse()?))
+    }
+}
+
+/// What was typed by mistake, in a script or from a page.
+fn refuse_slips(typed: &str) -> Result<(), ImageNameError> {
+    let shown = || typed.chars().take(300).collect::<String>();
+    let is_path = [LAYOUT, ARCHIVE, SAVED].iter().any(|prefix| typed.starts_with(prefix));
+    match typed.chars().next() {
+        Some('\u{2013}' | '\u{2014}') => return Err(ImageNameError::Dash { typed: shown() }),
+        Some(first @ (':' | '@')) => return Err(ImageNameError::NoName { typed: shown(), first }),
+        _ => {}
+    }
+    match typed.chars().next_back() {
+        Some('\r' | '\n') => Err(ImageNameError::Blank { typed: shown(), what: "line end" }),
+        Some(' ' | '\t') if !is_path => {
+            Err(ImageNameError::Blank { typed: shown(), what: "blank" })
+        }
+        _ if is_path => Ok(()),
+        _ if typed.contains('$') => Err(ImageNameError::Variable { typed: shown() }),
+        _ if typed.contains("{tag}") || typed.contains("{digest}") => {
+            Err(ImageNameError::Template { typed: shown() })
+        }
+        _ => Ok(()),
     }
 }
 

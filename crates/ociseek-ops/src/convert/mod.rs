@@ -25,7 +25,7 @@ use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::coverage::Coverage;
 use ociseek_format::image::enabled::{
-    EnabledDocuments, IndexTarget, SociIndexParts, names_indexes, soci_indexes,
+    EnabledDocuments, IndexTarget, SociIndexParts, is_fine_index, names_indexes, soci_indexes,
 };
 use ociseek_format::image::fine::parse_bound;
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
@@ -105,6 +105,9 @@ pub(crate) async fn convert_built(
             let found = found.map_err(ConvertError::Destination)?;
             if options.prefetch.is_none() && old.iter().all(|own| own.lists.is_empty()) {
                 warn_of_lists(&found, progress);
+            }
+            if !options.kinds.has_fine() {
+                warn_of_fine(&there.manifests, progress);
             }
             found.into_iter().map(OldIndex::offer).collect()
         }
@@ -218,6 +221,17 @@ fn warn_of_lists(there: &[OldIndex], progress: &Arc<dyn Progress>) {
         progress.report(ProgressEvent::Warning(
             "the image at the destination has a prefetch list, which is not taken over: anyone who may push there can \
              have written it; to have one, name its files with --profile"
+                .to_owned(),
+        ));
+    }
+}
+
+/// Reports that the image at the destination has a fine index, which the new one will not have.
+fn warn_of_fine(there: &[Descriptor], progress: &Arc<dyn Progress>) {
+    if there.iter().any(is_fine_index) {
+        progress.report(ProgressEvent::Warning(
+            "the image at the destination has a fine index, and the new image has none: to have one, add --fine (in a \
+             hook or backfill, fine in --kind)"
                 .to_owned(),
         ));
     }

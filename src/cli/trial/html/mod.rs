@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::cli::shared::size::{counted, duration, human};
-use crate::cli::trial::answer::{Answer, Way, speed};
+use crate::cli::trial::answer::{TrialAnswer, Way, speed};
 use ociseek_format::digest::Digest;
 use ociseek_format::printable::is_hostile;
 use ociseek_ops::TOOL_IDENTIFIER;
@@ -18,13 +18,13 @@ mod sections;
 const STYLE: &str = include_str!("page.css");
 
 /// The page about an image.
-pub(super) fn page(answer: &Answer<'_>) -> String {
+pub(super) fn page(answer: &TrialAnswer<'_>) -> String {
     let image = answer.image.to_string();
     Page { answer, image: &image, report: answer.report }.to_string()
 }
 
 struct Page<'a> {
-    answer: &'a Answer<'a>,
+    answer: &'a TrialAnswer<'a>,
     image: &'a str,
     report: &'a Report,
 }

@@ -383,10 +383,11 @@ fn sizes(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     writeln!(
         f,
         "<p class=\"soft\">The first row is what startup fetches now, by the SOCI index. The others are \
-         estimates. Larger spans are joined from those that are there, at the borders that they have. Smaller ones cannot be known without \
-         reading the layers: they are cut evenly out of larger ones, and lie between what the profile recorded \
-         and, at most, all of each file that was read, as far as it lies in the spans that are read now. \
-         Checkpoints take 32 KiB for each span of a gzip layer; they are fetched with the ztocs, before startup.</p>"
+         estimates. Larger spans are joined from those that are there, at the borders that they have. \
+         Smaller ones cannot be known without reading the layers: they are cut evenly out of larger ones, \
+         and lie between what the profile recorded and, at most, all of each file \
+         that was read, as far as it lies in the spans that are read now. Checkpoints take 32 KiB for \
+         each span of a gzip layer; they are fetched with the ztocs, before startup.</p>"
     )
 }
 
