@@ -4,10 +4,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::http::Response;
-use ociseek::digest::Digest;
-use ociseek::image::Descriptor;
-use ociseek::store::blob::Target;
-use ociseek::store::registry::{Client, ClientConfig, CredentialSource, Limits, Repository};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_store::blob::Target;
+use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits, Repository};
 use serde_json::json;
 
 use crate::support::faulty::{
