@@ -240,7 +240,7 @@ mod tests {
     fn commands_that_containers_wait_for_are_parsed_as_by_the_whole_program() {
         for line in [
             "ociseek mount a b",
-            "ociseek -q bundle --detached --detach --cache-dir c a:1 b -- sh --help",
+            "ociseek -q bundle --detach --cache-dir c a:1 b -- sh --help",
             "ociseek mount -o json --layer 2 -v a b",
             "ociseek store /x --prefetch",
             "ociseek bundle --rm d",

@@ -121,7 +121,9 @@ impl Machine {
 
     /// The processes that keep the store's device.
     fn keepers(&self) -> Vec<i32> {
-        processes_with(&["device-keeper", &self.at("layers")])
+        let state = fs::read_to_string(self.at("state/keeper.json")).unwrap_or_default();
+        let named = |keeper: &i32| state.contains(&format!("\"pid\":{keeper},"));
+        processes_with(&["device-keeper"]).into_iter().filter(named).collect()
     }
 
     /// A store with further options.

@@ -1,16 +1,14 @@
 //! What can be done before a container comes: finding out whether an index covers an image, and
 //! fetching what opening it reads first.
 //!
-//! The image is opened by another process. It finds the documents in the cache of ztocs. As long as
-//! they are still being fetched, a file is locked, and the other process waits for the lock. The
-//! kernel releases it if the process that fetches is killed.
+//! Opening the image finds the documents in the cache of ztocs, and waits for those that are still
+//! being fetched.
 
-use std::fs::File;
-use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::discover::{DiscoverError, PlatformImage, both};
@@ -25,10 +23,9 @@ use ociseek_format::progress::Progress;
 use ociseek_rootfs::layers::Caches;
 use ociseek_store::Source;
 use ociseek_store::blob::Target;
-use ociseek_store::lock::Hold;
 
 /// How many bytes of documents are fetched ahead at the same time, for all images together. What
-/// does not fit is left to the process that opens the image.
+/// does not fit is left to the opening of the image.
 const MEMORY: u64 = 16 << 20;
 
 /// How much of an image an index covers.
@@ -117,8 +114,7 @@ pub async fn coverage(
         .filter_map(|layer| found.document_for(&layer.digest))
         .cloned()
         .collect();
-    let documents =
-        DocumentsAhead { source: source.clone(), documents, fetch: options.documents.clone() };
+    let documents = DocumentsAhead { source: source.clone(), documents, fetch: options.documents };
     Ok(IndexCoverage { layers: found.layers, diff_ids, bytes, indexed, documents })
 }
 
@@ -131,9 +127,9 @@ pub struct FetchingAhead {
 
 ociseek_format::opaque_debug!(FetchingAhead);
 
-/// The files that are locked as long as the documents of an image are fetched. None once they are.
-#[derive(Debug, Clone, Default)]
-pub struct Fetching(Arc<Mutex<Option<Vec<File>>>>);
+/// Documents that are being fetched.
+#[derive(Debug, Clone)]
+pub struct Fetching(watch::Receiver<bool>);
 
 impl FetchingAhead {
     /// `limit` is the time for the documents of an image.
@@ -143,31 +139,25 @@ impl FetchingAhead {
 
     /// Begins to fetch the documents. Must be called on a tokio runtime.
     pub fn start(&self, documents: DocumentsAhead) -> Fetching {
-        let fetching = Fetching::default();
+        let (done, fetching) = watch::channel(true);
         if let Ok(charge) = self.memory.charge(documents.size(), String::new) {
             let caches = self.caches.clone();
             let limit = self.limit;
-            let locked = Arc::clone(&fetching.0);
-            *locked.hold() = Some(Vec::new());
+            let _ = done.send_replace(false);
             tokio::spawn(async move {
                 let _charge = charge;
                 let _ = timeout(limit, documents.fetch(&caches)).await;
-                *locked.hold() = None;
+                done.send_replace(true);
             });
         }
-        fetching
+        Fetching(fetching)
     }
 }
 
 impl Fetching {
-    /// Locks this file as long as something is fetched.
-    pub fn lock(&self, file: &Path) {
-        if let Some(locked) = &mut *self.0.hold()
-            && let Ok(file) = File::open(file)
-            // Another mount of the image may have locked it.
-            && file.try_lock().is_ok()
-        {
-            locked.push(file);
-        }
+    /// Waits until nothing is fetched any more.
+    pub async fn done(mut self) {
+        // An error says that the task has ended.
+        let _ = self.0.wait_for(|is_done| *is_done).await;
     }
 }

@@ -1,7 +1,5 @@
 //! Fetches the beginnings of fine documents: their heads, and the pages of recorded starts.
 
-use std::fs::File;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -22,13 +20,10 @@ use ociseek_store::{Source, StoreError, charged};
 const MAX_START: u64 = 16 << 20;
 
 /// What is fetched of fine documents when an image is opened.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct DocumentFetch {
     /// Whether to fetch the start recorded in the documents at once, in the background.
     pub start: bool,
-    /// Another process fetches the documents into the cache as long as it has locked this file
-    /// ([`ahead`](super::ahead)), so wait for it.
-    pub fetching: Option<PathBuf>,
 }
 
 /// The beginning of a fine document, if there is one and it can be fetched.
@@ -64,13 +59,8 @@ pub(crate) async fn fetch_document(
 ) -> Result<Bytes, StoreError> {
     let FineRef { document, head_size, head_digest, .. } = *reference;
     let cache = caches.ztocs.clone();
-    let fetching = how.fetching.clone();
     let takes_start = how.start && !ahead;
     let kept = spawn_blocking(move || {
-        if let Some(path) = fetching {
-            // Without the lock, it is fetched twice.
-            let _ = File::open(path).and_then(|file| file.lock_shared());
-        }
         let mut kept = cache.get_head(&head_digest)?;
         // Spans in the cache need no windows. Pages that were fetched ahead are for a first start.
         kept.extend(

@@ -1,15 +1,9 @@
-//! Mounts an opened image, and keeps the FUSE device of a mount open.
+//! Mounts an opened image.
 
-use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -19,9 +13,7 @@ use super::open::RootFs;
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::Progress;
 use ociseek_format::tree::{OpaqueXattr, Tree};
-use ociseek_rootfs::fuse::{
-    FuseMount, FuseOptions, MountError, MountInfo, keeper_arguments, release_freed_memory,
-};
+use ociseek_rootfs::fuse::{FuseMount, FuseOptions, MountError, release_freed_memory};
 pub use ociseek_rootfs::record::Record;
 use ociseek_rootfs::record::{ReadRecorder, Touch};
 
@@ -32,9 +24,6 @@ const UNUSED: Duration = Duration::from_secs(30);
 /// How long after mounting the memory is released that only opening needs. A container that starts
 /// needs the processor.
 const SETTLED: Duration = Duration::from_secs(5);
-
-/// The pause before a keeper that ended is replaced.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// Options for mounting and for the work in the background.
 #[derive(Debug, Default)]
@@ -61,7 +50,6 @@ pub struct LiveMount {
     /// The mount itself.
     pub mount: FuseMount,
     recorder: Option<Arc<ReadRecorder>>,
-    is_settled: Arc<AtomicBool>,
     _background: [BackgroundTask; 2],
     since: Instant,
 }
@@ -112,14 +100,11 @@ pub async fn mount(
     });
     let content = image.content.clone();
     let layers = image.layers.clone();
-    let is_settled = Arc::new(AtomicBool::new(false));
-    let settled = Arc::clone(&is_settled);
     let dropping = BackgroundTask::spawn(async move {
         sleep(SETTLED).await;
         let settle = spawn_blocking(move || {
             layers.iter().for_each(|layer| layer.map.files.pack());
             release_freed_memory();
-            settled.store(true, Ordering::Relaxed);
         });
         let _ = settle.await;
         loop {
@@ -127,24 +112,13 @@ pub async fn mount(
             content.drop_unused();
         }
     });
-    Ok(LiveMount {
-        mount,
-        recorder,
-        is_settled,
-        _background: [prefetch, dropping],
-        since: Instant::now(),
-    })
+    Ok(LiveMount { mount, recorder, _background: [prefetch, dropping], since: Instant::now() })
 }
 
 impl LiveMount {
     /// The time since mounting.
     pub fn since(&self) -> Duration {
         self.since.elapsed()
-    }
-
-    /// Whether the memory that only opening needs was released.
-    pub fn is_settled(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.is_settled)
     }
 
     /// The recorded reads, if they are kept in memory.
@@ -189,64 +163,4 @@ pub fn opaque_xattr() -> OpaqueXattr {
     } else {
         OpaqueXattr::User
     }
-}
-
-/// Starts a process that keeps the FUSE device of a mount open, for when the mount's server and
-/// those who would replace it are killed at the same time. Returns a pidfd of it. Must be called on
-/// a tokio runtime.
-///
-/// # Errors
-/// If it cannot be started.
-pub fn start_keeper(mount: &MountInfo, device: &OwnedFd) -> io::Result<OwnedFd> {
-    let pid = spawn_keeper(mount, device)?.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-    Ok(pidfd_open(pid.ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?)
-}
-
-/// A keeper of one mount, which is replaced when it ends.
-pub struct DeviceKeeper {
-    mount: MountInfo,
-    device: OwnedFd,
-    child: Child,
-}
-
-ociseek_format::opaque_debug!(DeviceKeeper);
-
-impl DeviceKeeper {
-    /// Must be called on a tokio runtime.
-    ///
-    /// # Errors
-    /// If the process cannot be started.
-    pub fn start(mount: MountInfo, device: OwnedFd) -> io::Result<DeviceKeeper> {
-        let child = spawn_keeper(&mount, &device)?;
-        Ok(DeviceKeeper { mount, device, child })
-    }
-
-    /// Starts another process whenever one has ended, until that fails.
-    pub async fn watch(&mut self) -> io::Error {
-        loop {
-            if let Err(error) = self.child.wait().await {
-                return error;
-            }
-            sleep(PAUSE).await;
-            match spawn_keeper(&self.mount, &self.device) {
-                Ok(child) => self.child = child,
-                Err(error) => return error,
-            }
-        }
-    }
-
-    /// Ends the process.
-    pub async fn end(mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill().await;
-    }
-}
-
-/// Starts this program as the keeper ([`is_keeper`](ociseek_rootfs::fuse::is_keeper)).
-fn spawn_keeper(mount: &MountInfo, device: &OwnedFd) -> io::Result<Child> {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("ociseek").args(keeper_arguments(mount)).stdin(device.try_clone()?);
-    // Signals for this process are not for the keeper, such as those of a terminal.
-    command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).current_dir("/");
-    command.spawn()
 }

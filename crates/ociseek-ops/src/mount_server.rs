@@ -1,17 +1,12 @@
-//! What the server of a mount and the snapshotter that started it tell each other by files: the
-//! number of bytes fetched, the share of the memory, and the record of a start.
+//! What a server of many mounts notes down of each: the bytes fetched, and the record of a start.
+//! And how it divides its memory.
 
-use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
-
-use tokio::task::block_in_place;
-use tokio::time::sleep;
+use std::time::SystemTime;
 
 use super::mount::LiveMount;
 use super::open::RootFs;
@@ -21,44 +16,13 @@ use ociseek_rootfs::fuse::process_memory;
 use ociseek_rootfs::record::{ReadRecorder, write_line};
 use ociseek_store::durable::replace;
 
-/// How often a mount reports to the snapshotter.
-const REPORT_INTERVAL: Duration = Duration::from_secs(5);
-
 /// The least and the most memory for content, in bytes.
 const CONTENT: (u64, u64) = (1 << 20, 64 << 20);
-/// What reads need in addition, in bytes: buffers, the stacks of threads, and what the allocator
-/// keeps.
-const READING: u64 = 3 << 20;
 
 /// The directory of the records, below the snapshotter's.
 const DIR: &str = "starts";
 /// The most files in the directory of the records.
 const MAX_RECORDS: usize = 256;
-
-/// Tells the snapshotter the number of bytes fetched, and follows its limit for memory, from time
-/// to time.
-pub async fn report(
-    mut counter: Option<FetchedFile>,
-    mut share: Option<MemoryShare>,
-    settled: Arc<AtomicBool>,
-    image: &RootFs,
-) -> Infallible {
-    loop {
-        block_in_place(|| {
-            if let Some(counter) = &mut counter {
-                counter.write(image.source.traffic().bytes);
-            }
-            if let Some(share) = &mut share {
-                // Only once.
-                if settled.swap(false, Ordering::Relaxed) {
-                    share.settle(&image.content);
-                }
-                share.follow(&image.content);
-            }
-        });
-        sleep(REPORT_INTERVAL).await;
-    }
-}
 
 /// A file with the number of bytes fetched for a mount, by all its servers.
 pub struct FetchedFile {
@@ -83,8 +47,9 @@ impl FetchedFile {
         Ok(FetchedFile { file, before: text.trim().parse().unwrap_or(0), written: None })
     }
 
-    /// The file may have been removed in the meantime, so it is not opened again.
-    fn write(&mut self, fetched: u64) {
+    /// Adds what this server has fetched to what earlier servers have, and returns the sum. The
+    /// file may have been removed in the meantime, so it is not opened again.
+    pub fn write(&mut self, fetched: u64) -> u64 {
         let total = self.before.saturating_add(fetched);
         if self.written != Some(total) {
             // Of the same length each time, so that readers never see a part of it.
@@ -92,58 +57,24 @@ impl FetchedFile {
                 self.written = Some(total);
             }
         }
+        total
     }
 }
 
-/// A mount's share of the memory that the snapshotter may use for all mounts: the file that says
-/// it, and how this process follows it. What the process needs for other things than content is a
-/// part of it.
-pub struct MemoryShare {
-    path: PathBuf,
-    /// What the process needs besides content, in bytes.
-    base: u64,
-    share: Option<u64>,
-}
-
-ociseek_format::opaque_debug!(MemoryShare);
-
-impl MemoryShare {
-    /// Call this when the image is open, and before it is mounted. Blocks.
-    pub fn new(path: PathBuf, content: &Content) -> MemoryShare {
-        let mut share = MemoryShare { path, base: base(content), share: None };
-        share.follow(content);
-        share
-    }
-
-    /// Measures again what the process needs. Call this when the memory was released that only
-    /// opening needs. Blocks.
-    pub fn settle(&mut self, content: &Content) {
-        (self.base, self.share) = (base(content), None);
-    }
-
-    /// Limits the content to what the file says now. Blocks.
-    pub fn follow(&mut self, content: &Content) {
-        let share = read_share(&self.path);
-        if let Some(bytes) = share.filter(|_| share != self.share) {
-            self.share = share;
-            content.limit_memory(for_content(bytes, self.base));
-        }
-    }
-}
-
-fn base(content: &Content) -> u64 {
+/// Limits the content of each mount, so that all together and what else this process has in memory
+/// take `memory` bytes. Blocks.
+pub fn divide_memory(memory: u64, contents: &[Content]) {
     // What is not from files.
     let anonymous = process_memory("self", "status", "RssAnon").unwrap_or(0);
-    anonymous.saturating_sub(content.memory()) + READING
+    let of_contents = contents.iter().map(Content::memory).fold(0, u64::saturating_add);
+    let rest = memory.saturating_sub(anonymous.saturating_sub(of_contents));
+    for content in contents {
+        content.limit_memory(share(rest, contents.len()));
+    }
 }
 
-fn for_content(share: u64, base: u64) -> u64 {
-    share.saturating_sub(base).clamp(CONTENT.0, CONTENT.1)
-}
-
-/// The first line is the share, in bytes.
-fn read_share(path: &Path) -> Option<u64> {
-    std::fs::read_to_string(path).ok()?.lines().next()?.trim().parse().ok()
+fn share(rest: u64, mounts: usize) -> u64 {
+    (rest / mounts.max(1) as u64).clamp(CONTENT.0, CONTENT.1)
 }
 
 /// The record of what is read soon after a mount, for the snapshotter: the start of an image's
@@ -231,29 +162,16 @@ fn remove_oldest(dir: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
-    fn content_gets_what_the_process_leaves_of_its_share() {
+    fn mounts_share_the_memory_within_limits() {
         const MIB: u64 = 1 << 20;
-        for (share, base, wanted) in
-            [(17, 10, 7), (512, 10, 64), (10, 10, 1), (5, 10, 1), (75, 10, 64)]
-        {
-            assert_eq!(for_content(share * MIB, base * MIB) / MIB, wanted, "{share} {base}");
+        for (rest, mounts, wanted) in [(512, 0, 64), (512, 1, 64), (512, 16, 32), (7, 30, 1)] {
+            assert_eq!(share(rest * MIB, mounts) / MIB, wanted, "{rest} {mounts}");
         }
-    }
-
-    #[test]
-    fn the_share_is_the_first_line() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("share");
-        for (text, wanted) in
-            [("17\n512\n", Some(17)), ("17", Some(17)), ("", None), ("x\n1\n", None)]
-        {
-            std::fs::write(&path, text).unwrap();
-            assert_eq!(read_share(&path), wanted, "{text:?}");
-        }
-        assert_eq!(read_share(&dir.path().join("none")), None);
     }
 
     #[test]

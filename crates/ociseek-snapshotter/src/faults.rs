@@ -6,21 +6,18 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, ready};
+use futures_util::future::{BoxFuture, pending, ready};
 
-use super::images::{ImageLayers, LazyImages, MountOrder};
+use super::lazy::{ImageLayers, LazyImages, OpenedLayers};
 use super::messages::{CommitRequest, CreateRequest, SnapshotError};
-use super::rows::SnapshotKind;
+use super::rows::{LazyLayer, SnapshotKind};
 use super::snapshotter::{IMAGE, LAYER, MANIFEST, Snapshotter, TARGET};
-use ociseek_rootfs::fuse::MountInfo;
 
 /// An image of the layers `a` and `b`, and one that states their names for others. They cannot
 /// be mounted.
@@ -31,19 +28,23 @@ impl LazyImages for Unmountable {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect();
         let digests = match image {
             "host/name:tag@manifest" => Some(words("a b")),
+            "host/name:tag@hanging" => Some(words("h")),
             "host/name:tag@lying" => Some(words("x y")),
             _ => None,
         };
-        ready(digests.map(|digests| ImageLayers { digests, chains: words("chain-a chain-b") }))
-            .boxed()
+        let chains = words(if image.ends_with("@hanging") { "chain-h" } else { "chain-a chain-b" });
+        ready(digests.map(|digests| ImageLayers { digests, chains })).boxed()
     }
 
-    fn mount<'a>(&'a self, _: MountOrder<'a>) -> BoxFuture<'a, Result<OwnedFd, String>> {
+    fn open<'a>(
+        &'a self,
+        layer: &'a LazyLayer,
+        _: &'a Path,
+    ) -> BoxFuture<'a, Result<OpenedLayers, String>> {
+        if layer.image.ends_with("@hanging") {
+            return pending().boxed();
+        }
         ready(Err("the registry is away".to_owned())).boxed()
-    }
-
-    fn keep(&self, _: &MountInfo, _: &OwnedFd) -> io::Result<OwnedFd> {
-        Err(io::ErrorKind::Unsupported.into())
     }
 }
 

@@ -5,7 +5,9 @@
 //! first container over them mounts the image as one file system. All other snapshots are
 //! directories and overlayfs, as containerd's own snapshotter makes them.
 //!
-//! How an image is judged and mounted is up to the program: [`LazyImages`].
+//! One process serves all images, and another one keeps the devices of their mounts, so that
+//! containers outlive the first. How an image is judged and opened is up to the program:
+//! [`LazyImages`].
 
 #![cfg(target_os = "linux")]
 
@@ -13,14 +15,15 @@
 mod faults;
 mod ids;
 mod images;
-mod keep;
+mod lazy;
 mod messages;
 mod rows;
 mod service;
+mod session;
 mod snapshotter;
 mod status;
 
-pub use images::{ImageLayers, LazyImages, MountOrder};
+pub use lazy::{ImageLayers, LazyImages, MountAttempt, OpenedLayers, ServingOptions};
 pub use messages::SnapshotError;
 pub use rows::LazyLayer;
 pub use service::{AnsweredCall, CallObserver, Listener, serve};

@@ -149,8 +149,9 @@ pub(crate) struct HealthAnswer {
     pub status: i32,
 }
 
-/// `SERVING` of `ServingStatus`.
+/// `SERVING` and `NOT_SERVING` of `ServingStatus`.
 pub(crate) const SERVING: i32 = 1;
+pub(crate) const NOT_SERVING: i32 = 2;
 
 /// A snapshot is listed if it passes all of these.
 #[derive(Debug)]

@@ -24,12 +24,15 @@ use tower::{Service, service_fn};
 
 use super::messages::{
     CommitRequest, CreateRequest, Empty, HealthAnswer, HealthRequest, InfoAnswer, KeyRequest,
-    ListAnswer, ListRequest, MountsAnswer, SERVING, SnapshotError, SnapshotInfo, UpdateRequest,
-    UsageAnswer,
+    ListAnswer, ListRequest, MountsAnswer, NOT_SERVING, SERVING, SnapshotError, SnapshotInfo,
+    UpdateRequest, UsageAnswer,
 };
 use super::rows::SnapshotKind;
 use super::snapshotter::Snapshotter;
 
+/// How long a call may take. containerd lets others wait meanwhile, and kubelet gives up after two
+/// minutes.
+const ANSWER: Duration = Duration::from_secs(20);
 /// How many snapshots a message of a list has.
 const LISTED: usize = 100;
 /// How long calls may take to end after the service was asked to stop.
@@ -101,6 +104,7 @@ pub async fn serve(
     observer: CallObserver,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
+    let health = HealthCalls(Arc::clone(&snapshotter));
     let calls = SnapshotCalls { snapshotter, observer };
     let incoming = stream::unfold(listener.0, |listener| async move {
         let accepted = listener.accept().await.map(|(connection, _)| connection);
@@ -110,7 +114,7 @@ pub async fn serve(
     let stopping = async move {
         let _ = told.wait_for(|stop| *stop).await;
     };
-    let services = tonic::transport::Server::builder().add_service(calls).add_service(HealthCalls);
+    let services = tonic::transport::Server::builder().add_service(calls).add_service(health);
     let serving = services.serve_with_incoming_shutdown(incoming, stopping);
     tokio::pin!(serving);
     tokio::select! {
@@ -222,7 +226,7 @@ impl Service<http::Request<Body>> for SnapshotCalls {
 
 /// The health of the service, as gRPC's health checking protocol has it (`grpc.health.v1`).
 #[derive(Clone)]
-struct HealthCalls;
+struct HealthCalls(Arc<Snapshotter>);
 
 impl NamedService for HealthCalls {
     const NAME: &'static str = "grpc.health.v1.Health";
@@ -238,14 +242,16 @@ impl Service<http::Request<Body>> for HealthCalls {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let is_ready = self.0.is_ready();
         Box::pin(async move {
             if !request.uri().path().ends_with("/Check") {
                 // Clients that watch fall back to checks then.
                 return Ok(Status::unimplemented("Watch").into_http());
             }
-            let call = service_fn(|request: Request<HealthRequest>| async move {
+            let status = if is_ready { SERVING } else { NOT_SERVING };
+            let call = service_fn(move |request: Request<HealthRequest>| async move {
                 match request.into_inner().service.as_str() {
-                    "" | SnapshotCalls::NAME => Ok(Response::new(HealthAnswer { status: SERVING })),
+                    "" | SnapshotCalls::NAME => Ok(Response::new(HealthAnswer { status })),
                     other => Err(Status::not_found(other)),
                 }
             });
@@ -268,7 +274,8 @@ fn answer(info: SnapshotInfo) -> InfoAnswer {
     InfoAnswer { info: Some(info) }
 }
 
-/// Answers one message by one. The work continues if the caller does not wait for its end.
+/// Answers one message by one. The work continues if the caller does not wait for its end, or if it
+/// takes too long.
 async fn unary<Asked, Answer, Work>(
     request: http::Request<Body>,
     work: impl FnOnce(Asked) -> Work + Send + 'static,
@@ -283,8 +290,10 @@ where
         let work = work.take().map(|work| tokio::spawn(work(request.into_inner())));
         async move {
             let Some(work) = work else { return Err(Status::internal("called twice")) };
-            let answer = work.await.map_err(|error| Status::internal(error.to_string()))?;
-            Ok(Response::new(answer?))
+            let Ok(answer) = tokio::time::timeout(ANSWER, work).await else {
+                return Err(Status::unavailable("it is still being done, try again"));
+            };
+            Ok(Response::new(answer.map_err(|error| Status::internal(error.to_string()))??))
         }
     });
     Grpc::new(ProstCodec::<Answer, Asked>::default()).unary(call, request).await
@@ -337,14 +346,16 @@ mod tests {
         http::Request::post(path).header("content-type", "application/grpc").body(body).unwrap()
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn the_service_is_healthy_as_long_as_it_answers() {
+        let root = tempfile::tempdir().unwrap();
+        let health = HealthCalls(Arc::new(crate::faults::open(root.path()).await.unwrap()));
         for (service, status) in
             [("", Code::Ok), (SnapshotCalls::NAME, Code::Ok), ("other", Code::NotFound)]
         {
             let asked = HealthRequest { service: service.to_owned() };
             let response =
-                HealthCalls.call(called("/grpc.health.v1.Health/Check", &asked)).await.unwrap();
+                health.clone().call(called("/grpc.health.v1.Health/Check", &asked)).await.unwrap();
             let header = response
                 .headers()
                 .get(Status::GRPC_STATUS)
@@ -354,7 +365,8 @@ mod tests {
             let serving = framed(&HealthAnswer { status: SERVING });
             assert_eq!(body, if status == Code::Ok { serving } else { Vec::new() }, "{service}");
         }
-        let watched = HealthCalls
+        let watched = health
+            .clone()
             .call(called("/grpc.health.v1.Health/Watch", &HealthRequest::default()))
             .await;
         assert!(is_failure(&watched.unwrap()));

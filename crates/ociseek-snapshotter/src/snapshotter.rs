@@ -13,8 +13,9 @@ use std::sync::Arc;
 use tokio::task::block_in_place;
 use tracing::{info, warn};
 
-use super::ids::{MappedIds, owner};
-use super::images::{ImageDir, LazyImages, MountKey};
+use super::ids::{MappedIds, Owner, owner};
+use super::images::{ImageDir, MountKey};
+use super::lazy::LazyImages;
 use super::messages::{
     CommitRequest, CreateRequest, SnapshotError, SnapshotFilter, SnapshotInfo, SnapshotMount,
 };
@@ -57,6 +58,8 @@ pub struct KeptNumbers {
     /// The bytes that were fetched for all mounts since the start of this process, and before that
     /// for those that are still there.
     pub fetched: u64,
+    /// The mounts that do not answer.
+    pub silent: u64,
 }
 
 impl Snapshotter {
@@ -87,17 +90,19 @@ impl Snapshotter {
         };
         let root = create().map_err(failed)?;
         let store = RowStore::open(&root).map_err(failed)?;
-        let images = ImageDir::new(root.join("images"), lazy, memory);
+        let layers = store.read(|rows| {
+            rows.iter().filter_map(|(_, row)| Some((row.id, row.lazy.clone()?))).collect()
+        });
+        let images = ImageDir::open(&root, lazy, memory, layers).await;
         let snapshotter = Snapshotter { root, store, images };
-        snapshotter.images.end_unready().await;
         snapshotter.remove_gone()?;
         snapshotter.remove_unknown(|_, _| true).await?;
-        let lazy = |rows: &SnapshotRows| -> Vec<_> {
-            rows.iter().filter_map(|(_, row)| Some((row.id, row.lazy.clone()?))).collect()
-        };
-        snapshotter.images.adopt(snapshotter.store.read(lazy)).await;
-        snapshotter.images.share_memory(0).await;
         Ok(snapshotter)
+    }
+
+    /// Whether all mounts answer.
+    pub fn is_ready(&self) -> bool {
+        self.images.silent() == 0
     }
 
     /// The current numbers. Those that the kernel does not tell are zero.
@@ -111,7 +116,8 @@ impl Snapshotter {
                 snapshots: rows.iter().count() as u64,
                 images: images.len() as u64,
                 mounts: points(&self.root, rows).map_or(0, |points| points.len() as u64),
-                fetched: self.images.fetched(lazy.iter().map(|(id, _)| *id)),
+                fetched: self.images.fetched(),
+                silent: self.images.silent(),
             }
         })
     }
@@ -214,7 +220,7 @@ impl Snapshotter {
     async fn prepared(&self, key: &str) -> Result<Vec<SnapshotMount>, SnapshotError> {
         let (top, lower) = self.layers(key).await?;
         block_in_place(|| {
-            self.own(&top, &lower)?;
+            self.own(&top, lower.first())?;
             Ok(vec![self.mount(&top, lower)?])
         })
     }
@@ -227,10 +233,10 @@ impl Snapshotter {
 
     /// Gives the root directory of a new snapshot its owner: the root of the user namespace, or
     /// that of the directory below it.
-    fn own(&self, top: &SnapshotRow, lower: &[String]) -> Result<(), SnapshotError> {
-        let owner = match (MappedIds::of(&top.labels)?, lower.first()) {
+    fn own(&self, top: &SnapshotRow, below: Option<&LowerDir>) -> Result<(), SnapshotError> {
+        let owner = match (MappedIds::of(&top.labels)?, below) {
             (Some(ids), _) => ids.root,
-            (None, Some(below)) => owner(below)?,
+            (None, Some(below)) => below.owner()?,
             (None, None) => return Ok(()),
         };
         let path = self.dir(top.id).join("fs");
@@ -240,7 +246,7 @@ impl Snapshotter {
 
     /// An active snapshot or view, and the directories below it from the top down. Mounts its image
     /// if necessary.
-    async fn layers(&self, key: &str) -> Result<(SnapshotRow, Vec<String>), SnapshotError> {
+    async fn layers(&self, key: &str) -> Result<(SnapshotRow, Vec<LowerDir>), SnapshotError> {
         let (top, below) = self.store.read(|rows| {
             let top = rows.get(key)?.clone();
             let below: Vec<SnapshotRow> = rows.below(&top).cloned().collect();
@@ -255,10 +261,12 @@ impl Snapshotter {
         for row in below {
             if let Some(lazy) = &row.lazy {
                 let key = MountKey { id: row.id, answers_xattrs: is_compared(&top, &row) };
-                lower.push(self.images.mounted(key, lazy).await?.to_string_lossy().into_owned());
+                let mounted = self.images.mounted(key, lazy).await?;
+                let path = mounted.point.to_string_lossy().into_owned();
+                lower.push(LowerDir { path, owner: Some(mounted.owner) });
                 break;
             }
-            lower.push(self.part(row.id, "fs"));
+            lower.push(LowerDir { path: self.part(row.id, "fs"), owner: None });
         }
         Ok((top, lower))
     }
@@ -266,18 +274,19 @@ impl Snapshotter {
     fn mount(
         &self,
         top: &SnapshotRow,
-        mut lower: Vec<String>,
+        lower: Vec<LowerDir>,
     ) -> Result<SnapshotMount, SnapshotError> {
         let is_active = top.kind == SnapshotKind::Active;
         let mode = if is_active { "rw" } else { "ro" };
         let mut options = match (MappedIds::of(&top.labels)?, lower.first()) {
             (Some(ids), Some(below)) => {
-                let is_lazy = lower.iter().any(|dir| self.images.has(Path::new(dir)));
-                ids.options(owner(below)?, is_lazy, Release::here())?
+                let is_lazy = lower.iter().any(|dir| self.images.has(Path::new(&dir.path)));
+                ids.options(below.owner()?, is_lazy, Release::here())?
             }
             // Nothing is below it, and its own directory already belongs to the mapped ids.
             _ => Vec::new(),
         };
+        let mut lower: Vec<String> = lower.into_iter().map(|below| below.path).collect();
         if let ([below], false) = (&mut lower[..], options.is_empty()) {
             // Before 2.3, containerd maps ids in the directory above all lower ones, without the
             // mounts in it (`core/mount/mount_linux.go`, `getCommonDirectory`): here the image's
@@ -431,6 +440,19 @@ impl Snapshotter {
     }
 }
 
+/// A directory below a snapshot.
+struct LowerDir {
+    path: String,
+    /// Its owner, if this process serves it: it would have to answer itself.
+    owner: Option<Owner>,
+}
+
+impl LowerDir {
+    fn owner(&self) -> Result<Owner, SnapshotError> {
+        self.owner.map_or_else(|| owner(&self.path), Ok)
+    }
+}
+
 /// The name of the snapshot, the image with a digest, and the digest of the layer, if the labels
 /// say that a layer of an image should be unpacked.
 fn remote_layer(labels: &BTreeMap<String, String>) -> Option<(&String, String, &String)> {
@@ -531,7 +553,38 @@ mod tests {
         }
         it.cleanup().await.unwrap();
         let left = |dir| fs::read_dir(root.path().join(dir)).unwrap().count();
-        assert_eq!((left("images"), left("snapshots")), (1, 0), "the share of the memory");
+        assert_eq!((left("images"), left("snapshots")), (0, 0));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_mount_that_hangs_delays_neither_its_removal_nor_others() {
+        let root = tempfile::tempdir().unwrap();
+        let it = Arc::new(open(root.path()).await.unwrap());
+        for (chain, manifest, digest) in [("chain-h", "hanging", "h"), ("chain-a", "manifest", "a")]
+        {
+            let noted = it.create(SnapshotKind::Active, layer("", chain, manifest, digest)).await;
+            assert!(matches!(noted, Err(SnapshotError::Exists(_))));
+        }
+        let hanging = Arc::clone(&it);
+        let begun = std::time::Instant::now();
+        let hanging = tokio::spawn(async move {
+            hanging.create(SnapshotKind::Active, request("hangs", "chain-h", &[])).await
+        });
+        while it.images.sessions().is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        // Another image.
+        let other = it.create(SnapshotKind::Active, request("other", "chain-a", &[])).await;
+        assert!(other.unwrap_err().to_string().contains("the registry is away"));
+        it.remove("chain-a").await.unwrap();
+        assert!(!hanging.is_finished());
+        let error = hanging.await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("is being mounted"), "{error}");
+        assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+        // It continues in the background, until its snapshot is removed.
+        assert_eq!(it.images.sessions().len(), 1);
+        it.remove("chain-h").await.unwrap();
+        assert!(it.images.sessions().is_empty());
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -603,7 +656,8 @@ mod tests {
             it.create(SnapshotKind::Active, request(key, "", labels)).await.unwrap();
             let row = it.store.read(|rows| rows.get(key).cloned()).unwrap();
             let below = root.path().to_str().unwrap();
-            let mounted = it.mount(&row, vec![below.to_owned()]).unwrap();
+            let lower = LowerDir { path: below.to_owned(), owner: None };
+            let mounted = it.mount(&row, vec![lower]).unwrap();
             assert!(mounted.options.contains(&format!("lowerdir={below}{end}")), "{mounted:?}");
         }
     }

@@ -4,18 +4,17 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::io;
-use std::ops::Add;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use super::images::{MountKey, fetched, limit};
+use super::images::{MountKey, fetched};
 use super::rows::{SnapshotKind, SnapshotRow, SnapshotRows, read};
-use ociseek_rootfs::fuse::{DeviceHolder, FS_TYPE, device_holders, mounts, process_memory};
+use ociseek_rootfs::fuse::{FS_TYPE, keeper_of, mounts, process_memory};
 
-/// How long the servers of mounts may take to answer statfs(2), all together.
+/// How long mounts may take to answer statfs(2), all together.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a snapshotter keeps.
@@ -25,8 +24,8 @@ pub struct KeptState {
     pub snapshots: usize,
     /// The images with such layers, by name.
     pub images: Vec<KeptImage>,
-    /// The memory that it may use for itself and all mounts, in bytes. None if it never ran.
-    pub memory_limit: Option<u64>,
+    /// The process that keeps the devices of the mounts.
+    pub keeper: Option<u32>,
 }
 
 /// An image whose layers are not pulled.
@@ -49,13 +48,8 @@ pub struct KeptImage {
 pub struct KeptMount {
     /// The mount point.
     pub point: PathBuf,
-    /// Whether its server answers.
+    /// Whether it answers.
     pub answers: bool,
-    /// The process that serves it.
-    pub server: Option<u32>,
-    /// The memory of that process, and of the one that keeps the mount's device, in bytes. Their
-    /// part of what they share with others is included.
-    pub memory: Option<u64>,
     /// The bytes fetched for it, a few seconds ago.
     pub fetched: u64,
 }
@@ -92,11 +86,10 @@ pub fn kept(root: &Path) -> io::Result<KeptState> {
         image.users += users.get(&row.id).copied().unwrap_or(0);
         image.mounts.extend(mounts.remove(&row.id).into_iter().flatten());
     }
-    let memory_limit = limit(&root.join("images"));
     Ok(KeptState {
         snapshots: rows.iter().count(),
         images: images.into_values().collect(),
-        memory_limit,
+        keeper: keeper_of(&root).map(|keeper| keeper.pid.cast_unsigned()),
     })
 }
 
@@ -104,23 +97,10 @@ pub fn kept(root: &Path) -> io::Result<KeptState> {
 fn kept_mounts(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<u64, Vec<KeptMount>>> {
     let points = points(root, rows)?;
     let answering = answering(points.values());
-    let (servers, keepers): (Vec<_>, Vec<_>) =
-        device_holders()?.into_iter().partition(|holder| holder.serves);
-    let number =
-        |holder: DeviceHolder| (holder.point, holder.pid.as_raw_nonzero().get().cast_unsigned());
-    let by_point = |holders: Vec<DeviceHolder>| holders.into_iter().map(number).collect();
-    let [servers, keepers]: [HashMap<PathBuf, u32>; 2] = [servers, keepers].map(by_point);
     let mut kept: HashMap<u64, Vec<KeptMount>> = HashMap::new();
     for (key, point) in points {
-        let server = servers.get(&point).copied();
         let mount = KeptMount {
             answers: answering.contains(&point),
-            server,
-            memory: [server, keepers.get(&point).copied()]
-                .into_iter()
-                .flatten()
-                .filter_map(memory)
-                .reduce(Add::add),
             fetched: point.parent().map_or(0, fetched),
             point,
         };
@@ -144,7 +124,7 @@ pub(crate) fn points(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<Mou
     Ok(keys.filter(|(key, _)| lazy.contains(&key.id)).collect())
 }
 
-/// Those mounts whose servers answer soon. A thread may stay behind for each other one.
+/// Those mounts that answer soon. A thread may stay behind for each other one.
 fn answering<'a>(points: impl Iterator<Item = &'a PathBuf>) -> Vec<PathBuf> {
     let (tell, told) = mpsc::channel();
     for point in points {

@@ -20,6 +20,8 @@ use ociseek_format::image::Descriptor;
 
 /// The largest file of answers that is read, in bytes.
 const MAX_FILE: u64 = 16 << 20;
+/// The memory of a descriptor without its texts, in bytes.
+const DESCRIPTOR: u64 = 256;
 
 /// The answers of a registry about an image. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -61,9 +63,23 @@ impl Recall {
         if !answers.has_new && path.exists() {
             return Ok(());
         }
-        replace(path, &serde_json::to_vec(&*answers)?)?;
+        let bytes = serde_json::to_vec(&*answers)?;
+        if bytes.len() as u64 > MAX_FILE {
+            return Err(io::Error::other(format!("{} bytes: too large", bytes.len())));
+        }
+        replace(path, &bytes)?;
         answers.has_new = false;
         Ok(())
+    }
+
+    /// How much memory the answers take, about, in bytes.
+    pub fn size(&self) -> u64 {
+        let answers = self.0.hold();
+        let of_descriptor = |descriptor: &Descriptor| {
+            serde_json::to_vec(descriptor).map_or(0, |text| text.len() as u64) + DESCRIPTOR
+        };
+        let lists = answers.referrers.iter().flat_map(|list| &list.descriptors).map(of_descriptor);
+        lists.fold(answers.manifests.len() as u64 * DESCRIPTOR, u64::saturating_add)
     }
 
     pub(crate) fn add_manifest(&self, digest: Digest) {

@@ -98,10 +98,11 @@ pub(crate) async fn run(
     image_fs::check_order(&name, &dir)?;
     let serve = args.serve;
     let format = args.format;
-    if serve.detach && !serve.detached {
+    let is_background = serve.detach && detach::is_background();
+    if serve.detach && !is_background {
         return detach::start(interrupted).await;
     }
-    let log = serve.detached.then(|| Log::open(serve.log.as_deref())).transpose()?;
+    let log = is_background.then(|| Log::open(serve.log.as_deref())).transpose()?;
     let record = serve.record.as_deref().map(Replacement::new).transpose()?;
     let recorder = record.as_ref().map(|file| file.handle().map(Record::File)).transpose()?;
     let (mut opened, live_bundle) = until(
@@ -112,7 +113,7 @@ pub(crate) async fn run(
             let run = image_fs::run_options(args.container, args.command);
             let prefetch = args.lazy.prefetching();
             let opened =
-                image_fs::open_image(&name, LayerChoice::All, args.lazy, verbosity, None).await?;
+                image_fs::open_image(&name, LayerChoice::All, args.lazy, verbosity).await?;
             let live_bundle = mount_bundle(&opened, bundle, &run, recorder, prefetch).await?;
             record.map(Replacement::complete).transpose()?;
             Ok((opened, live_bundle))
@@ -121,7 +122,7 @@ pub(crate) async fn run(
     .await?;
     let LiveBundle { bundle, mut live } = live_bundle;
     let dir = bundle.dir().display();
-    let or_interrupt = if serve.detached { "" } else { "Ctrl-C or " };
+    let or_interrupt = if is_background { "" } else { "Ctrl-C or " };
     opened.tell_ready(&format!(
         "bundle of {} created in {dir} ({or_interrupt}ociseek bundle --rm {dir} to remove it)",
         opened.name
@@ -130,7 +131,7 @@ pub(crate) async fn run(
         opened.print_ready(bundle.dir())?;
     }
     if let Some(log) = log {
-        log.ready(false)?;
+        log.ready()?;
     }
     let end = image_fs::serve(&mut live, interrupted).await;
     let mounted = live.since();

@@ -1,5 +1,5 @@
 //! `--detach`: the program starts a second process of itself, and exits when that reports that the
-//! image is mounted. Another process of this program is the keeper of a mount's FUSE device.
+//! image is mounted. Another process of this program keeps the FUSE devices of a server.
 //!
 //! Both are recognised before the command line is parsed: that takes time, and memory that the
 //! keeper does without.
@@ -11,8 +11,9 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process, setsid};
+use rustix::process::{Pid, Signal, getppid, kill_process, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+use rustix::thread::set_name;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::sync::oneshot;
@@ -21,7 +22,10 @@ use crate::cli::shared::error::{CliError, DONE, FAILED};
 use crate::cli::shared::report::report_error;
 use crate::cli::shared::signals::{self, Interrupt};
 use crate::cli::shared::terminal::{Stdout, complain};
-use ociseek_rootfs::fuse::{is_keeper, keep_device};
+use ociseek_rootfs::fuse::{KEEPER, keep_devices};
+
+/// The variable that has the number of the process that started the background process.
+const BACKGROUND: &str = "OCISEEK_BACKGROUND";
 
 /// The message of the background process after mounting.
 const READY: &str = "ready\n";
@@ -30,7 +34,10 @@ const READY: &str = "ready\n";
 /// process two milliseconds, and the background process does it, too.
 pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
     let may_be_json = std::env::var_os("OCISEEK_FORMAT").is_some();
-    if may_be_json || !is_detached(arguments.iter().skip(1).map(|typed| typed.as_encoded_bytes())) {
+    if may_be_json
+        || is_background()
+        || !is_detached(arguments.iter().skip(1).map(|typed| typed.as_encoded_bytes()))
+    {
         return None;
     }
     let started = signals::listen().and_then(|mut interrupted| {
@@ -47,13 +54,21 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
     Some(ExitCode::from(error.exit_code()))
 }
 
-/// Keeps the device on standard input, if the arguments of this process say so.
+/// Names this process, which was started by the path of its parent's program, `/proc/self/exe`.
+pub(crate) fn name_process() {
+    // A wrong name does no harm.
+    let _ = set_name(c"ociseek");
+}
+
+/// Keeps the devices of mounts, if the arguments of this process say so. Its standard input is the
+/// socket on which they come.
 pub(crate) fn run_keeper(arguments: &[OsString]) -> Option<ExitCode> {
-    if !is_keeper(arguments.iter().skip(1).map(OsString::as_os_str)) {
+    if arguments.get(1).is_none_or(|typed| typed != KEEPER) {
         return None;
     }
-    let device = io::stdin().as_fd().try_clone_to_owned();
-    Some(match device.and_then(|device| keep_device(&device)) {
+    name_process();
+    let listener = io::stdin().as_fd().try_clone_to_owned();
+    Some(match listener.and_then(|listener| keep_devices(&listener)) {
         Ok(()) => ExitCode::from(DONE),
         Err(error) => {
             complain(&format!("error: {error}"));
@@ -67,8 +82,7 @@ pub(crate) fn run_keeper(arguments: &[OsString]) -> Option<ExitCode> {
 fn is_detached<'a>(mut arguments: impl Iterator<Item = &'a [u8]>) -> bool {
     let is_other = |typed: &[u8]| {
         let is_short = typed.starts_with(b"-") && !typed.starts_with(b"--");
-        let others: [&[u8]; 6] =
-            [b"--help", b"--version", b"--json", b"--format", b"--rm", b"--detached"];
+        let others: [&[u8]; 5] = [b"--help", b"--version", b"--json", b"--format", b"--rm"];
         (is_short && typed.iter().any(|letter| matches!(letter, b'h' | b'V')))
             || others.iter().any(|other| typed.starts_with(other))
     };
@@ -86,21 +100,20 @@ fn is_detached<'a>(mut arguments: impl Iterator<Item = &'a [u8]>) -> bool {
     is_detached && matches!(command, b"mount" | b"bundle")
 }
 
-/// Starts this program again with the same arguments and `--detached`, and waits until it is ready.
-/// The background process reports its own errors.
+/// Whether this is the background process of `--detach`. Its own children inherit the variable, but
+/// have another parent.
+pub(crate) fn is_background() -> bool {
+    let parent = getppid().map(|parent| parent.to_string());
+    parent.is_some() && std::env::var(BACKGROUND).ok() == parent
+}
+
+/// Starts this program again with the same arguments, and waits until it is ready. The background
+/// process reports its own errors.
 pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Result<(), CliError> {
-    let mut arguments: Vec<OsString> = std::env::args_os().collect();
-    // After the name of the command, because a `--` may follow. Options before the name have no
-    // values.
-    let command =
-        arguments.iter().skip(1).position(|typed| !typed.as_encoded_bytes().starts_with(b"-"));
-    let behind = command.map_or(arguments.len(), |at| at + 2);
-    arguments.insert(behind, "--detached".into());
+    let mut arguments = std::env::args_os();
     let mut command = Command::new("/proc/self/exe");
-    command.args(arguments.iter().skip(1)).stdout(Stdio::piped());
-    if let Some(name) = arguments.first() {
-        command.arg0(name);
-    }
+    command.arg0(arguments.next().unwrap_or_else(|| "ociseek".into())).args(arguments);
+    command.stdout(Stdio::piped()).env(BACKGROUND, std::process::id().to_string());
     let mut child = command.spawn().map_err(CliError::Start)?;
     let mut output = ChildOutput::default();
     if let Some(stdout) = child.stdout.take() {
@@ -130,14 +143,14 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
 
 /// The standard output of the background process.
 #[derive(Default)]
-pub(crate) struct ChildOutput {
+struct ChildOutput {
     /// The JSON document about the mount or its failure. Empty unless requested.
     document: String,
-    pub(crate) is_ready: bool,
+    is_ready: bool,
 }
 
 /// Reads until the process is ready or has exited.
-pub(crate) async fn read_output(mut stdout: impl AsyncBufRead + Unpin) -> io::Result<ChildOutput> {
+async fn read_output(mut stdout: impl AsyncBufRead + Unpin) -> io::Result<ChildOutput> {
     let mut document = String::new();
     loop {
         let start = document.len();
@@ -175,19 +188,17 @@ impl Log {
         Ok(Log(opened.map_err(|source| CliError::Write { path, source })?))
     }
 
-    /// Leaves the session of the parent process, and reports that the image is mounted. With
-    /// `keeps_stdin`, standard input stays open.
+    /// Leaves the session of the parent process, and reports that the image is mounted.
     ///
     /// # Errors
     /// If the parent process no longer waits for the report.
-    pub(crate) fn ready(self, keeps_stdin: bool) -> Result<(), CliError> {
+    pub(crate) fn ready(self) -> Result<(), CliError> {
         let leave = || -> io::Result<()> {
             let null = File::open("/dev/null")?;
             let nowhere = OpenOptions::new().write(true).open("/dev/null")?;
             setsid()?;
-            if !keeps_stdin {
-                dup2_stdin(null)?;
-            }
+            name_process();
+            dup2_stdin(null)?;
             dup2_stderr(self.0)?;
             let mut stdout = io::stdout().lock();
             stdout.write_all(READY.as_bytes())?;
@@ -224,7 +235,7 @@ mod tests {
             "mount --detach --format=json a b",
             "bundle --rm a --detach",
             "--version mount --detach a b",
-            "mount --detach --detached a b",
+            "--progress none mount --detach a b",
         ] {
             assert!(!is_detached(line), "{line}");
         }

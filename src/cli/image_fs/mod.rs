@@ -28,7 +28,6 @@ use ociseek_ops::bundle::RunOptions;
 use ociseek_ops::mount::{LiveMount, Prefetch};
 use ociseek_ops::open::{DocumentFetch, LayerChoice, OpenOptions, RootFs, open};
 use ociseek_rootfs::content::ContentOptions;
-use ociseek_store::recall::Recall;
 
 pub(super) mod bundle;
 pub(super) mod detach;
@@ -60,15 +59,12 @@ impl OpenedImage {
     }
 }
 
-/// Opens the image, or some of its layers. With `answers`, the registry is not asked for what they
-/// have, and they get the others; and as long as their file is locked, another process fetches
-/// documents.
+/// Opens the image, or some of its layers.
 pub(super) async fn open_image(
     name: &ImageName,
     layers: LayerChoice,
     args: LazyArgs,
     verbosity: VerbosityArgs,
-    answers: Option<(&Recall, PathBuf)>,
 ) -> Result<OpenedImage, CliError> {
     let started = Instant::now();
     // Detects that the file cannot be written before anything is fetched.
@@ -79,15 +75,10 @@ pub(super) async fn open_image(
     let opening = async {
         let images = Images::new(args.registry()?, [image], &progress).await?;
         let (source, root) = images.open(image).await?;
-        let (source, fetching) = match answers {
-            Some((answers, file)) => (source.recalling(answers), Some(file)),
-            None => (source, None),
-        };
         let caches = caches::reading(&args.cache, &progress).await?;
         let content = ContentOptions { deadline: args.deadline, ..ContentOptions::default() };
         let index = args.view.index(&source, &root, &progress).await?;
-        let mut options = OpenOptions { layers, content, index, ..args.open_options(image)? };
-        options.documents.fetching = fetching;
+        let options = OpenOptions { layers, content, index, ..args.open_options(image)? };
         Ok::<_, CliError>(open(&source, &root, &options, &caches, &progress).await?)
     };
     let image = display.during(&name, opening).await?;
@@ -262,7 +253,7 @@ impl LazyArgs {
             platform: self.view.platform.platform.clone(),
             soci_only: !self.view.trust.fine,
             trust: self.view.trust.rules(image, UseOfFiles::Run)?,
-            documents: DocumentFetch { start: !self.ignore_prefetch_list, fetching: None },
+            documents: DocumentFetch { start: !self.ignore_prefetch_list },
             ..OpenOptions::default()
         })
     }
@@ -290,10 +281,6 @@ pub(crate) struct ServeArgs {
     /// Record the first reads in order, as JSON lines for `index --profile`
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-
-    /// Marks the background process of --detach.
-    #[arg(long, hide = true)]
-    pub detached: bool,
 }
 
 /// Options for running a container.

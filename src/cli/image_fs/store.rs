@@ -1,8 +1,5 @@
 //! `ociseek store`.
 
-use std::convert::Infallible;
-use std::future::pending;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +23,7 @@ use ociseek_format::budget::Budget;
 use ociseek_format::image::{ImageName, Reference};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_ops::layer_store::{ImageOpener, MountedStore, StoreOptions, StorePoint};
-use ociseek_ops::mount::{DeviceKeeper, opaque_xattr};
+use ociseek_ops::mount::opaque_xattr;
 use ociseek_ops::open::OpenOptions;
 use ociseek_rootfs::content::ContentOptions;
 use ociseek_rootfs::fuse::ExistingMount;
@@ -93,10 +90,6 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "FILE", requires = "detach")]
     pub log: Option<PathBuf>,
 
-    /// Marks the background process of --detach.
-    #[arg(long, hide = true)]
-    pub detached: bool,
-
     /// Replace an existing (or dead) ociseek mount on DIR
     #[arg(long)]
     pub replace: bool,
@@ -118,44 +111,34 @@ pub(crate) async fn run(
             "--stats-file, --index and --password-stdin are for one image",
         ));
     }
-    if args.detach && !args.detached {
+    let is_background = args.detach && detach::is_background();
+    if args.detach && !is_background {
         return detach::start(interrupted).await;
     }
-    let log = args.detached.then(|| Log::open(args.log.as_deref())).transpose()?;
+    let log = is_background.then(|| Log::open(args.log.as_deref())).transpose()?;
     let progress: Arc<dyn Progress> = Arc::new(Display::new(verbosity));
     let MountedStore { store, mut mount, keeper } =
         until(interrupted, mounted(args, &progress)).await?;
-    let mut keeper = keeper.unwrap_or_else(|error| {
-        progress.report(unprotected(&error));
-        None
-    });
     let point = mount.point().display().to_string();
     if !verbosity.quiet {
         complain(&safe(&format!("layers are served at {point}")));
     }
     if let Some(log) = log {
-        log.ready(false)?;
+        log.ready()?;
     }
-    let keeping = async {
-        if let Some(keeper) = &mut keeper {
-            progress.report(unprotected(&keeper.watch().await));
-        }
-        pending::<Infallible>().await
-    };
     let ended = tokio::select! {
         biased;
         Ok(_) = interrupted => None,
         ended = mount.ended() => Some(ended),
-        never = keeping => match never {},
     };
     if let Some(ended) = ended {
-        end(keeper).await;
+        MountedStore::give_up(keeper.as_ref());
         return Ok(ended?);
     }
     let mut mount = blocking(move || mount.detach().map(|_| mount)).await?;
     store.retire();
     // Nobody takes over from a store that has left.
-    end(keeper).await;
+    MountedStore::give_up(keeper.as_ref());
     // The mount point is not in use where only overlays are above it. But the kernel ends the
     // session only when nobody uses it.
     if let Ok(ended) = timeout(LAST_ANSWERS, mount.ended()).await {
@@ -165,18 +148,6 @@ pub(crate) async fn run(
         "containers use layers of {point}: they are served until they end, or until another signal"
     )));
     Ok(mount.ended().await?)
-}
-
-async fn end(keeper: Option<DeviceKeeper>) {
-    if let Some(keeper) = keeper {
-        keeper.end().await;
-    }
-}
-
-fn unprotected(error: &io::Error) -> ProgressEvent {
-    ProgressEvent::Warning(format!(
-        "if the store is killed, its containers must be started again: {error}"
-    ))
 }
 
 /// Mounts the store, or takes over from one that was killed.

@@ -51,7 +51,7 @@ impl Counters for SnapshotterCounter {
             SnapshotterCounter::Replacements => (
                 "ociseek_snapshotter_replacements_total",
                 "result",
-                "Attempts to replace a server that had ended",
+                "Attempts to continue with a mount of an earlier server",
             ),
             SnapshotterCounter::FetchedBytes => (
                 "ociseek_snapshotter_fetched_bytes_total",
@@ -80,16 +80,17 @@ struct MonitoredSnapshotter {
 
 impl Monitored for MonitoredSnapshotter {
     fn is_ready(&self) -> bool {
-        true
+        self.snapshotter.is_ready()
     }
 
     fn metrics(&self) -> String {
-        let KeptNumbers { snapshots, images, mounts, fetched } = self.snapshotter.numbers();
+        let KeptNumbers { snapshots, images, mounts, fetched, silent } = self.snapshotter.numbers();
         self.metrics.set(SnapshotterCounter::FetchedBytes, "", fetched);
         self.metrics.text(&[
             ("ociseek_snapshotter_snapshots", "Snapshots", snapshots),
             ("ociseek_snapshotter_images", "Images whose layers are not pulled", images),
             ("ociseek_snapshotter_mounts", "Mounts of images", mounts),
+            ("ociseek_snapshotter_silent_mounts", "Mounts that do not answer", silent),
         ])
     }
 }

@@ -1,12 +1,9 @@
 //! `ociseek snapshotter`.
 
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
-use std::io;
+use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,18 +11,13 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::io::{AsyncReadExt, BufReader};
-use tokio::process::Command;
 use tokio::sync::oneshot;
-use tokio::task::block_in_place;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use crate::cli::image_fs::LazyArgs;
-use crate::cli::image_fs::detach::read_output;
 use crate::cli::shared::args::FormatArgs;
-use crate::cli::shared::error::CliError;
+use crate::cli::shared::error::{CliError, DONE};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::size::ByteSize;
@@ -34,17 +26,17 @@ use crate::cli::shared::terminal::Stdout;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::shared::{caches, parse};
 use crate::cli::{blocking, until};
+use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::ImageName;
-use ociseek_format::progress::{Progress, causes, sources};
+use ociseek_format::progress::{Progress, ProgressEvent, causes, sources};
 use ociseek_ops::ahead::{Fetching, FetchingAhead, IndexCoverage, coverage};
-use ociseek_ops::mount::start_keeper;
-use ociseek_ops::mount_server::StartRecord;
-use ociseek_rootfs::cache::PIECE;
-use ociseek_rootfs::fuse::MountInfo;
+use ociseek_ops::open::{LayerChoice, OpenOptions, open};
+use ociseek_rootfs::content::ContentOptions;
 use ociseek_rootfs::layers::Caches;
 use ociseek_snapshotter::{
-    CallObserver, ImageLayers, LazyImages, Listener, MountOrder, Snapshotter, serve,
+    CallObserver, ImageLayers, LazyImages, LazyLayer, Listener, MountAttempt, OpenedLayers,
+    ServingOptions, Snapshotter, serve,
 };
 use ociseek_store::StoreError;
 use ociseek_store::lock::Hold;
@@ -66,8 +58,8 @@ Serves containerd as a snapshotter: containers start before their image is pulle
 image does not change.
 
 containerd pulls only the manifest and the config of an image with an index. The first container over it mounts the \
-image, by a background process that outlives the snapshotter. Images whose index covers less than 80% of their bytes, \
-or whose index is not trusted, are pulled and unpacked as by overlayfs.
+image. Another process keeps the mounts, so that containers outlive the snapshotter (Linux 6.9). Images whose index \
+covers less than 80% of their bytes, or whose index is not trusted, are pulled and unpacked as by overlayfs.
 
 Images are read as by ociseek mount, with the same options. containerd names them by digest, so indexes that only the \
 repository vouches for are not used: see --trust.
@@ -90,6 +82,9 @@ const COVERED_PERCENT: u64 = 80;
 /// layer of a pull, and mounts the image soon after that.
 const KNOWN: usize = 256;
 const KNOWN_FOR: Duration = Duration::from_secs(300);
+/// The memory for what the registry said of an image, and of all, in bytes.
+const ANSWERS: u64 = 4 << 20;
+const ALL_ANSWERS: u64 = 32 << 20;
 /// How long a pull waits to learn whether the image has an index. containerd may reach the registry
 /// by a mirror that is not configured here. The CRI cancels a pull that makes no progress for a
 /// minute or more (`image_pull_progress_timeout`).
@@ -189,9 +184,9 @@ pub(crate) async fn run(
         return Stdout::new().print(config::printed());
     }
     let typed = std::env::args_os();
-    let (args, arguments) = match args.config.clone() {
+    let args = match args.config.clone() {
         Some(path) => config::read(&path, typed).map_err(ConfigFileError::at(&path))?,
-        None => (args, typed.collect()),
+        None => args,
     };
     if args.lazy.stats.is_some()
         || args.lazy.view.index.is_some()
@@ -203,27 +198,26 @@ pub(crate) async fn run(
     }
     let progress: Arc<dyn Progress> = Arc::new(Display::new(verbosity));
     let caches = caches::reading(&args.lazy.cache, &progress).await?;
-    let mount = mount_options(arguments.into_iter().skip(1));
     let metrics = Arc::<SnapshotterMetrics>::default();
     let known = Mutex::default();
     let counted = Arc::clone(&metrics);
-    let root = std::path::absolute(&args.root).map_err(CliError::Start)?;
     let lazy = args.lazy;
     let record_starts = args.record_starts;
     let metered = Arc::clone(&metrics);
     let ahead = FetchingAhead::new(caches.clone(), LOOKUP);
-    let images = MountedByProcess {
+    let opening = Budget::new(lazy.registry.memory.max_memory.0);
+    let images = Arc::new(NodeImages {
         lazy,
         caches,
         ahead,
         progress,
-        mount,
         known,
         metrics: metered,
-        root,
         record_starts,
-    };
-    let snapshotter = Snapshotter::open(&args.root, Arc::new(images), args.memory.0).await;
+        opening,
+    });
+    let forgetting = Arc::clone(&images).forget_old();
+    let snapshotter = Snapshotter::open(&args.root, images, args.memory.0).await;
     let snapshotter =
         Arc::new(snapshotter.map_err(|source| CliError::Snapshots { path: args.root, source })?);
     let monitored = metrics::served(args.metrics_listen, &metrics, &snapshotter).await?;
@@ -232,46 +226,30 @@ pub(crate) async fn run(
         listener.map_err(|source| CliError::Write { path: args.socket.clone(), source })?;
     info!(socket = %args.socket.display(), "listening");
     let observer: CallObserver = Arc::new(move |call| metrics::count(&counted, call));
-    tokio::select! {
+    let ended = tokio::select! {
         ended = serve(snapshotter, listener, observer, interrupted.map(|_| ())) => ended.map_err(CliError::Start),
         () = monitored => Ok(()),
+        never = forgetting => match never {},
+    };
+    if ended.is_ok() {
+        // Without this, reads that are not answered would fail. The next server answers them.
+        std::process::exit(DONE.into());
     }
+    ended
 }
 
-/// The options with a value that `mount` does not have.
-const OWN_OPTIONS: [&str; 6] =
-    ["--socket", "--root", "--config", "--metrics-listen", "--memory", "--record-starts"];
-
-/// This command's options that are also those of `mount`.
-fn mount_options(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut options = Vec::new();
-    let mut is_own_value = false;
-    for argument in arguments {
-        let is_own = OWN_OPTIONS.iter().any(|own| {
-            let rest = argument.as_encoded_bytes().strip_prefix(own.as_bytes());
-            rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'=')
-        });
-        if is_own {
-            is_own_value = !argument.as_encoded_bytes().contains(&b'=');
-        } else if !std::mem::take(&mut is_own_value) && argument != OsStr::new("snapshotter") {
-            options.push(argument);
-        }
-    }
-    options
-}
-
-/// Mounts images by `ociseek mount --detach`.
-struct MountedByProcess {
+/// Judges and opens the images of this node.
+struct NodeImages {
     lazy: LazyArgs,
     caches: Caches,
     ahead: FetchingAhead,
     progress: Arc<dyn Progress>,
-    mount: Vec<OsString>,
     /// Images that were looked up, by name with digest.
     known: Mutex<HashMap<String, KnownImage>>,
     metrics: Arc<SnapshotterMetrics>,
-    root: PathBuf,
     record_starts: Option<Duration>,
+    /// The memory for opening, of all images together.
+    opening: Budget,
 }
 
 /// An image that was looked up.
@@ -285,7 +263,7 @@ struct KnownImage {
     fetching: Fetching,
 }
 
-impl MountedByProcess {
+impl NodeImages {
     /// What is known of an image since a short time.
     fn known(&self, image: &str) -> Option<KnownImage> {
         self.known.hold().get(image).filter(|known| known.at.elapsed() < KNOWN_FOR).cloned()
@@ -297,72 +275,76 @@ impl MountedByProcess {
             parsed.map_err(|source| CliError::ImageName { typed: name.to_owned(), source })?;
         let images = Images::new(self.lazy.registry()?, [&image], &self.progress).await?;
         let (source, root) = images.open(&image).await?;
-        let source = source.recalling(answers);
+        let source = source.recalling(answers).with_budget(self.opening.clone());
         Ok(coverage(&source, &root, &self.lazy.open_options(&image)?, &self.caches, &self.progress)
             .await?)
     }
 
-    /// Starts `ociseek mount`, and waits until the image is mounted.
-    async fn mounted(&self, order: MountOrder<'_>) -> Result<OwnedFd, String> {
-        let failed = |error: io::Error| format!("cannot start ociseek mount: {error}");
-        let MountOrder { layer, point, log, fetched, answers, share, device, answers_xattrs } =
-            order;
-        if let Some(known) = self.known(&layer.image) {
-            if !answers.exists() {
-                // Without the file, the process asks the registry.
-                let _ = block_in_place(|| known.answers.write(answers));
+    /// Opens the lowest layers of an image.
+    async fn opened(&self, layer: &LazyLayer, answers: &Path) -> Result<OpenedLayers, CliError> {
+        let name = &layer.image;
+        let parsed = ImageName::from_str(name);
+        let image = parsed.map_err(|source| CliError::ImageName { typed: name.clone(), source })?;
+        let file = answers.to_owned();
+        let read = blocking(move || Ok::<_, CliError>(Recall::read(&file))).await?;
+        let recalled = match (read, self.known(name)) {
+            (Some(read), _) => read,
+            (None, Some(known)) => {
+                known.fetching.done().await;
+                known.answers
             }
-            known.fetching.lock(answers);
-        }
-        let stdin = device.device.try_clone().map_err(failed)?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg("mount").args(&self.mount).args(["--detach", "--detached", "--replace"]);
-        command
-            .args(["--allow-other", "--suid", "--dev", "--kept"])
-            .arg(&device.identity)
-            .arg("--fetched")
-            .arg(fetched);
-        // glibc then returns pieces of content to the kernel, and does not keep memory for each
-        // thread. Other allocators ignore this.
-        command.env("MALLOC_ARENA_MAX", "1").env("MALLOC_MMAP_THRESHOLD_", PIECE.to_string());
-        command.arg("--share").arg(share).arg("--answers").arg(answers);
-        command.args(device.is_mounted.then_some("--take-over"));
-        command.args(answers_xattrs.then_some("--answer-xattrs"));
-        // A server that replaces another one would see only a part of the start.
-        if let (Some(time), false) = (self.record_starts, device.is_mounted || answers_xattrs)
-            && let Some(file) = StartRecord::file_of(&self.root, &layer.image)
-        {
-            command
-                .arg("--start-record")
-                .arg(file)
-                .arg(format!("--start-time={}s", time.as_secs()));
-        }
-        command.arg("--log").arg(log).arg("--lowest-layers").arg(layer.layers.to_string());
-        command
-            .arg(&layer.image)
-            .arg(point)
-            .stdin(stdin)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(failed)?;
-        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        let (Some(pid), Some(stdout), Some(mut stderr)) =
-            (pid, child.stdout.take(), child.stderr.take())
-        else {
-            return Err("ociseek mount has no output".to_owned());
+            (None, None) => Recall::default(),
         };
-        let server = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
-        let mut talk = Vec::new();
-        let (output, read) =
-            tokio::join!(read_output(BufReader::new(stdout)), stderr.read_to_end(&mut talk));
-        if output.and_then(|output| read.map(|_| output.is_ready)).map_err(failed)? {
-            return Ok(server);
+        let progress: Arc<dyn Progress> = Arc::new(ImageLog(name.clone()));
+        let images = Images::new(self.lazy.registry()?, [&image], &progress).await?;
+        let (source, root) = images.open(&image).await?;
+        let source = source.recalling(&recalled).with_budget(self.opening.clone());
+        let content = ContentOptions { deadline: self.lazy.deadline, ..ContentOptions::default() };
+        let layers = LayerChoice::Lowest(layer.layers);
+        let options = OpenOptions { layers, content, ..self.lazy.open_options(&image)? };
+        let opened = open(&source, &root, &options, &self.caches, &progress).await?;
+        let file = answers.to_owned();
+        let written = blocking(move || Ok::<_, CliError>(recalled.write(&file))).await?;
+        if let Err(error) = written {
+            // Another server would ask the registry.
+            warn!(image = name, %error, "the answers of the registry are not kept");
         }
-        Err(why(&String::from_utf8_lossy(&talk)))
+        Ok(OpenedLayers { image: opened, progress })
+    }
+
+    fn remember(&self, image: &str, mut known: KnownImage) {
+        if known.answers.size() > ANSWERS {
+            known.answers = Recall::default();
+        }
+        let mut all = self.known.hold();
+        let size: u64 = all.values().map(|other| other.answers.size()).sum();
+        if all.len() >= KNOWN || size + known.answers.size() > ALL_ANSWERS {
+            all.clear();
+        }
+        all.insert(image.to_owned(), known);
+    }
+
+    /// Forgets images some time after they were looked up.
+    async fn forget_old(self: Arc<Self>) -> Infallible {
+        loop {
+            sleep(KNOWN_FOR / 5).await;
+            self.known.hold().retain(|_, known| known.at.elapsed() < KNOWN_FOR);
+        }
     }
 }
 
-impl LazyImages for MountedByProcess {
+/// Logs the warnings about an image.
+struct ImageLog(String);
+
+impl Progress for ImageLog {
+    fn report(&self, event: ProgressEvent) {
+        if let ProgressEvent::Warning(text) = event {
+            warn!(image = self.0, "{text}");
+        }
+    }
+}
+
+impl LazyImages for NodeImages {
     fn layers<'a>(&'a self, image: &'a str) -> BoxFuture<'a, Option<ImageLayers>> {
         Box::pin(async move {
             if let Some(known) = self.known(image) {
@@ -402,35 +384,33 @@ impl LazyImages for MountedByProcess {
                 digests: found.layers.iter().map(|layer| layer.digest.to_string()).collect(),
                 chains: chains(&found.diff_ids),
             };
-            let mut known = self.known.hold();
-            if known.len() >= KNOWN {
-                known.clear();
-            }
             let fetching = self.ahead.start(found.documents);
-            known.insert(
-                image.to_owned(),
-                KnownImage { at: Instant::now(), layers: layers.clone(), answers, fetching },
-            );
+            let known =
+                KnownImage { at: Instant::now(), layers: layers.clone(), answers, fetching };
+            self.remember(image, known);
             Some(layers)
         })
     }
 
-    fn mount<'a>(&'a self, order: MountOrder<'a>) -> BoxFuture<'a, Result<OwnedFd, String>> {
-        let is_replacement = order.device.is_mounted;
-        Box::pin(async move {
-            let mounted = self.mounted(order).await;
-            let (done, counter) = if is_replacement {
-                ("replaced", SnapshotterCounter::Replacements)
-            } else {
-                ("mounted", SnapshotterCounter::Mounts)
-            };
-            self.metrics.count(counter, if mounted.is_ok() { done } else { "failed" });
-            mounted
-        })
+    fn open<'a>(
+        &'a self,
+        layer: &'a LazyLayer,
+        answers: &'a Path,
+    ) -> BoxFuture<'a, Result<OpenedLayers, String>> {
+        Box::pin(async move { self.opened(layer, answers).await.map_err(|error| causes(&error)) })
     }
 
-    fn keep(&self, mount: &MountInfo, device: &OwnedFd) -> io::Result<OwnedFd> {
-        start_keeper(mount, device)
+    fn serving(&self) -> ServingOptions {
+        ServingOptions { prefetch: self.lazy.prefetching(), record_starts: self.record_starts }
+    }
+
+    fn attempted(&self, attempt: MountAttempt) {
+        let (done, counter) = if attempt.is_replacement {
+            ("replaced", SnapshotterCounter::Replacements)
+        } else {
+            ("mounted", SnapshotterCounter::Mounts)
+        };
+        self.metrics.count(counter, if attempt.has_succeeded { done } else { "failed" });
     }
 }
 
@@ -445,14 +425,6 @@ fn needs_login(error: &CliError) -> bool {
     })
 }
 
-/// Why `ociseek mount` failed, from what it wrote to standard error. Hints are for its own options.
-fn why(talk: &str) -> String {
-    let lines =
-        talk.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("hint:"));
-    let lines: Vec<&str> = lines.map(|line| line.strip_prefix("error: ").unwrap_or(line)).collect();
-    if lines.is_empty() { "ociseek mount failed".to_owned() } else { lines.join("; ") }
-}
-
 /// The chain IDs of the OCI image specification (config.md, "Layer ChainID").
 fn chains(diff_ids: &[Digest]) -> Vec<String> {
     let mut chains: Vec<String> = Vec::with_capacity(diff_ids.len());
@@ -462,28 +434,4 @@ fn chains(diff_ids: &[Digest]) -> Vec<String> {
         chains.push(chains.last().map_or_else(|| diff_id.to_string(), above));
     }
     chains
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_of_mount_are_passed_on_without_hints() {
-        let talk = "warning: slow\nerror: cannot read it\n\nhint: check it\n";
-        assert_eq!(why(talk), "warning: slow; cannot read it");
-        assert_eq!(why(""), "ociseek mount failed");
-    }
-
-    #[test]
-    fn mount_gets_the_options_but_for_its_own() {
-        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
-        let given = words(
-            "-v snapshotter --socket /s --trust repository --root=/r --cache-dir /c --plain-http",
-        );
-        assert_eq!(
-            mount_options(given.into_iter()),
-            words("-v --trust repository --cache-dir /c --plain-http")
-        );
-    }
 }

@@ -35,10 +35,10 @@ pub(crate) struct PlaceArgs {
 
 const STATUS_LONG_ABOUT: &str = "\
 Shows whether the snapshotter runs, and what it keeps: snapshots, images whose layers are not pulled, their mounts, \
-and the memory of all processes.
+and its memory.
 
 The numbers come from the snapshotter's directory and the kernel, so they are also there when it does not run. \
-Memory is the proportional set size of the snapshotter and of the processes of its mounts.";
+Memory is the proportional set size of the snapshotter and of the process that keeps the devices of its mounts.";
 
 const STATUS_AFTER_HELP: &str = "\
 Examples:
@@ -47,8 +47,7 @@ Examples:
 
 JSON: docs/json.md describes each field.
 
-Exit status: 0 it runs and the servers of all mounts answer, 1 failure, 2 usage error, 3 it does not run, or the \
-server of a mount does not answer.";
+Exit status: 0 it runs and all mounts answer, 1 failure, 2 usage error, 3 it does not run, or a mount does not answer.";
 
 /// Show whether the snapshotter runs and what it keeps
 #[derive(Debug, Args)]
@@ -63,8 +62,7 @@ pub(crate) struct StatusArgs {
 
 const IMAGES_LONG_ABOUT: &str = "\
 Lists the images whose layers are not pulled: how many layers, how many containers and other snapshots use them, \
-whether they are mounted, the process that serves the mount, its memory (proportional set size), the bytes fetched for \
-the mount, and whether a start was recorded (--record-starts).
+whether they are mounted, the bytes fetched for the mount, and whether a start was recorded (--record-starts).
 
 It reads the snapshotter's directory, so the snapshotter need not run.";
 
@@ -85,8 +83,8 @@ pub(crate) struct ImagesArgs {
 }
 
 pub(super) fn status(args: StatusArgs) -> Result<(), CliError> {
-    let (socket, root) = place(args.place)?;
-    let status = Status::of(&socket, &root, &look(&root)?);
+    let Place { socket, root, memory } = place(args.place)?;
+    let status = Status::of(&socket, &root, memory, &look(&root)?);
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
         OutputFormat::Json => text_of(&status)?,
@@ -97,7 +95,7 @@ pub(super) fn status(args: StatusArgs) -> Result<(), CliError> {
 }
 
 pub(super) fn images(args: ImagesArgs) -> Result<(), CliError> {
-    let (_, root) = place(args.place)?;
+    let root = place(args.place)?.root;
     let images = Images::of(&root, &look(&root)?);
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
@@ -107,10 +105,21 @@ pub(super) fn images(args: ImagesArgs) -> Result<(), CliError> {
     stdout.print(text)
 }
 
-/// The socket and the directory.
-fn place(args: PlaceArgs) -> Result<(PathBuf, PathBuf), CliError> {
+/// What is known of a snapshotter without asking it.
+struct Place {
+    socket: PathBuf,
+    root: PathBuf,
+    /// The memory that it may use, in bytes.
+    memory: u64,
+}
+
+fn place(args: PlaceArgs) -> Result<Place, CliError> {
     let configured = config::or_defaults(args.config.as_deref())?;
-    Ok((args.socket.unwrap_or(configured.socket), args.root.unwrap_or(configured.root)))
+    Ok(Place {
+        socket: args.socket.unwrap_or(configured.socket),
+        root: args.root.unwrap_or(configured.root),
+        memory: configured.memory.0,
+    })
 }
 
 fn look(root: &Path) -> Result<KeptState, CliError> {
@@ -139,22 +148,25 @@ pub(crate) struct Status {
     images: usize,
     /// The number of mounts.
     mounts: usize,
-    /// The number of mounts whose servers do not answer.
+    /// The number of mounts that do not answer.
     silent_mounts: usize,
-    /// The memory of the snapshotter and of the processes of all mounts: their proportional set
-    /// size in bytes.
+    /// The process that serves the mounts, or null.
+    server: Option<u32>,
+    /// The process that keeps the devices of the mounts, or null.
+    keeper: Option<u32>,
+    /// The memory of both: their proportional set size in bytes.
     memory_bytes: u64,
-    /// The memory that they may use together, or null if the snapshotter never ran.
-    memory_limit_bytes: Option<u64>,
+    /// The memory that the server may use, as configured.
+    memory_limit_bytes: u64,
     /// The number of bytes fetched for these mounts, a few seconds ago.
     fetched_bytes: u64,
 }
 
 impl Status {
-    fn of(socket: &Path, root: &Path, kept: &KeptState) -> Status {
+    fn of(socket: &Path, root: &Path, memory_limit: u64, kept: &KeptState) -> Status {
         let mounts = || kept.images.iter().flat_map(|image| &image.mounts);
         let connection = UnixStream::connect(socket);
-        let snapshotter = connection.as_ref().ok().and_then(listener).and_then(memory);
+        let server = connection.as_ref().ok().and_then(listener);
         Status {
             socket: socket.display().to_string(),
             running: connection.is_ok(),
@@ -163,8 +175,10 @@ impl Status {
             images: kept.images.len(),
             mounts: mounts().count(),
             silent_mounts: mounts().filter(|mount| !mount.answers).count(),
-            memory_bytes: mounts().filter_map(|mount| mount.memory).chain(snapshotter).sum(),
-            memory_limit_bytes: kept.memory_limit,
+            server,
+            keeper: kept.keeper,
+            memory_bytes: [server, kept.keeper].into_iter().flatten().filter_map(memory).sum(),
+            memory_limit_bytes: memory_limit,
             fetched_bytes: mounts().map(|mount| mount.fetched).sum(),
         }
     }
@@ -184,11 +198,8 @@ impl Status {
             silent => style.red(&format!(", {silent} without an answer")),
         };
         line("mounts", format!("{}{silent}", self.mounts));
-        let limit = self
-            .memory_limit_bytes
-            .map(|limit| format!(" (limit {})", human(limit)))
-            .unwrap_or_default();
-        line("memory", human(self.memory_bytes) + &limit);
+        let limit = human(self.memory_limit_bytes);
+        line("memory", format!("{} (limit {limit})", human(self.memory_bytes)));
         line("fetched", human(self.fetched_bytes));
         text
     }
@@ -224,13 +235,8 @@ struct Image {
 struct Mount {
     /// The mount point.
     point: String,
-    /// Whether the server answers.
+    /// Whether it answers.
     answers: bool,
-    /// The process that serves it, or null.
-    server: Option<u32>,
-    /// The proportional set size of that process, and of the one that keeps the mount's device, in
-    /// bytes, or null.
-    memory_bytes: Option<u64>,
     /// The number of bytes fetched for it, a few seconds ago.
     fetched_bytes: u64,
 }
@@ -242,13 +248,10 @@ impl Images {
     }
 
     fn text(&self, style: Style) -> String {
-        let line = |[mount, users, layers, server, memory, fetched, start, image]: [&str; 8]| {
-            format!(
-                "{mount:<8}  {users:>5}  {layers:>6}  {server:>8}  {memory:>10}  {fetched:>10}  {start:<8}  {image}\n"
-            )
+        let line = |[mount, users, layers, fetched, start, image]: [&str; 6]| {
+            format!("{mount:<8}  {users:>5}  {layers:>6}  {fetched:>10}  {start:<8}  {image}\n")
         };
-        let header =
-            line(["MOUNT", "USERS", "LAYERS", "SERVER", "MEMORY", "FETCHED", "START", "IMAGE"]);
+        let header = line(["MOUNT", "USERS", "LAYERS", "FETCHED", "START", "IMAGE"]);
         let mut text = style.dim(header.trim_end()) + "\n";
         for image in &self.images {
             let users = image.users.to_string();
@@ -256,7 +259,7 @@ impl Images {
             let name = safe(&image.image);
             let start = if image.start.is_some() { "recorded" } else { "" };
             if image.mounts.is_empty() {
-                text += &line(["none", &users, &layers, "", "", "", start, &name]);
+                text += &line(["none", &users, &layers, "", start, &name]);
             }
             let figures = [&*users, &layers, start];
             // The figures of the image are those of all its mounts.
@@ -264,10 +267,8 @@ impl Images {
                 image.mounts.iter().zip(iter::once(figures).chain(iter::repeat([""; 3])))
             {
                 let state = if mount.answers { "mounted" } else { "silent" };
-                let server = mount.server.map(|server| server.to_string()).unwrap_or_default();
-                let memory = mount.memory_bytes.map(human).unwrap_or_default();
                 let fetched = human(mount.fetched_bytes);
-                text += &line([state, users, layers, &server, &memory, &fetched, start, &name]);
+                text += &line([state, users, layers, &fetched, start, &name]);
             }
         }
         if let Some(start) = self.images.iter().find_map(|image| image.start.as_ref()) {
@@ -289,8 +290,6 @@ impl Image {
         let mounts = kept.mounts.iter().map(|mount| Mount {
             point: mount.point.display().to_string(),
             answers: mount.answers,
-            server: mount.server,
-            memory_bytes: mount.memory,
             fetched_bytes: mount.fetched,
         });
         Image {
@@ -311,20 +310,14 @@ mod tests {
 
     #[test]
     fn the_figures_of_an_image_are_shown_once() {
-        let mount = |point: &str| KeptMount {
-            point: point.into(),
-            answers: true,
-            server: Some(7),
-            memory: Some(2048),
-            fetched: 0,
-        };
+        let mount = |point: &str| KeptMount { point: point.into(), answers: true, fetched: 0 };
         let mounts = vec![mount("/lazy/images/1/fs"), mount("/lazy/images/2/fs")];
         let image = KeptImage { name: "one@x".into(), layers: 3, users: 5, mounts };
-        let state = KeptState { snapshots: 4, images: vec![image], memory_limit: None };
+        let state = KeptState { snapshots: 4, images: vec![image], keeper: None };
         let text = Images::of(Path::new("/lazy"), &state).text(Style::plain());
         let rows: Vec<Vec<&str>> =
             text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(rows[0], ["mounted", "5", "3", "7", "2.0", "KiB", "0", "B", "one@x"]);
-        assert_eq!(rows[1], ["mounted", "7", "2.0", "KiB", "0", "B", "one@x"]);
+        assert_eq!(rows[0], ["mounted", "5", "3", "0", "B", "one@x"]);
+        assert_eq!(rows[1], ["mounted", "0", "B", "one@x"]);
     }
 }

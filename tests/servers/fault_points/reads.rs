@@ -160,7 +160,7 @@ impl Reader {
     async fn open(&self) -> Result<RootFs, OpenImageError> {
         let content = ContentOptions { deadline: self.deadline, ..ContentOptions::default() };
         let options = OpenOptions {
-            documents: DocumentFetch { start: true, fetching: None },
+            documents: DocumentFetch { start: true },
             content,
             ..OpenOptions::default()
         };

@@ -1,7 +1,7 @@
 //! Documents that are fetched before the image is opened, as the snapshotter does.
 
 use super::*;
-use ociseek_ops::ahead::{IndexCoverage, coverage};
+use ociseek_ops::ahead::{FetchingAhead, IndexCoverage, coverage};
 use ociseek_store::recall::Recall;
 
 /// Spans of the lower layer, in an order other than the layer's.
@@ -26,9 +26,9 @@ impl Reader {
     }
 }
 
-fn with_start(fetching: Option<std::path::PathBuf>) -> OpenOptions {
+fn with_start() -> OpenOptions {
     OpenOptions {
-        documents: DocumentFetch { start: true, fetching },
+        documents: DocumentFetch { start: true },
         content: options(),
         ..OpenOptions::default()
     }
@@ -42,7 +42,7 @@ async fn documents_that_were_fetched_ahead_are_not_requested_again() {
     let dir = tempfile::tempdir().unwrap();
     let reader = Reader::new(&registry, Some(dir.path()));
     let pinned = reader.pinned(&registry);
-    let options = with_start(None);
+    let options = with_start();
     let found = reader.coverage(&pinned, &options).await;
     assert_eq!(found.bytes, found.indexed);
     let sizes = [0, 1].map(|layer| image.fine.layers[layer].start_size);
@@ -82,29 +82,14 @@ async fn documents_that_are_being_fetched_are_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let reader = Reader::new(&registry, Some(dir.path()));
     let pinned = reader.pinned(&registry);
-    let found = reader.coverage(&pinned, &with_start(None)).await;
-    let path = dir.path().join("lock");
-    let lock = std::fs::File::create(&path).unwrap();
-    lock.lock().unwrap();
+    let found = reader.coverage(&pinned, &with_start()).await;
+    let ahead = FetchingAhead::new(reader.caches.clone(), Duration::from_secs(60));
+    ahead.start(found.documents).done().await;
     let progress = Arc::clone(&reader.recorder) as Arc<dyn Progress>;
-    let caches = reader.caches.clone();
-    let opening = tokio::spawn(async move {
-        open(&pinned.0, &pinned.1, &with_start(Some(path)), &caches, &progress).await.unwrap()
-    });
-    found.documents.fetch(&reader.caches).await;
-    drop(lock);
-    let opened = opening.await.unwrap();
+    let opened =
+        open(&pinned.0, &pinned.1, &with_start(), &reader.caches, &progress).await.unwrap();
     settled(&opened, 6).await;
     assert_eq!([0, 1].map(|layer| image.parts(&registry, layer).len()), [1, 1]);
-    check(&opened, 0, &image.tars[0]).await;
-
-    // Whoever fetches may fail.
-    let other = tempfile::tempdir().unwrap();
-    let reader = Reader::new(&registry, Some(other.path()));
-    let pinned = reader.pinned(&registry);
-    let progress = Arc::clone(&reader.recorder) as Arc<dyn Progress>;
-    let options = with_start(Some(other.path().join("missing")));
-    let opened = open(&pinned.0, &pinned.1, &options, &reader.caches, &progress).await.unwrap();
     check(&opened, 0, &image.tars[0]).await;
 }
 
@@ -116,7 +101,7 @@ async fn damaged_pages_that_were_fetched_ahead_change_no_byte() {
     let dir = tempfile::tempdir().unwrap();
     let reader = Reader::new(&registry, Some(dir.path()));
     let pinned = reader.pinned(&registry);
-    let options = with_start(None);
+    let options = with_start();
     reader.coverage(&pinned, &options).await.documents.fetch(&reader.caches).await;
     let head = &image.fine.layers[0].head_digest;
     let mut pages = reader.caches.ztocs.take_start(head).unwrap();
@@ -155,7 +140,7 @@ async fn what_refers_to_a_digest_is_requested_together_with_it() {
     Image::push(&registry, false, &[]);
     let reader = Reader::new(&registry, None);
     let pinned = reader.pinned(&registry);
-    let found = reader.coverage(&pinned, &with_start(None)).await;
+    let found = reader.coverage(&pinned, &with_start()).await;
     assert_eq!((found.bytes, listed.load(Ordering::SeqCst)), (found.indexed, true));
     assert_eq!(registry.saw("GET", "/referrers/").len(), 1);
 }

@@ -89,7 +89,7 @@ pub(super) async fn open_by(reader: &Reader, target: &Target, accepted: Accepted
     let options = OpenOptions {
         content: options(),
         trust,
-        documents: DocumentFetch { start: true, fetching: None },
+        documents: DocumentFetch { start: true },
         ..OpenOptions::default()
     };
     let progress = Arc::clone(&reader.recorder) as Arc<dyn Progress>;

@@ -147,7 +147,7 @@ impl Reader {
 
     async fn open(&self, start: bool, content: ContentOptions) -> RootFs {
         let options = OpenOptions {
-            documents: DocumentFetch { start, fetching: None },
+            documents: DocumentFetch { start },
             content,
             ..OpenOptions::default()
         };

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::child_process::kill;
+use crate::support::child_process::ChildProcess;
 use crate::support::corpus::{Image, debian_layers};
 use crate::support::mounts::{assert_same, can_mount, seen, wait_until};
 use crate::support::sandbox::program;
@@ -76,43 +76,46 @@ fn index(image: &str) {
     );
 }
 
-/// Kills the servers of mounts while a container reads what must come from the registry.
-fn servers_are_replaced(node: &Node, image: &str, registry: &Server) {
+/// Kills the snapshotter while a container reads what must come from the registry.
+fn a_container_outlives_the_snapshotter(
+    node: &Node,
+    image: &str,
+    registry: &Server,
+    serving: &mut ChildProcess,
+) {
     let name = &*container("outlives");
     node.start(name, image);
     let read = |file: &str| node.read_in(name, file);
     assert!(read("/etc/issue").starts_with("Debian"));
-    let before = node.servers();
     registry.signal(Signal::STOP);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| read("/usr/share/common-licenses/GPL-3"));
         wait_until("a read waits for the registry", || node.waiting_requests() > 0);
-        node.kill_servers();
+        node.restart(serving);
         registry.signal(Signal::CONT);
         assert!(reader.join().unwrap().contains("GNU GENERAL PUBLIC LICENSE"));
     });
-    wait_until("the servers are replaced", || node.servers().len() == before.len());
-    assert!(node.servers().iter().all(|server| !before.contains(server)));
     assert!(read("/usr/share/common-licenses/Artistic").contains("Artistic License"));
+    // An orderly stop answers what is being read, or leaves it to the next server.
+    serving.signal(Signal::TERM);
+    assert!(serving.end().success());
+    *serving = node.snapshotter();
+    assert!(read("/usr/share/common-licenses/BSD").contains("Redistribution"));
     node.end(name);
 }
 
-/// Pulls, starts and removes an image, `rounds` times. Kills the servers in every other round.
+/// Pulls, starts and removes an image, `rounds` times.
 fn come_and_go(node: &Node, image: &str, rounds: usize) {
-    for round in 0..rounds {
+    for _ in 0..rounds {
         node.pull(image, "ociseek");
         assert_eq!(node.shell(image, "cat /etc/passwd >/dev/null && echo READY"), "READY\n");
-        if round % 2 == 1 {
-            node.kill_servers();
-            assert_eq!(node.shell(image, "cat /etc/group >/dev/null && echo READY"), "READY\n");
-        }
         node.ctr(&["images", "rm", "--sync", image]);
     }
 }
 
 /// What `status`, `images` and the metrics say of one mounted image without containers, for which
 /// the link carried about `passed` bytes.
-fn assert_figures(node: &Node, passed: u64) {
+fn assert_figures(node: &Node, passed: u64, server: u32) {
     wait_until("the bytes are counted", || {
         node.metric("ociseek_snapshotter_fetched_bytes_total") > passed / 2
     });
@@ -124,6 +127,10 @@ fn assert_figures(node: &Node, passed: u64) {
         (&found["running"], &found["images"], &found["mounts"]),
         (&json!(true), &json!(1), &json!(1))
     );
+    assert_eq!(
+        (&found["server"], found["keeper"].as_i64()),
+        (&json!(server), node.keeper().map(i64::from))
+    );
     let memory = found["memory_bytes"].as_u64().unwrap();
     assert!(memory > 1 << 20 && found["memory_limit_bytes"] == 100 << 20, "{found}");
     assert!(found["fetched_bytes"].as_u64().unwrap() > passed / 2, "{found}");
@@ -134,7 +141,7 @@ fn assert_figures(node: &Node, passed: u64) {
         (Some(0), &json!(2), &json!(0)),
         "{found}"
     );
-    assert_eq!(image["mounts"][0]["server"], node.servers()[0], "{found}");
+    assert_eq!(image["mounts"][0]["answers"], true, "{found}");
     for (name, value) in [
         ("ociseek_snapshotter_images", 1),
         ("ociseek_snapshotter_mounts", 1),
@@ -217,50 +224,36 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     println!("{pulled} bytes for the pull, {started} until READY, of {size}");
     assert!(started < size / 4, "{started} of {size} bytes");
     assert_eq!(node.lazy_mounts().len(), 1);
-    assert_figures(&node, started - pulled);
-    let share = || fs::read_to_string(node.at("lazy/images/share")).unwrap();
-    let of_each = |mib: u64| format!("{}\n{}\n", mib << 20, 100 << 20);
-    assert_eq!(
-        share(),
-        of_each(67),
-        "of 100 MiB, 32 are for the snapshotter, and 1 for the keeper of each mount"
-    );
-
+    assert_figures(&node, started - pulled, serving.id());
     // The upper layer is not part of an image that has only the lower one, and is not indexed.
     node.pull(&base, "ociseek");
     assert_eq!(node.shell(&base, "test ! -e /f010 && test ! -e /new && echo READY"), "READY\n");
     assert_eq!(node.lazy_mounts().len(), 2);
-    assert_eq!(share(), of_each(33));
     // Another layer above it is unpacked.
     node.pull(&above, "ociseek");
     assert_eq!(node.shell(&above, "test -e /a.txt && test ! -e /f010 && echo READY"), "READY\n");
     assert_eq!(node.lazy_mounts().len(), 2);
 
     // Mounts outlive the snapshotter.
-    let before = node.servers();
-    assert_eq!(before.len(), 2);
-    serving.kill();
-    drop(serving);
-    let mut serving = node.snapshotter();
+    let keeper = node.keeper();
+    assert!(keeper.is_some());
+    node.restart(&mut serving);
     assert_eq!(node.shell(&two, "cat /etc/debian_version >/dev/null && echo READY"), "READY\n");
-    assert_eq!(node.servers(), before);
-    servers_are_replaced(&node, &two, &registry);
+    assert_eq!(node.keeper(), keeper);
+    a_container_outlives_the_snapshotter(&node, &two, &registry, &mut serving);
     assert!(node.metric(r#"ociseek_snapshotter_replacements_total{result="replaced"}"#) >= 2);
     // Without any process that has the device, the next container gets a new mount.
     serving.kill();
-    drop(serving);
-    kill(&node.keepers());
     let (status, found) = node.inspected("status");
     assert_eq!(
         (status, &found["running"], &found["silent_mounts"]),
-        (Some(3), &json!(false), &json!(0))
+        (Some(3), &json!(false), &json!(2))
     );
-    node.kill_servers();
-    wait_until("the servers end", || node.servers().is_empty());
+    node.kill_keeper();
+    wait_until("the keeper ends", || node.keeper().is_none());
     assert_eq!(node.inspected("status").1["silent_mounts"], 2);
-    let mut serving = node.snapshotter();
+    serving = node.snapshotter();
     assert_eq!(node.shell(&two, "cat /etc/passwd >/dev/null && echo READY"), "READY\n");
-    assert_eq!(node.servers().len(), 1);
     // containerd finds everything again.
     containerd.kill();
     drop(containerd);
@@ -299,11 +292,9 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     for image in [&two, &base, &above] {
         node.ctr(&["images", "rm", "--sync", image]);
     }
-    // The file with the share of the memory stays.
-    let left = || {
-        node.in_dir("lazy/snapshots") + node.in_dir("lazy/images") - 1 + node.lazy_mounts().len()
-    };
-    wait_until("nothing is left", || left() == 0 && node.servers().is_empty());
+    let left =
+        || node.in_dir("lazy/snapshots") + node.in_dir("lazy/images") + node.lazy_mounts().len();
+    wait_until("nothing is left", || left() == 0);
     let state = fs::read_to_string(node.at("lazy/state.json")).unwrap();
     assert!(state.contains(r#""rows":{}"#), "{state}");
 
@@ -312,15 +303,15 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     let started = passed.load(Ordering::Relaxed) - before;
     println!("{started} bytes for a pod");
     assert!(started < size / 4, "{started} of {size} bytes");
-    wait_until("nothing is left", || left() == 0 && node.servers().is_empty());
+    wait_until("nothing is left", || left() == 0);
 
     // The first round opens what is kept, such as a connection.
     come_and_go(&node, &two, 1);
     let descriptors = || fs::read_dir(format!("/proc/{}/fd", serving.id())).unwrap().count();
-    wait_until("nothing is left", || left() == 0 && node.servers().is_empty());
+    wait_until("nothing is left", || left() == 0);
     let before = descriptors();
     come_and_go(&node, &two, 6);
-    wait_until("nothing is left", || left() == 0 && node.servers().is_empty());
+    wait_until("nothing is left", || left() == 0);
     wait_until("no descriptor is left", || descriptors() <= before);
 
     // Without an index, containerd pulls and unpacks.
@@ -365,10 +356,10 @@ fn layers_of_zstd_are_started_lazily() {
     assert!(started < size / 4, "{started} of {size} bytes");
     assert_eq!(node.lazy_mounts().len(), 1);
     // Another server reads by the same cache.
-    node.kill_servers();
+    node.restart(&mut serving);
     assert_eq!(node.shell(&name, script), format!("{digest}  /usr/share/common-licenses/GPL-3\n"));
     node.ctr(&["images", "rm", "--sync", &name]);
-    wait_until("nothing is left", || node.lazy_mounts().is_empty() && node.servers().is_empty());
+    wait_until("nothing is left", || node.lazy_mounts().is_empty());
     serving.signal(Signal::TERM);
     assert!(serving.end().success());
     containerd.kill();

@@ -135,7 +135,7 @@ fn a_lazy_pod_has_an_address_and_a_port_of_the_host() {
 
     node.crictl(&["rmp", "--force", pod.trim()]);
     node.crictl(&["rmi", "--all"]);
-    wait_until("nothing is left", || node.lazy_mounts().is_empty() && node.servers().is_empty());
+    wait_until("nothing is left", || node.lazy_mounts().is_empty());
     serving.kill();
     containerd.kill();
 }

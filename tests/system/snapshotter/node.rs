@@ -264,19 +264,22 @@ impl Node {
         mounts_below(&self.dir.path().join("lazy/images"))
     }
 
-    /// The processes that serve mounts.
-    pub fn servers(&self) -> Vec<i32> {
-        self.processes("--detached")
+    /// The process that keeps the devices of mounts.
+    pub fn keeper(&self) -> Option<i32> {
+        let state = fs::read(self.at("lazy/keeper.json")).ok()?;
+        let state: Value = serde_json::from_slice(&state).unwrap();
+        let keeper = i32::try_from(state["keeper"]["pid"].as_i64().unwrap()).unwrap();
+        processes_with(&["device-keeper"]).contains(&keeper).then_some(keeper)
     }
 
-    /// The processes that keep the devices of mounts.
-    pub fn keepers(&self) -> Vec<i32> {
-        self.processes("device-keeper")
+    pub fn kill_keeper(&self) {
+        kill(&self.keeper().into_iter().collect::<Vec<_>>());
     }
 
-    /// The processes for mounts with this argument.
-    fn processes(&self, argument: &str) -> Vec<i32> {
-        processes_with(&[argument, &self.at("lazy/images/")])
+    /// Kills the snapshotter, and starts another one.
+    pub fn restart(&self, serving: &mut ChildProcess) {
+        serving.kill();
+        *serving = self.snapshotter();
     }
 
     /// How many requests of the mounts are not answered.
@@ -294,10 +297,6 @@ impl Node {
         ours.map(|mount| waiting(mount).unwrap().trim().parse::<usize>().unwrap()).sum()
     }
 
-    pub fn kill_servers(&self) {
-        kill(&self.servers());
-    }
-
     pub fn in_dir(&self, dir: &str) -> usize {
         fs::read_dir(self.at(dir)).unwrap().count()
     }
@@ -310,7 +309,7 @@ pub fn container(name: &str) -> String {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        kill(&self.keepers());
+        self.kill_keeper();
         for mount in mounts_below(self.dir.path()).iter().rev() {
             let point = mount.split(' ').nth(1).unwrap_or_default();
             let _ = Command::new("umount").args(["--lazy", point]).status();

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::node::{Node, container};
 use super::{index, programs, push};
 use crate::bundle::{self, rootfs};
-use crate::support::child_process::{ChildProcess, kill};
+use crate::support::child_process::ChildProcess;
 use crate::support::corpus::debian_layers;
 use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::mounts::wait_until;
@@ -43,14 +43,13 @@ fn registry(others: &[&str]) -> Option<(Server, String)> {
 
 fn nothing_is_left(node: &Node) {
     wait_until("nothing is left", || {
-        // The file with the share of the memory stays.
-        let files = node.in_dir("lazy/snapshots") + node.in_dir("lazy/images") - 1;
-        files + node.lazy_mounts().len() + node.servers().len() + node.keepers().len() == 0
+        let files = node.in_dir("lazy/snapshots") + node.in_dir("lazy/images");
+        files + node.lazy_mounts().len() == 0
     });
 }
 
 #[test]
-fn containers_outlive_the_snapshotter_and_their_server() {
+fn containers_outlive_the_snapshotter_and_the_keeper() {
     let (Some(programs), Some((registry, image))) = (programs(), registry(&[])) else { return };
     let node = Node::new(programs, &image);
     let mut serving = node.snapshotter();
@@ -58,41 +57,39 @@ fn containers_outlive_the_snapshotter_and_their_server() {
     node.pull(&image, "ociseek");
     let name = &*container("outlives-both");
     node.start(name, &image);
-    wait_until("a process keeps the device", || node.keepers().len() == 1);
+    wait_until("a process keeps the device", || node.keeper().is_some());
 
-    // Both are killed at the same time, and the registry is away.
+    // The registry is away, too.
     registry.signal(Signal::STOP);
-    serving.signal(Signal::STOP);
-    node.kill_servers();
     serving.kill();
     thread::scope(|scope| {
         let reader = scope.spawn(|| node.read_in(name, UNREAD));
         wait_until("a read waits", || node.waiting_requests() > 0);
         serving = node.snapshotter();
-        wait_until("another server was started", || node.servers().len() == 1);
         registry.signal(Signal::CONT);
         assert!(reader.join().unwrap().contains(OF_UNREAD));
     });
     // What keeps the device is killed, too, and the server after that.
-    let keepers = node.keepers();
-    kill(&keepers);
+    let keeper = node.keeper();
+    node.kill_keeper();
     wait_until("another process keeps the device", || {
-        node.keepers().len() == 1 && node.keepers() != keepers
+        node.keeper().is_some_and(|other| Some(other) != keeper)
     });
-    node.kill_servers();
+    node.restart(&mut serving);
     assert!(node.read_in(name, "/usr/share/common-licenses/Artistic").contains("Artistic License"));
     node.end(name);
     node.ctr(&["images", "rm", "--sync", &image]);
     nothing_is_left(&node);
     serving.signal(Signal::TERM);
     assert!(serving.end().success());
+    wait_until("the keeper ends", || node.keeper().is_none());
 }
 
 /// As after a reboot: no process and no mount is there any more, and nothing in `/run`.
 fn reboot(node: &Node, containerd: &mut ChildProcess, snapshotter: &mut ChildProcess) {
     containerd.kill();
     snapshotter.kill();
-    kill(&[node.servers(), node.keepers()].concat());
+    node.kill_keeper();
     for mount in node.lazy_mounts() {
         run("umount".as_ref(), &["--lazy", mount.split(' ').nth(1).unwrap()]);
     }
@@ -137,7 +134,7 @@ fn images_are_mounted_again_after_a_reboot_also_if_their_registry_is_away() {
     containerd = node.containerd();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| node.shell_in(&container("waiting"), &image, "echo READY"));
-        wait_until("the image is being mounted", || !node.servers().is_empty());
+        wait_until("the image is being mounted", || node.in_dir("lazy/images") > 0);
         assert_eq!(node.shell(&another, "cat /etc/issue >/dev/null && echo READY"), "READY\n");
         assert_eq!(node.lazy_mounts().len(), 1);
         assert_eq!(node.metric(r#"ociseek_snapshotter_mounts_total{result="mounted"}"#), 1);
@@ -164,28 +161,20 @@ fn a_kill_while_an_image_is_mounted_or_removed_leaves_nothing() {
     let _containerd = node.containerd();
     let run =
         ["run", "--rm", "--snapshotter", "ociseek", &image, &container("killed"), "/bin/true"];
-    for is_server_killed in [false, true] {
-        node.pull(&image, "ociseek");
-        registry.signal(Signal::STOP);
-        thread::scope(|scope| {
-            let failing = scope.spawn(|| node.try_ctr(&run));
-            wait_until("the image is being mounted", || !node.servers().is_empty());
-            if is_server_killed {
-                node.kill_servers();
-            } else {
-                serving.kill();
-                serving = node.snapshotter();
-                assert_eq!(node.servers(), Vec::<i32>::new());
-            }
-            registry.signal(Signal::CONT);
-            failing.join().unwrap();
-        });
-        assert_eq!(node.shell(&image, "cat /etc/issue >/dev/null && echo READY"), "READY\n");
-        assert_eq!((node.lazy_mounts().len(), node.servers().len()), (1, 1));
-        node.ctr(&["images", "rm", "--sync", &image]);
-        nothing_is_left(&node);
-        fs::remove_dir_all(node.at("cache")).unwrap();
-    }
+    node.pull(&image, "ociseek");
+    registry.signal(Signal::STOP);
+    thread::scope(|scope| {
+        let failing = scope.spawn(|| node.try_ctr(&run));
+        wait_until("the image is being mounted", || node.in_dir("lazy/images") > 0);
+        node.restart(&mut serving);
+        registry.signal(Signal::CONT);
+        failing.join().unwrap();
+    });
+    assert_eq!(node.shell(&image, "cat /etc/issue >/dev/null && echo READY"), "READY\n");
+    assert_eq!(node.lazy_mounts().len(), 1);
+    node.ctr(&["images", "rm", "--sync", &image]);
+    nothing_is_left(&node);
+    fs::remove_dir_all(node.at("cache")).unwrap();
     for delay in [0, 5, 10, 20, 40, 80] {
         node.pull(&image, "ociseek");
         assert_eq!(node.shell(&image, "cat /etc/issue >/dev/null && echo READY"), "READY\n");
@@ -221,7 +210,7 @@ fn a_mount_serves_although_the_answers_of_the_registry_cannot_be_written() {
     node.end(name);
     in_the_way.iter().for_each(|dir| fs::remove_dir_all(dir).unwrap());
     node.ctr(&["images", "rm", "--sync", &image]);
-    wait_until("nothing is mounted", || node.lazy_mounts().is_empty() && node.servers().is_empty());
+    wait_until("nothing is mounted", || node.lazy_mounts().is_empty());
     serving.signal(Signal::TERM);
     assert!(serving.end().success());
 }

@@ -42,7 +42,7 @@ fn an_index_is_made_from_a_start_that_containerd_recorded() {
     };
     let remove = || {
         node.ctr(&["images", "rm", "--sync", &image]);
-        wait_until("the servers end", || node.servers().is_empty());
+        wait_until("nothing is mounted", || node.lazy_mounts().is_empty());
     };
     start();
     assert_eq!(node.inspected("images").1["images"][0]["start"], Value::Null);
@@ -65,7 +65,7 @@ fn an_index_is_made_from_a_start_that_containerd_recorded() {
         "{shown}"
     );
     // A shorter start does not replace it, and a server that replaces another records nothing.
-    node.kill_servers();
+    node.restart(&mut serving);
     remove();
     assert_eq!(fs::read_to_string(record).unwrap(), text);
 

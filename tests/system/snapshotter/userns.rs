@@ -84,6 +84,6 @@ fn files_of_a_user_namespace_have_their_owners() {
     assert_eq!(owners(&node, &image, "ociseek", &labelled), plain);
     node.ctr(&["images", "rm", "--sync", &image]);
     wait_until("nothing is left", || {
-        node.in_dir("lazy/snapshots") == 0 && node.servers().is_empty()
+        node.in_dir("lazy/snapshots") == 0 && node.lazy_mounts().is_empty()
     });
 }

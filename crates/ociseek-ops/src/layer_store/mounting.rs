@@ -5,17 +5,16 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::process::{Signal, pidfd_send_signal};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
 use super::{LayerStore, StoreOptions};
-use crate::mount::DeviceKeeper;
 use ociseek_format::progress::Progress;
 use ociseek_rootfs::fuse::store::KnownNames;
 use ociseek_rootfs::fuse::{
-    ExistingMount, FS_TYPE, FuseMount, FuseOptions, KeptDevice, MountError, MountInfo, TakenDevice,
-    can_take_over, device_holders, mounted_at, open_device, prepare, without_following,
+    DeviceKeeper, ExistingMount, FS_TYPE, FuseMount, FuseOptions, HeldMount, KeptDevice, LeftMount,
+    MountError, MountInfo, can_take_over, keeper_of, mounted_at, open_device, prepare,
+    without_following,
 };
 
 /// A store that is mounted.
@@ -24,8 +23,8 @@ pub struct MountedStore {
     pub store: Arc<LayerStore>,
     /// The mount itself.
     pub mount: FuseMount,
-    /// The process that keeps its device, where that is possible, or why it could not be started.
-    pub keeper: io::Result<Option<DeviceKeeper>>,
+    /// The process that keeps its device, where that is possible.
+    pub keeper: Option<DeviceKeeper>,
 }
 
 ociseek_format::opaque_debug!(MountedStore);
@@ -41,11 +40,13 @@ pub enum StoreMountError {
     Mount(#[from] MountError),
 }
 
+/// The name of the store for the keeper of its device.
+const NAME: &str = "store";
+
 /// A mounted store whose server was killed.
 struct Orphaned {
     mount: MountInfo,
     names: KnownNames,
-    taken: TakenDevice,
 }
 
 impl Orphaned {
@@ -56,20 +57,9 @@ impl Orphaned {
         let point = without_following(dir).ok()?;
         let mount = mounted_at(&point).ok().flatten().filter(|mount| mount.fs_type == FS_TYPE)?;
         let names = LayerStore::names_of(root, &mount)?;
-        let holders = device_holders().ok()?;
-        let taken = holders.iter().find_map(|holder| holder.take(&mount).ok().flatten())?;
-        Some(Orphaned { mount, names, taken })
+        keeper_of(root)?;
+        Some(Orphaned { mount, names })
     }
-}
-
-/// A store right after it was mounted, without its keeper.
-struct NewMount {
-    store: Arc<LayerStore>,
-    mount: FuseMount,
-    /// What a keeper can keep.
-    kept: Option<(MountInfo, OwnedFd)>,
-    /// The pidfd of the process that kept the device of the store that was killed.
-    replaced: Option<OwnedFd>,
 }
 
 /// Where a store is mounted.
@@ -118,14 +108,7 @@ impl StorePoint {
         progress: Arc<dyn Progress>,
     ) -> Result<MountedStore, StoreMountError> {
         let runtime = Handle::current();
-        let NewMount { store, mount, kept, replaced } =
-            blocking(move || self.mounted(options, progress, runtime)).await?;
-        let keeper = kept.map(|(info, device)| DeviceKeeper::start(info, device)).transpose();
-        if let Some(replaced) = replaced {
-            // It has ended, if it is not a keeper.
-            let _ = pidfd_send_signal(replaced, Signal::KILL);
-        }
-        Ok(MountedStore { store, mount, keeper })
+        blocking(move || self.mounted(options, progress, runtime)).await
     }
 
     fn mounted(
@@ -133,10 +116,15 @@ impl StorePoint {
         options: StoreOptions,
         progress: Arc<dyn Progress>,
         runtime: Handle,
-    ) -> Result<NewMount, StoreMountError> {
+    ) -> Result<MountedStore, StoreMountError> {
         let StorePoint { found, root, is_root } = self;
         let store = LayerStore::open(&root, options, progress);
-        let store = Arc::new(store.map_err(|source| StoreMountError::State { dir: root, source })?);
+        let store = store.map_err(|source| StoreMountError::State { dir: root.clone(), source })?;
+        let store = Arc::new(store);
+        let is_kept = is_root && can_take_over();
+        let (keeper, left) = is_kept
+            .then(|| DeviceKeeper::open(&root))
+            .map_or((None, Vec::new()), |(keeper, left)| (Some(keeper), left));
         let mut fuse = FuseOptions {
             source: "layers".to_owned(),
             // Containers have other users. The store's own directories are for this user only.
@@ -147,8 +135,12 @@ impl StorePoint {
             ..FuseOptions::default()
         };
         let source = Arc::clone(&store);
-        let (mount, device, replaced) = match found {
-            Ok(Orphaned { mount, names, taken: TakenDevice { process, device } }) => {
+        let (mount, device) = match found {
+            Ok(Orphaned { mount, names }) => {
+                let of_store =
+                    |(held, _): &LeftMount| held.name == NAME && held.point == mount.point;
+                let lost = || StoreMountError::Start(io::Error::other("its device is lost"));
+                let (_, device) = left.into_iter().find(of_store).ok_or_else(lost)?;
                 let kept = device.try_clone().map_err(StoreMountError::Start)?;
                 let mount = FuseMount::of_store_again(
                     source,
@@ -158,29 +150,37 @@ impl StorePoint {
                     &fuse,
                     runtime,
                 )?;
-                (mount, Some(kept), Some(process))
+                (mount, Some(Arc::new(kept)))
             }
             Err(point) => {
-                let device = if is_root && can_take_over() {
-                    open_device().ok().map(Arc::new)
-                } else {
-                    None
-                };
+                let device = if is_kept { open_device().ok().map(Arc::new) } else { None };
                 let kept = |device: &Arc<OwnedFd>| KeptDevice {
                     device: Arc::clone(device),
-                    is_mounted: false,
-                    identity: PathBuf::new(),
+                    mounted: None,
                 };
                 fuse.kept = device.as_ref().map(kept);
-                let mount = FuseMount::of_store(source, &point, &fuse, runtime)?;
-                (mount, device.and_then(|device| device.try_clone().ok()), None)
+                (FuseMount::of_store(source, &point, &fuse, runtime)?, device)
             }
         };
         let info = mounted_at(mount.point()).ok().flatten();
         if let Some(info) = &info {
             store.mounted(info);
         }
-        Ok(NewMount { store, mount, kept: info.zip(device), replaced })
+        if let (Some(keeper), Some(info), Some(device)) = (&keeper, info, device) {
+            let MountInfo { point, device: number, .. } = info;
+            let name = NAME.to_owned();
+            keeper.keep(HeldMount { name, point, device: number, tree: None }, device);
+        }
+        Ok(MountedStore { store, mount, keeper })
+    }
+}
+
+impl MountedStore {
+    /// The device is not kept any more: nobody continues with the mount.
+    pub fn give_up(keeper: Option<&DeviceKeeper>) {
+        if let Some(keeper) = keeper {
+            keeper.release(NAME);
+        }
     }
 }
 

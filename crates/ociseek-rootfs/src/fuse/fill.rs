@@ -197,7 +197,7 @@ fn wait_for(mut file: &File, at: u64) -> io::Result<()> {
 /// Gives this thread its own table of open files, without the files of the process. A copy that is
 /// left open here would hold what others close: connections, locks, files of other mounts.
 #[allow(unsafe_code, reason = "rustix has no safe call for a thread's own table of open files")]
-fn own_files() -> io::Result<()> {
+pub(super) fn own_files() -> io::Result<()> {
     // SAFETY: This thread has just started, so nothing here owns a descriptor that the process
     // opens or closes from now on.
     unsafe { unshare_unsafe(UnshareFlags::FILES)? };

@@ -5,12 +5,11 @@
 //! meanwhile. The kernel repeats those that the killed server had read and not answered
 //! (`FUSE_NOTIFY_RESEND`, Linux 6.9).
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use fuser::{Config, Filesystem, Session, SessionACL};
@@ -25,30 +24,9 @@ use ociseek_format::tree::{NodeId, Tree};
 pub struct KeptDevice {
     /// The device.
     pub device: Arc<OwnedFd>,
-    /// Whether another process has mounted it already.
-    pub is_mounted: bool,
-    /// The file that identifies the tree that the kernel knows. The process that mounts it writes
-    /// the file.
-    pub identity: PathBuf,
-}
-
-impl KeptDevice {
-    /// Checks that the kernel knows `tree`.
-    ///
-    /// # Errors
-    /// If it knows another one, or the file cannot be read.
-    pub(super) fn check(&self, tree: &Tree) -> io::Result<()> {
-        if fs::read_to_string(&self.identity)? == identity(tree).to_string() {
-            Ok(())
-        } else {
-            Err(io::Error::other("the mount to continue has other files"))
-        }
-    }
-
-    /// Writes the file.
-    pub(super) fn note(&self, tree: &Tree) -> io::Result<()> {
-        fs::write(&self.identity, identity(tree).to_string())
-    }
+    /// If it is mounted already: what identifies the tree that the kernel knows
+    /// ([`tree_identity`]).
+    pub mounted: Option<Digest>,
 }
 
 /// The first version of Linux that has requests sent again to another server.
@@ -117,8 +95,8 @@ fn resend(device: OwnedFd) -> io::Result<()> {
 }
 
 /// Identifies what the kernel may have cached of a tree: which name has which inode number, and the
-/// attributes.
-pub(super) fn identity(tree: &Tree) -> Digest {
+/// attributes. Another tree must not continue with the mount of this one.
+pub fn tree_identity(tree: &Tree) -> Digest {
     let mut hasher = Hasher::new(Algorithm::Sha256);
     for id in 0..u32::try_from(tree.len()).unwrap_or(u32::MAX) {
         let node = tree.node(NodeId(id));

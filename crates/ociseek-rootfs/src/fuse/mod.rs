@@ -6,25 +6,31 @@
 use std::io;
 use std::path::PathBuf;
 
-pub use handover::{KeptDevice, can_take_over};
-pub use holders::{
-    DeviceHolder, TakenDevice, device_holders, is_keeper, keep_device, keeper_arguments,
-};
+pub use device::open_device;
+pub use handover::{KeptDevice, can_take_over, tree_identity};
 pub use host::Release;
+pub use keeper::{HeldMount, keep_devices};
+pub use keeping::{DeviceKeeper, KEEPER, LeftMount, keeper_of};
+pub use look::MountLook;
 pub use memory::{process_memory, release_freed_memory};
 pub use mounts::{
     ExistingMount, FS_TYPE, MountInfo, mounted_at, mounts, prepare, take_down, without_following,
 };
-pub use session::{FuseMount, FuseOptions, open_device};
+pub use process::ProcessId;
+pub use session::{FuseMount, FuseOptions};
 
 mod attr;
+mod device;
 mod filesystem;
 mod fill;
 mod handover;
-mod holders;
 mod host;
+mod keeper;
+mod keeping;
+mod look;
 mod memory;
 mod mounts;
+mod process;
 mod session;
 pub mod store;
 

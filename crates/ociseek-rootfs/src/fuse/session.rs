@@ -1,7 +1,6 @@
 //! Mounts, serves and unmounts.
 
 use std::ffi::CString;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -17,9 +16,10 @@ use rustix::process::{getgid, getuid};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
+use super::device::open_device;
 use super::filesystem::ImageFs;
 use super::fill::CacheFiller;
-use super::handover::{KeptDevice, take_over};
+use super::handover::{KeptDevice, take_over, tree_identity};
 use super::mounts::{FS_TYPE, is_dead, mounted_at, take_down};
 use super::store::{KnownNames, LayerSource, StoreFs};
 use super::{MountError, host};
@@ -66,9 +66,11 @@ pub struct FuseOptions {
     pub fill: bool,
     /// The device to use, if another process keeps it. Only for root.
     pub kept: Option<KeptDevice>,
+    /// Leave the image mounted when the mount is dropped, for another server.
+    pub outlives: bool,
 }
 
-/// A mounted image. It is unmounted when this is dropped.
+/// A mounted image. It is unmounted when this is dropped, unless it outlives that.
 pub struct FuseMount {
     point: PathBuf,
     /// The device number, which identifies this mount among others at `point`.
@@ -77,6 +79,8 @@ pub struct FuseMount {
     filler: Option<CacheFiller>,
     session: Option<BackgroundSession>,
     alive: oneshot::Receiver<()>,
+    /// Whether it stays mounted when this is dropped.
+    outlives: bool,
 }
 
 ociseek_format::opaque_debug!(FuseMount);
@@ -99,9 +103,9 @@ impl FuseMount {
             return Err(MountError::RootOnly);
         }
         let refused = |source| MountError::Session { point: point.to_owned(), source };
-        let mounted = options.kept.as_ref().filter(|kept| kept.is_mounted);
-        if let Some(kept) = mounted {
-            kept.check(&tree).map_err(refused)?;
+        let mounted = options.kept.as_ref().filter(|kept| kept.mounted.is_some());
+        if mounted.is_some_and(|kept| kept.mounted != Some(tree_identity(&tree))) {
+            return Err(refused(io::Error::other("the mount to continue has other files")));
         }
         let (alive, gone) = oneshot::channel();
         let bytes = (0..tree.len() as u32)
@@ -116,8 +120,6 @@ impl FuseMount {
             let content = content.clone();
             runtime.spawn_blocking(move || content.load_start());
         }
-        let known = Arc::clone(&tree);
-        let background = runtime.clone();
         let filesystem = ImageFs {
             first_inode: 0,
             tree,
@@ -145,14 +147,12 @@ impl FuseMount {
                 .map_err(refused)?,
             None => new_session(filesystem, point, options)?,
         };
-        if let Some(kept) = options.kept.clone().filter(|kept| !kept.is_mounted) {
-            // Not before the files are available. Without it, nobody can take over.
-            background.spawn_blocking(move || kept.note(&known));
-        }
         if let (Some(filler), Some((tree, content))) = (&mut filler, to_fill) {
             filler.fill(tree, content, point);
         }
-        Ok(FuseMount::of(point, session, filler, gone))
+        let mut mount = FuseMount::of(point, session, filler, gone);
+        mount.outlives = options.outlives;
+        Ok(mount)
     }
 
     /// Mounts an additional layer store on `point`, a path returned by [`super::prepare`].
@@ -211,7 +211,8 @@ impl FuseMount {
             let _ =
                 std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD);
         }
-        FuseMount { point: point.to_owned(), device, filler, session: Some(session), alive }
+        let point = point.to_owned();
+        FuseMount { point, device, filler, session: Some(session), alive, outlives: false }
     }
 
     /// The mount point.
@@ -291,6 +292,9 @@ impl FuseMount {
 
 impl Drop for FuseMount {
     fn drop(&mut self) {
+        if self.outlives {
+            return;
+        }
         // Callers that need to know about a failure unmount explicitly.
         let _ = self.unmount();
     }
@@ -343,14 +347,6 @@ fn source_name(name: &str) -> String {
         name if name.is_empty() => "ociseek".to_owned(),
         name => name,
     }
-}
-
-/// A new FUSE device, which can be mounted once.
-///
-/// # Errors
-/// If the kernel has no FUSE, or the user may not use it.
-pub fn open_device() -> io::Result<OwnedFd> {
-    File::options().read(true).write(true).open("/dev/fuse").map(OwnedFd::from)
 }
 
 /// Mounts with the system call. None if the user may not do that, but the helper may.

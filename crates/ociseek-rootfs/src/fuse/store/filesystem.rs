@@ -23,7 +23,7 @@ use tracing::warn;
 
 use super::super::attr::{self, BLOCK};
 use super::super::filesystem::{BACKGROUND, FOREVER, GENERATION, ImageFs, NAME_MAX};
-use super::super::handover::identity;
+use super::super::handover::tree_identity;
 use super::nodes::{KnownNames, Nodes, OpenSlot, Slot, StoreNode};
 use super::{LayerSource, NoLayer};
 use ociseek_format::digest::Digest;
@@ -222,7 +222,7 @@ impl Shared {
     /// A slot of an open layer, whose tree must be the one that the kernel knows.
     async fn open_slot(&self, slot: &Slot, layer: super::StoredLayer) -> Result<OpenSlot, Errno> {
         let tree = Arc::clone(&layer.tree);
-        let identified = self.runtime.spawn_blocking(move || identity(&tree)).await;
+        let identified = self.runtime.spawn_blocking(move || tree_identity(&tree)).await;
         let identity = identified.map_err(|_| Errno::EIO)?;
         if *slot.identity.get_or_init(|| identity) != identity {
             warn!(layer = %slot.layer, reference = &*slot.reference, "other files than before: it is not served");

@@ -1,0 +1,321 @@
+//! The server's side of the keeper: takes over what an earlier server left, and has the keeper
+//! replaced when it ends.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{
+    AddressFamily, RecvFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
+    recv, shutdown, socket_with,
+};
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use super::device::serves;
+use super::keeper::{HeldMount, KeeperAnswer, KeeperOrder, receive, send};
+use super::mounts::{MountInfo, mounts};
+use super::process::ProcessId;
+use ociseek_store::lock::Hold;
+use ociseek_store::state_file;
+
+/// The argument of a process that keeps devices. Its standard input is the socket.
+pub const KEEPER: &str = "device-keeper";
+/// The file that says which process keeps devices.
+const STATE: &str = "keeper.json";
+/// The socket of that process.
+const SOCKET: &str = "keeper.sock";
+/// How long the keeper may take to start, and to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// What is reported while there is no keeper.
+const UNPROTECTED: &str =
+    "no process keeps the devices of mounts, so containers do not outlive this one";
+/// The pause before a keeper that ended is replaced.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A mount that an earlier server left, and its device.
+pub type LeftMount = (HeldMount, OwnedFd);
+
+/// The process that keeps the devices of a server's mounts. It is started for the first mount, and
+/// again when it ends. It stays when this and its clones are dropped.
+#[derive(Clone)]
+pub struct DeviceKeeper(Arc<Handle>);
+
+ociseek_format::opaque_debug!(DeviceKeeper);
+
+struct Handle(Arc<Shared>);
+
+struct Shared {
+    dir: PathBuf,
+    kept: Mutex<Kept>,
+    connection: Mutex<Option<Arc<OwnedFd>>>,
+    is_over: AtomicBool,
+}
+
+#[derive(Default)]
+struct Kept {
+    mounts: BTreeMap<String, (HeldMount, Arc<OwnedFd>)>,
+    /// Whether a thread replaces the keeper when it ends.
+    is_watched: bool,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct State {
+    keeper: Option<ProcessId>,
+}
+
+/// A keeper that runs.
+struct Running {
+    connection: OwnedFd,
+    /// Set if this process started it.
+    child: Option<Child>,
+}
+
+/// The process that keeps the devices of the server with its state in `dir`, if it runs.
+pub fn keeper_of(dir: &Path) -> Option<ProcessId> {
+    state_file::read::<State>(dir, STATE).ok()?.keeper.filter(ProcessId::is_ours)
+}
+
+impl DeviceKeeper {
+    /// Finds the keeper of the server with its state in `dir`, and returns the mounts whose devices
+    /// it has. `dir` must be locked by this process. Blocks.
+    pub fn open(dir: &Path) -> (DeviceKeeper, Vec<LeftMount>) {
+        let shared = Arc::new(Shared {
+            dir: dir.to_owned(),
+            kept: Mutex::default(),
+            connection: Mutex::default(),
+            is_over: AtomicBool::new(false),
+        });
+        let left = found(dir).map(|(running, left)| {
+            Shared::watched(&shared, &mut shared.kept.hold(), running);
+            left
+        });
+        (DeviceKeeper(Arc::new(Handle(shared))), left.unwrap_or_default())
+    }
+
+    /// Has the device kept from now on. Blocks until the keeper runs.
+    pub fn keep(&self, mount: HeldMount, device: Arc<OwnedFd>) {
+        let shared = &self.0.0;
+        let mut kept = shared.kept.hold();
+        if !kept.is_watched {
+            match start(&shared.dir) {
+                Ok(running) => Shared::watched(shared, &mut kept, running),
+                Err(error) => warn!(%error, "{UNPROTECTED}"),
+            }
+        }
+        shared.tell(&KeeperOrder::Keep(mount.clone()), Some(&device));
+        kept.mounts.insert(mount.name.clone(), (mount, device));
+    }
+
+    /// Has the device closed.
+    pub fn release(&self, name: &str) {
+        let mut kept = self.0.0.kept.hold();
+        kept.mounts.remove(name);
+        self.0.0.tell(&KeeperOrder::Release(name.to_owned()), None);
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::Relaxed);
+        if let Some(connection) = self.0.connection.hold().take() {
+            // It wakes the thread that watches.
+            let _ = shutdown(&*connection, Shutdown::Both);
+        }
+    }
+}
+
+impl Shared {
+    /// Starts the thread that replaces the keeper when it ends.
+    fn watched(shared: &Arc<Shared>, kept: &mut Kept, running: Running) {
+        let Running { connection, child } = running;
+        let connection = Arc::new(connection);
+        *shared.connection.hold() = Some(Arc::clone(&connection));
+        let watching = Arc::clone(shared);
+        let watch = move || watching.watch(connection, child);
+        kept.is_watched = match thread::Builder::new().name("keeper".to_owned()).spawn(watch) {
+            Ok(_) => true,
+            Err(error) => {
+                warn!(%error, "{UNPROTECTED}");
+                false
+            }
+        };
+    }
+
+    /// [`Shared::watch`] replaces a keeper that has ended.
+    fn tell(&self, order: &KeeperOrder, device: Option<&OwnedFd>) {
+        if let Some(connection) = &*self.connection.hold()
+            && let Err(error) = send(connection.as_fd(), order, device.map(AsFd::as_fd))
+        {
+            warn!(%error, "the process that keeps the devices of mounts does not answer");
+            let _ = shutdown(&**connection, Shutdown::Both);
+        }
+    }
+
+    /// Replaces the keeper whenever it ends.
+    fn watch(&self, mut connection: Arc<OwnedFd>, mut child: Option<Child>) {
+        loop {
+            // It sends nothing without being asked.
+            while matches!(recv(&*connection, &mut [0; 1][..], RecvFlags::empty()), Ok((1.., _))) {}
+            *self.connection.hold() = None;
+            if self.is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            if let Some(mut child) = child.take() {
+                // It cannot be reached any more.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            let Some(running) = self.another() else { return };
+            connection = Arc::new(running.connection);
+            child = running.child;
+            let kept = self.kept.hold();
+            *self.connection.hold() = Some(Arc::clone(&connection));
+            for (mount, device) in kept.mounts.values() {
+                self.tell(&KeeperOrder::Keep(mount.clone()), Some(device));
+            }
+        }
+    }
+
+    /// Starts another keeper, as soon as that is possible. None if this process ends.
+    fn another(&self) -> Option<Running> {
+        loop {
+            sleep(PAUSE);
+            if self.is_over.load(Ordering::Relaxed) {
+                return None;
+            }
+            match start(&self.dir) {
+                Ok(running) => return Some(running),
+                Err(error) => warn!(%error, "{UNPROTECTED}"),
+            }
+        }
+    }
+}
+
+/// The keeper that the state names, and what it has. One that does not answer is killed.
+fn found(dir: &Path) -> Option<(Running, Vec<LeftMount>)> {
+    let keeper = state_file::read::<State>(dir, STATE).ok()?.keeper?;
+    if !keeper.is_ours() {
+        return None;
+    }
+    match connected(dir, &keeper).and_then(|connection| {
+        let left = left(&connection)?;
+        Ok((Running { connection, child: None }, left))
+    }) {
+        Ok(found) => Some(found),
+        Err(error) => {
+            warn!(%error, "the process that keeps the devices of mounts is replaced");
+            if let Err(error) = keeper.kill() {
+                warn!(%error, "the process that keeps the devices of mounts cannot be killed");
+            }
+            None
+        }
+    }
+}
+
+/// What the keeper has, as far as it is what the kernel has mounted.
+fn left(connection: &OwnedFd) -> io::Result<Vec<LeftMount>> {
+    send(connection.as_fd(), &KeeperOrder::List, None)?;
+    let mounts = mounts()?;
+    let mut left = Vec::new();
+    loop {
+        match receive(connection.as_fd())? {
+            Some((KeeperAnswer::Kept(kept), Some(device))) => {
+                if is_mounted(&kept, &device, &mounts) {
+                    left.push((kept, device));
+                } else {
+                    send(connection.as_fd(), &KeeperOrder::Release(kept.name), None)?;
+                }
+            }
+            Some((KeeperAnswer::Kept(_), None)) => {}
+            Some((KeeperAnswer::End, _)) => break,
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+    set_socket_timeout(connection, Timeout::Recv, None)?;
+    Ok(left)
+}
+
+/// Whether the kernel has this mount, and says that the device is the mount's. The last one mounted
+/// on a point is visible.
+fn is_mounted(kept: &HeldMount, device: &OwnedFd, mounts: &[MountInfo]) -> bool {
+    let mount = mounts.iter().rfind(|mount| mount.point == kept.point);
+    mount.is_some_and(|mount| {
+        mount.device == kept.device && serves(device, mount).unwrap_or_default()
+    })
+}
+
+/// Starts a keeper.
+fn start(dir: &Path) -> io::Result<Running> {
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    match fs::remove_file(dir.join(SOCKET)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    bind(&socket, &address(dir)?.1)?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("ociseek").arg(KEEPER).stdin(socket).stdout(Stdio::null()).stderr(Stdio::null());
+    // Signals for this process are not for the keeper, such as those of a terminal.
+    command.process_group(0).current_dir("/").env_clear();
+    let mut child = command.spawn()?;
+    let begun = || {
+        let gone = || io::Error::other("the process that keeps devices ended");
+        let keeper = ProcessId::of(child.id().cast_signed()).ok_or_else(gone)?;
+        state_file::save(dir, STATE, &State { keeper: Some(keeper) })?;
+        let end = Instant::now() + ANSWER;
+        loop {
+            match connected(dir, &keeper) {
+                Ok(connection) => {
+                    set_socket_timeout(&connection, Timeout::Recv, None)?;
+                    return Ok(connection);
+                }
+                Err(_) if Instant::now() < end => sleep(Duration::from_millis(5)),
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    match begun() {
+        Ok(connection) => Ok(Running { connection, child: Some(child) }),
+        Err(error) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error)
+        }
+    }
+}
+
+/// A connection to the socket in `dir`, on which `keeper` listens.
+fn connected(dir: &Path, keeper: &ProcessId) -> io::Result<OwnedFd> {
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    for side in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&socket, side, Some(ANSWER))?;
+    }
+    connect(&socket, &address(dir)?.1)?;
+    let peer = socket_peercred(&socket)?.pid.as_raw_nonzero().get();
+    if peer == keeper.pid && keeper.is_ours() {
+        Ok(socket)
+    } else {
+        Err(io::Error::other(format!("process {peer} listens on {SOCKET}")))
+    }
+}
+
+/// The address of the socket, and the directory that it needs open: the kernel allows only 108
+/// bytes, and a directory may have a longer path.
+fn address(dir: &Path) -> io::Result<(OwnedFd, SocketAddrUnix)> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = openat(CWD, dir, flags, Mode::empty())?;
+    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()))?;
+    Ok((dir, address))
+}

@@ -1,0 +1,75 @@
+//! Looks whether a mount answers.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use super::fill::own_files;
+use ociseek_store::lock::Hold;
+
+/// A thread that looks at a mount, one time after the other: a look at a mount without a server
+/// cannot be cancelled.
+///
+/// It has its own table of open files, without the mount's device: see `CacheFiller`.
+pub struct MountLook {
+    ask: Sender<()>,
+    /// Since when it waits for an answer.
+    asked: Arc<Mutex<Option<Instant>>>,
+}
+
+ociseek_format::opaque_debug!(MountLook);
+
+impl MountLook {
+    /// Starts the thread. It ends when this is dropped and the mount answers or is gone. None if
+    /// there cannot be another thread.
+    pub fn start(point: PathBuf) -> Option<MountLook> {
+        let (ask, asks): (Sender<()>, Receiver<()>) = channel();
+        let asked = Arc::<Mutex<Option<Instant>>>::default();
+        let waiting = Arc::clone(&asked);
+        let look = move || {
+            let can_look = own_files().is_ok();
+            for () in asks {
+                if can_look {
+                    // An error is an answer, too.
+                    let _ = rustix::fs::statfs(&point);
+                }
+                *waiting.hold() = None;
+            }
+        };
+        Builder::new().name("look".to_owned()).stack_size(64 << 10).spawn(look).ok()?;
+        Some(MountLook { ask, asked })
+    }
+
+    /// Looks, unless the last look has no answer yet. Returns for how long it has none.
+    pub fn look(&self) -> Duration {
+        let mut asked = self.asked.hold();
+        if asked.is_none() && self.ask.send(()).is_ok() {
+            *asked = Some(Instant::now());
+        }
+        asked.map_or(Duration::ZERO, |asked| asked.elapsed())
+    }
+
+    /// For how long the last look has no answer.
+    pub fn waits(&self) -> Duration {
+        self.asked.hold().map_or(Duration::ZERO, |asked| asked.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_that_answers_is_looked_at_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let look = MountLook::start(dir.path().to_owned()).unwrap();
+        for _ in 0..3 {
+            look.look();
+            while look.waits() > Duration::ZERO {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
