@@ -146,11 +146,8 @@ impl Reader {
     }
 
     async fn open(&self, start: bool, content: ContentOptions) -> RootFs {
-        let options = OpenOptions {
-            documents: DocumentFetch { start },
-            content,
-            ..OpenOptions::default()
-        };
+        let options =
+            OpenOptions { documents: DocumentFetch { start }, content, ..OpenOptions::default() };
         let progress = Arc::clone(&self.recorder) as Arc<dyn Progress>;
         open(&self.source, &Target::Tag("v1".into()), &options, &self.caches, &progress)
             .await
