@@ -57,7 +57,7 @@ struct StartPhase {
     spans: u64,
     /// Compressed size of those spans that were not read.
     unread_bytes: u64,
-    /// Whether fetching was stopped because too much was not read or not available.
+    /// Whether fetching waits or has ended because too much was not read or not available.
     stopped: bool,
 }
 

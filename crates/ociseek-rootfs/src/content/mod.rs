@@ -166,7 +166,7 @@ impl Content {
 
     /// Fetches the recorded starts of the fine documents, giving priority to reads: into up to half
     /// of the memory, and into the cache on disk. Ends when all is fetched, when its spans are not
-    /// read, or when fetching fails. Drop the future to stop it.
+    /// read for a minute, or when fetching fails. Drop the future to stop it.
     pub async fn fetch_start(&self) {
         recorded_start::fetch(&self.inner).await;
     }
@@ -287,7 +287,7 @@ pub struct StartStats {
     pub spans: u64,
     /// The size of the compressed bytes of those spans that were not read yet.
     pub unread_bytes: u64,
-    /// Whether it was stopped, because too much was not read or could not be fetched.
+    /// Whether it waits or has ended, because too much was not read or could not be fetched.
     pub stopped: bool,
 }
 
