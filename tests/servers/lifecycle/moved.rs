@@ -1,5 +1,5 @@
 //! What docs/lifecycle.md says of moving images: `oras cp -r` and `regctl image copy --referrers`
-//! take each kind of index along, and it is read at the destination.
+//! take each kind of index along, and it is verified at the destination.
 
 use std::path::Path;
 
@@ -63,14 +63,9 @@ fn oras_and_regctl_move_each_kind_of_index() {
                 });
                 assert!(copied.iter().all(Value::is_string), "{copied:?}");
                 assert_eq!(copied, original, "{copy}");
-                // Each index and its blobs are there, and right.
+                // The layers are read at the destination, and each index agrees with them.
                 let said = sandbox.run(&["verify", "--no-cache", "--progress=none", &copy]);
                 assert_eq!(said.matches(": ok (2 of 2 layers").count(), 4, "{copy}: {said}");
-                let read = |image: &str| sandbox.run(&["cat", "--no-cache", image, "dir1/file0"]);
-                let content = read(&copy);
-                assert!(content.ends_with("--- status 0 ---"), "{copy}: {content}");
-                let of = |text: &str| text.split_once("\n--- stderr ---").unwrap().0.to_owned();
-                assert_eq!(of(&content), of(&read(&source)), "{copy}");
             }
         }
         assert!(is_there(to, "copy/oras", "v1") && is_there(to, "copy/regctl", "v2"));
