@@ -161,15 +161,16 @@ fn prefetch_lists_match_soci() {
     let Some(oracle) = soci::oracle_binary() else { return };
     let sandbox = Sandbox::new();
     image(&sandbox);
-    let options =
-        ["--build-tool-identifier", "test", "--span-size", "16384", "--min-layer-size", "1KiB"];
+    let options = |span_size, least| {
+        ["--build-tool-identifier", "test", "--span-size", span_size, "--min-layer-size", least]
+    };
     for paths in [&["/srv/a"][..], &["srv/b", "/srv//c"], &["srv/a", "srv/b", "srv/c", "srv/none"]]
     {
         let wanted: Vec<String> =
             paths.iter().map(|path| format!("--prefetch-file={path}")).collect();
         let soci = Command::new(&oracle)
             .arg("convert")
-            .args(options)
+            .args(options("16384", "1024"))
             .args(&wanted)
             .arg(sandbox.path("img"))
             .arg(sandbox.path(&format!("soci-{}", paths.len())))
@@ -181,7 +182,7 @@ fn prefetch_lists_match_soci() {
         let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
         let args = [
             &["convert", "--quiet", "--no-cache"],
-            &options[..],
+            &options("16KiB", "1KiB")[..],
             &wanted,
             &["oci:img:v1", &destination],
         ]

@@ -18,7 +18,7 @@ use ociseek_format::digest::Digest;
 use odd::Odd;
 use serde_json::Value;
 
-const OPTIONS: [&str; 2] = ["--span-size=65536", "--build-tool-identifier=AWS SOCI CLI v0.2"];
+const TOOL: &str = "--build-tool-identifier=AWS SOCI CLI v0.2";
 
 /// The digest that a converter prints, or its error.
 fn run(command: &mut Command) -> Result<String, String> {
@@ -40,8 +40,8 @@ fn ours(
     let mut command = Command::new(program());
     command
         .args(["convert", "--quiet", "--no-cache", "--jobs=2", source, destination])
-        .args(OPTIONS);
-    command.arg(format!("--min-layer-size={smallest}"));
+        .args(["--span-size=64KiB", TOOL]);
+    command.arg(format!("--min-layer-size={smallest}B"));
     run(command.args(platform.map(|platform| format!("--platform={platform}"))))
 }
 
@@ -56,7 +56,7 @@ fn theirs(
     command
         .env("TMPDIR", in_memory())
         .arg("convert")
-        .args(OPTIONS)
+        .args(["--span-size=65536", TOOL])
         .arg(format!("--min-layer-size={smallest}"));
     command.arg(
         platform.map_or_else(

@@ -95,7 +95,7 @@ fn cached_ztocs_are_limited() {
     // A ztoc and the mark that it was proven, for each of two layers.
     assert_eq!(entries, 4);
     // Another tool name gives other entries, which displace older ones.
-    let limit = format!("--ztoc-cache-size={bytes}");
+    let limit = format!("--ztoc-cache-size={bytes}B");
     let (entries, after) = indexed(&keeps, &[&limit, "--build-tool-identifier=another"]);
     assert!(entries > 0 && after <= bytes, "{after} of {bytes}");
 }

@@ -166,7 +166,7 @@ fn the_text_names_the_violation_and_the_remedy() {
         "--seed=1",
         "--allow-tool=ociseek",
         "--min-coverage=100%",
-        "--min-layer-size=1",
+        "--min-layer-size=1B",
         "oci:img:v1",
     ];
     let text = image.sandbox.run(&args).replace(&index, "INDEX");
