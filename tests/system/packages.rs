@@ -113,13 +113,30 @@ fn a_pod_installs_the_snapshotter(root: &Path) {
     std::fs::set_permissions(&systemctl, std::fs::Permissions::from_mode(0o755)).unwrap();
     let config = root.parent().unwrap().join("config.toml");
     let at = root.to_str().unwrap();
-    let install = || {
+    // What systemd would start. The path of its socket is long, so it is bound elsewhere.
+    let served = tempfile::tempdir_in("/tmp").unwrap();
+    let mut snapshotter = Command::new(program())
+        .args(["snapshotter", "--socket"])
+        .arg(served.path().join("socket"))
+        .arg("--root")
+        .arg(served.path().join("root"))
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while !served.path().join("socket").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    std::fs::create_dir_all(root.join("run/ociseek")).unwrap();
+    std::fs::hard_link(served.path().join("socket"), root.join("run/ociseek/snapshotter.sock"))
+        .unwrap();
+    let run_with = |command: &[&str]| {
         let _ = std::fs::remove_file(&calls);
-        let args = ["snapshotter", "install", "--config", config.to_str().unwrap(), at];
-        let output = Command::new(program()).args(args).output().unwrap();
+        let output = Command::new(program()).arg("snapshotter").args(command).output().unwrap();
         let told = std::fs::read_to_string(&calls).unwrap_or_default();
         (output.status.code(), String::from_utf8(output.stderr).unwrap(), told)
     };
+    let given = config.to_str().unwrap();
+    let install = || run_with(&["install", "--config", given, at]);
     let first = "daemon-reload\nenable ociseek-snapshotter\n";
     // The first installation, the same again, another configuration, and an invalid one.
     for (text, status, last) in [
@@ -141,6 +158,48 @@ fn a_pod_installs_the_snapshotter(root: &Path) {
     let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
     let (path, _) = command.split_once(' ').unwrap();
     assert_eq!(run(Path::new("chroot"), &[at, path, "--version"]), format!("ociseek {VERSION}\n"));
+    assert_eq!(
+        run(Path::new("chroot"), &[at, "/usr/local/bin/ociseek", "--version"]),
+        format!("ociseek {VERSION}\n")
+    );
+
+    // containerd's file comes last, and only if containerd reads it.
+    std::fs::write(&config, "memory = \"2GiB\"\n").unwrap();
+    let configure = || run_with(&["install", "--configure-containerd", "--config", given, at]);
+    let conf = root.join("etc/containerd/conf.d/ociseek.toml");
+    let (code, said, told) = configure();
+    assert!(code == Some(1) && said.contains("add imports = ") && told.is_empty(), "{said}{told}");
+    assert!(!conf.exists());
+    std::fs::create_dir_all(root.join("etc/containerd")).unwrap();
+    let imports = "imports = [\"/etc/containerd/conf.d/*.toml\"]\n";
+    std::fs::write(root.join("etc/containerd/config.toml"), imports).unwrap();
+    let (code, said, _) = configure();
+    assert!(code == Some(0) && said.contains("systemctl restart containerd"), "{said}");
+    assert!(conf.exists());
+    // Another configuration, by which nobody answers.
+    std::fs::remove_file(&conf).unwrap();
+    std::fs::remove_file(root.join("run/ociseek/snapshotter.sock")).unwrap();
+    snapshotter.kill().unwrap();
+    snapshotter.wait().unwrap();
+    let (code, said, _) =
+        run_with(&["install", "--wait=1s", "--configure-containerd", "--config", given, at]);
+    assert!(code == Some(1) && said.contains("does not answer"), "{said}");
+    assert!(!conf.exists(), "a containerd that names it would start no pod");
+    // Off, in two steps.
+    std::fs::write(&conf, include_str!("../../packaging/containerd/ociseek.toml")).unwrap();
+    let (code, said, told) = run_with(&["uninstall", at]);
+    assert!(code == Some(0) && said.contains("then this command again"), "{said}");
+    assert!(told.is_empty() && !conf.exists() && root.join("opt/ociseek/bin/ociseek").exists());
+    let (code, said, told) = run_with(&["uninstall", at]);
+    assert_eq!(
+        (code, told.as_str()),
+        (Some(0), "disable --now ociseek-snapshotter\ndaemon-reload\n"),
+        "{said}"
+    );
+    for gone in ["opt/ociseek", "etc/ociseek", "usr/local/bin/ociseek"] {
+        assert!(std::fs::symlink_metadata(root.join(gone)).is_err(), "{gone}");
+    }
+
     std::fs::write(&config, "").unwrap();
     std::fs::write(root.join("fails"), "").unwrap();
     let (code, said, _) = install();

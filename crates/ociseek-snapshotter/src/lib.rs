@@ -13,6 +13,7 @@
 
 #[cfg(test)]
 mod faults;
+mod health;
 mod ids;
 mod images;
 mod lazy;
@@ -23,6 +24,7 @@ mod session;
 mod snapshotter;
 mod status;
 
+pub use health::serves;
 pub use lazy::{ImageLayers, LazyImages, MountAttempt, OpenedLayers, ServingOptions};
 pub use messages::SnapshotError;
 pub use rows::LazyLayer;

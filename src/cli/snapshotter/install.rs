@@ -1,35 +1,55 @@
-//! `ociseek snapshotter install`: what a DaemonSet runs on each node.
+//! `ociseek snapshotter install`, what a DaemonSet runs on each node, and `uninstall`.
 
-use std::fs::{self, DirBuilder, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use clap::Args;
-use tempfile::NamedTempFile;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep, timeout};
 
-use super::config;
+use super::host::{below, put, remove};
+use super::{config, containerd};
 use crate::cli::shared::error::CliError;
+use crate::cli::shared::parse;
 use crate::cli::shared::terminal::complain;
-use ociseek_store::durable::persist;
+use ociseek_snapshotter::serves;
 
 const INSTALL_LONG_ABOUT: &str = "\
-Installs the snapshotter on a host whose root directory is DIR, and starts it there by systemd: the program as \
-/opt/ociseek/bin/ociseek, the unit as /etc/systemd/system/ociseek-snapshotter.service, and the configuration as \
-/etc/ociseek/snapshotter.toml.
+Installs the snapshotter on a host whose root directory is DIR, starts it there by systemd, and waits until it answers: \
+the program as /opt/ociseek/bin/ociseek with a link in /usr/local/bin, the unit as \
+/etc/systemd/system/ociseek-snapshotter.service, and the configuration as /etc/ociseek/snapshotter.toml.
 
 It is for a DaemonSet, whose pods come and go: the processes that serve mounts must outlive them, so they run on the \
-host. Run again, it replaces what differs and restarts the snapshotter; containers keep running. \
-docs/kubernetes-lazy.md has the manifest, and the configuration of containerd, which it does not touch.";
+host. Run again, it replaces what differs and restarts the snapshotter; containers keep running.
+
+With --configure-containerd it also writes containerd's file, last of all: a containerd that names a snapshotter which \
+does not answer starts no container. It restarts nothing but the snapshotter. docs/kubernetes.md has the manifest.";
 
 const INSTALL_AFTER_HELP: &str = "\
 Examples:
   ociseek snapshotter install --config /config/snapshotter.toml /host
+  ociseek snapshotter install --configure-containerd /
 
-Remove it from the host:
-  systemctl disable --now ociseek-snapshotter
-  rm -r /opt/ociseek /etc/ociseek/snapshotter.toml /etc/systemd/system/ociseek-snapshotter.service
+Remove it from the host: ociseek snapshotter uninstall DIR
+
+Exit status: 0 success, 1 failure, 2 usage error.";
+
+const UNINSTALL_LONG_ABOUT: &str = "\
+Removes from a host what \"ociseek snapshotter install\" put there, in two runs.
+
+The first run gives containerd its configuration back: it removes /etc/containerd/conf.d/ociseek.toml, or restores the \
+file that was there before. Then restart containerd and remove the images. The second run stops the snapshotter and \
+removes it. Its snapshots in /var/lib/ociseek stay.";
+
+const UNINSTALL_AFTER_HELP: &str = "\
+Example:
+  ociseek snapshotter uninstall /
+  systemctl restart containerd kubelet && crictl rmi --all
+  ociseek snapshotter uninstall /
 
 Exit status: 0 success, 1 failure, 2 usage error.";
 
@@ -40,7 +60,10 @@ const NAME: &str = "ociseek-snapshotter";
 const PACKAGED: &str = "/usr/bin/ociseek";
 /// Where it is installed. Some hosts cannot write to /usr.
 const PROGRAM: &str = "/opt/ociseek/bin/ociseek";
+/// The commands of the documentation find it here, if the host can write here.
+const LINK: &str = "/usr/local/bin/ociseek";
 const CONFIG: &str = "/etc/ociseek/snapshotter.toml";
+const UNIT_FILE: &str = "/etc/systemd/system/ociseek-snapshotter.service";
 
 /// Install the snapshotter on a host, from a container
 #[derive(Debug, Args)]
@@ -53,30 +76,123 @@ pub(crate) struct InstallArgs {
     /// The configuration to install [default: the host's, or one of comments only]
     #[arg(long, value_name = "FILE", env = "OCISEEK_SNAPSHOTTER_CONFIG")]
     pub config: Option<PathBuf>,
+
+    /// Once the snapshotter answers, write /etc/containerd/conf.d/ociseek.toml, for containerd 2.1
+    /// and later
+    #[arg(long)]
+    pub configure_containerd: bool,
+
+    /// How long to wait until the snapshotter answers
+    #[arg(long, value_name = "DURATION", default_value = "1m")]
+    #[arg(value_parser = parse::duration_of(1, 3600))]
+    pub wait: Duration,
+}
+
+/// Remove the snapshotter from a host
+#[derive(Debug, Args)]
+#[command(long_about = UNINSTALL_LONG_ABOUT, after_help = UNINSTALL_AFTER_HELP)]
+pub(crate) struct UninstallArgs {
+    /// The host's root directory
+    #[arg(value_name = "DIR")]
+    pub host: PathBuf,
 }
 
 pub(super) fn run(args: InstallArgs) -> Result<(), CliError> {
-    let InstallArgs { host, config } = args;
+    let InstallArgs { host, config, configure_containerd, wait } = args;
     let configuration = configuration(&host, config.as_deref())?;
+    if configure_containerd {
+        containerd::check(&host)?;
+    }
     let program = fs::read("/proc/self/exe").map_err(CliError::Start)?;
     let unit = UNIT.replace(PACKAGED, PROGRAM);
     let mut changed = put(&host, PROGRAM, &program, 0o755)?;
+    link(&host);
     if let Some(configuration) = configuration {
-        changed |= put(&host, CONFIG, configuration.as_bytes(), 0o644)?;
+        changed |= put(&host, CONFIG, configuration.as_bytes(), 0o600)?;
     }
-    changed |= put(&host, &format!("/etc/systemd/system/{NAME}.service"), unit.as_bytes(), 0o644)?;
-    // The host's systemctl, which talks to the host's systemd.
-    let enter = || {
-        rustix::process::chroot(&host)?;
-        std::env::set_current_dir("/")
-    };
-    enter().map_err(|source| CliError::Read { path: host.clone(), source })?;
+    changed |= put(&host, UNIT_FILE, unit.as_bytes(), 0o644)?;
+    let configured = config::or_defaults(Some(&below(&host, CONFIG)))?;
+    let socket = configured.socket;
+    enter(&host)?;
     let last: &[&str] = if changed { &["restart", NAME] } else { &["start", NAME] };
     for arguments in [&["daemon-reload"][..], &["enable", NAME], last] {
         systemctl(arguments)?;
     }
+    // This thread may block.
+    Handle::current().block_on(answers(&socket, wait))?;
     complain(if changed { "installed and started" } else { "already installed" });
+    if configure_containerd && containerd::configure(Path::new("/"), &socket, &configured.root)? {
+        complain(
+            "wrote /etc/containerd/conf.d/ociseek.toml: run systemctl restart containerd kubelet",
+        );
+    }
     Ok(())
+}
+
+pub(super) fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
+    let UninstallArgs { host } = args;
+    if containerd::restore(&host)? {
+        complain(
+            "containerd has its configuration back: run systemctl restart containerd kubelet and crictl rmi --all, \
+             then this command again, which removes the snapshotter",
+        );
+        return Ok(());
+    }
+    enter(&host)?;
+    if Path::new(UNIT_FILE).exists() {
+        systemctl(&["disable", "--now", NAME])?;
+    }
+    if fs::read_link(LINK).is_ok_and(|to| to == Path::new(PROGRAM)) {
+        remove(Path::new(LINK))?;
+    }
+    for path in [UNIT_FILE, CONFIG, PROGRAM] {
+        remove(Path::new(path))?;
+    }
+    systemctl(&["daemon-reload"])?;
+    // Only if nothing else is in them.
+    for dir in ["/opt/ociseek/bin", "/opt/ociseek", "/etc/ociseek"] {
+        let _ = fs::remove_dir(dir);
+    }
+    complain("removed; its snapshots and cache in /var/lib/ociseek stay");
+    Ok(())
+}
+
+/// From here on, paths are those of the host: its systemctl talks to its systemd.
+fn enter(host: &Path) -> Result<(), CliError> {
+    let enter = || {
+        rustix::process::chroot(host)?;
+        std::env::set_current_dir("/")
+    };
+    enter().map_err(|source| CliError::Read { path: host.to_owned(), source })
+}
+
+/// Waits until the snapshotter says that it serves.
+async fn answers(socket: &Path, patience: Duration) -> Result<(), CliError> {
+    let begun = Instant::now();
+    loop {
+        let why = match timeout(Duration::from_secs(5), serves(socket)).await {
+            Ok(Ok(true)) => return Ok(()),
+            Ok(Ok(false)) => "it does not serve yet".to_owned(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer within 5 s".to_owned(),
+        };
+        if begun.elapsed() > patience {
+            let socket = socket.display();
+            return Err(CliError::Start(io::Error::other(format!(
+                "the snapshotter does not answer at {socket}: {why}; journalctl -u {NAME} says why, and containerd's \
+                 configuration was left as it is"
+            ))));
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Puts the program where the commands of the documentation find it. Not all hosts can write there.
+fn link(host: &Path) {
+    let link = below(host, LINK);
+    if fs::symlink_metadata(&link).is_err() {
+        let _ = symlink(PROGRAM, link);
+    }
 }
 
 /// The text of the configuration, if it should be written. An invalid one would keep the
@@ -90,30 +206,6 @@ fn configuration(host: &Path, given: Option<&Path>) -> Result<Option<String>, Cl
         }
         None => Ok((!below(host, CONFIG).exists()).then(config::printed)),
     }
-}
-
-/// An absolute path of the host.
-fn below(host: &Path, path: &str) -> PathBuf {
-    host.join(path.trim_start_matches('/'))
-}
-
-/// Writes a file of the host. Returns whether it had another content.
-fn put(host: &Path, path: &str, content: &[u8], mode: u32) -> Result<bool, CliError> {
-    let path = below(host, path);
-    let write = || {
-        if fs::read(&path).is_ok_and(|found| found == content) {
-            return Ok(false);
-        }
-        let dir = path.parent().unwrap_or(host);
-        DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
-        let mut file = NamedTempFile::new_in(dir)?;
-        file.write_all(content)?;
-        file.as_file().set_permissions(Permissions::from_mode(mode))?;
-        // A program that runs cannot be written to, but replaced.
-        persist(file, &path, true)?;
-        Ok(true)
-    };
-    write().map_err(|source| CliError::Write { path: path.clone(), source })
 }
 
 fn systemctl(arguments: &[&str]) -> Result<(), CliError> {
@@ -133,6 +225,8 @@ fn systemctl(arguments: &[&str]) -> Result<(), CliError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

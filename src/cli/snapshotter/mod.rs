@@ -44,11 +44,13 @@ use ociseek_store::recall::Recall;
 use ociseek_store::registry::RegistryError;
 
 pub(crate) use config::ConfigFileError;
-use install::InstallArgs;
+use install::{InstallArgs, UninstallArgs};
 use metrics::{SnapshotterCounter, SnapshotterMetrics};
 use status::{ImagesArgs, StatusArgs};
 
 mod config;
+mod containerd;
+mod host;
 mod install;
 mod metrics;
 pub(crate) mod status;
@@ -151,6 +153,7 @@ pub(crate) enum SnapshotterCommand {
     Status(StatusArgs),
     Images(ImagesArgs),
     Install(InstallArgs),
+    Uninstall(UninstallArgs),
 }
 
 impl SnapshotterCommand {
@@ -159,7 +162,7 @@ impl SnapshotterCommand {
         match self {
             SnapshotterCommand::Status(args) => Some(args.format),
             SnapshotterCommand::Images(args) => Some(args.format),
-            SnapshotterCommand::Install(_) => None,
+            SnapshotterCommand::Install(_) | SnapshotterCommand::Uninstall(_) => None,
         }
     }
 
@@ -168,6 +171,7 @@ impl SnapshotterCommand {
             SnapshotterCommand::Status(args) => status::status(args),
             SnapshotterCommand::Images(args) => status::images(args),
             SnapshotterCommand::Install(args) => install::run(args),
+            SnapshotterCommand::Uninstall(args) => install::uninstall(args),
         }
     }
 }

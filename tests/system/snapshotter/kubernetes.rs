@@ -73,6 +73,14 @@ fn the_manifest_installs_what_the_configuration_names() {
         .collect();
     assert_eq!(mounted, ["/host", "/etc/ociseek-config"]);
     assert_eq!(pod["volumes"][0]["hostPath"]["path"].as_str(), Some("/"));
+    // The pod is ready when the snapshotter on the node serves, and nodes follow one after the other.
+    let data = of_kind("ConfigMap")["data"]["snapshotter.toml"].as_str().unwrap();
+    let probe = &pod["containers"][0]["readinessProbe"]["httpGet"];
+    let place = format!("{}:{}", probe["host"].as_str().unwrap(), probe["port"].as_i64().unwrap());
+    assert!(data.contains(&format!("\nmetrics-listen = \"{place}\"\n")), "{data}");
+    assert_eq!(probe["path"].as_str(), Some("/readyz"));
+    let strategy = &of_kind("DaemonSet")["spec"]["updateStrategy"]["rollingUpdate"];
+    assert_eq!(strategy["maxUnavailable"].as_i64(), Some(1));
     // Its configuration is one.
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("snapshotter.toml");
@@ -160,7 +168,7 @@ fn pods_of_the_runtime_class_start_lazily_beside_others() {
 
     in_pod(&node, &base, "ociseek").unwrap();
     assert_eq!(node.lazy_mounts().len(), 1);
-    // The limit that docs/kubernetes-lazy.md states: overlayfs lacks the layers.
+    // The limit that docs/kubernetes.md states: overlayfs lacks the layers.
     let refused = in_pod(&node, &base, "runc").unwrap_err();
     assert!(refused.contains("not found"), "{refused}");
     // Until they are fetched.
