@@ -180,7 +180,7 @@ async fn answers(socket: &Path, patience: Duration) -> Result<(), CliError> {
             let socket = socket.display();
             return Err(CliError::Start(io::Error::other(format!(
                 "the snapshotter does not answer at {socket}: {why}; journalctl -u {NAME} says why, and containerd's \
-                 configuration was left as it is"
+                 configuration was left unchanged"
             ))));
         }
         sleep(Duration::from_millis(200)).await;
