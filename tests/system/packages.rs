@@ -116,7 +116,7 @@ fn a_pod_installs_the_snapshotter(root: &Path) {
     // What systemd would start. The path of its socket is long, so it is bound elsewhere.
     let served = tempfile::tempdir_in("/tmp").unwrap();
     let mut snapshotter = Command::new(program())
-        .args(["snapshotter", "--socket"])
+        .args(["snapshotter", "--lazy-from=*", "--socket"])
         .arg(served.path().join("socket"))
         .arg("--root")
         .arg(served.path().join("root"))

@@ -114,7 +114,7 @@ impl Machine {
             &self.at("cache"),
             &self.at("layers"),
         ];
-        command.args(arguments).args(more);
+        command.args(arguments).args(more).env("OCISEEK_LAZY_FROM", "*");
         command.stdin(Stdio::null()).stdout(Stdio::null()).env("HOME", self.dir.path());
         command
     }
@@ -550,14 +550,15 @@ fn a_store_has_only_layers_of_images_in_registries() {
     assert_eq!(fs::read(at.join("blob")).unwrap(), fs::read(&layer).unwrap());
     store.end(Signal::TERM);
 
-    // An image with a digest: the index is the repository's word.
+    // The operator says whose word an attached index is.
     let manifest =
         run(&images.crane, &["digest", "--insecure", &format!("{}/app:v1", images.server.host)]);
     let pinned =
         named(&format!("{}/app@{}", images.link, manifest.trim())).join(digest.to_string());
-    for (more, is_there) in [(&[][..], false), (&["--trust", "repository"], true)] {
-        let store = machine.store(more);
-        assert_eq!(pinned.join("diff").exists(), is_there, "{more:?}");
+    let of_host = &*format!("{}/app", images.link);
+    for (rule, is_there) in [("registry.example/*", false), (of_host, true)] {
+        let store = machine.store(&["--lazy-from", rule]);
+        assert_eq!(pinned.join("diff").exists(), is_there, "{rule}");
         store.end(Signal::TERM);
     }
 }

@@ -45,8 +45,10 @@ mod fine_documents;
 mod foresight;
 pub mod index;
 pub mod inspect;
+pub mod judge;
 #[cfg(all(feature = "mounts", target_os = "linux"))]
 pub mod layer_store;
+pub mod lazy_from;
 pub mod list;
 pub mod maker;
 #[cfg(all(feature = "mounts", target_os = "linux"))]

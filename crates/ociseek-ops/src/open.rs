@@ -17,7 +17,7 @@ use super::fine_documents::fetch_document_of;
 use super::foresight::{Foreseen, Foresight};
 use super::resolve::{self, PlatformChoice, PlatformManifest};
 use super::tree_memory::charge_tree;
-use super::trust::{self, TrustLevel, TrustOfLayers, TrustRules};
+use super::trust::{Chosen, IndexChoice, TrustLevel, TrustOfLayers, TrustRules, choose};
 use ociseek_format::budget::{Budget, Charge, OverBudget};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::config::{self, ConfigError};
@@ -57,6 +57,14 @@ pub struct OpenOptions {
     pub documents: DocumentFetch,
     /// Options for reading files.
     pub content: ContentOptions,
+}
+
+impl OpenOptions {
+    /// Which indexes to read.
+    pub fn choice(&self) -> IndexChoice<'_> {
+        let OpenOptions { index, soci_only, trust, .. } = self;
+        IndexChoice { requested: index.as_ref(), rules: trust, soci_only: *soci_only }
+    }
 }
 
 /// Which layers of an image to open.
@@ -172,7 +180,6 @@ pub async fn open(
     progress: &Arc<dyn Progress>,
 ) -> Result<RootFs, OpenImageError> {
     let platform = options.platform.as_ref();
-    let index = options.index.as_ref();
     let source = &source.with_documents_in(&caches.ztocs);
     let _connecting = if options.documents.start { connect(source) } else { Vec::new() };
     let is_usual =
@@ -182,14 +189,9 @@ pub async fn open(
         .await
         .map_err(DiscoverError::from)?;
     let opening = Box::pin(async {
-        let mut found = image.indexes(source, index, progress).await?;
-        let trust =
-            trust::choose(source, &mut found, index, &options.trust, &caches.ztocs, &**progress)
-                .await?;
-        let chosen_fine = found.chosen_fine;
-        if options.soci_only {
-            found.chosen_fine = None;
-        }
+        let found = image.indexes(source, options.index.as_ref(), progress).await?;
+        let Chosen { found, trust, fine: chosen_fine } =
+            choose(source, found, options.choice(), &caches.ztocs, &**progress).await?;
         let range = options.layers.range(found.layers.len());
         let layers = found.layers.len();
         let missing = OpenImageError::NoLayer { wanted: range.end.saturating_sub(1), layers };

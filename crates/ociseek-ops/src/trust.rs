@@ -80,6 +80,9 @@ pub enum AcceptedTrust {
     Repository,
     /// Only those above [`TrustLevel::Repository`].
     Vouched,
+    /// Only those whose signature by a trusted key also covers the image. What this machine proved
+    /// does not count: it says which files a layer has, not that the layer belongs to the image.
+    Signed,
 }
 
 /// What a reader requires of an index.
@@ -130,20 +133,41 @@ enum IndexVerdict {
     Refused(String),
 }
 
-/// Chooses the indexes of `image` that `rules` allow: the best of each kind, and of it only the
-/// documents that are allowed. `requested` is the index that the user named. An index that breaks
-/// the policy is reported as a warning.
+/// Which indexes of an image a reader wants.
+#[derive(Debug, Clone, Copy)]
+pub struct IndexChoice<'a> {
+    /// The index that the user named.
+    pub requested: Option<&'a Digest>,
+    /// What is required of an index.
+    pub rules: &'a TrustRules,
+    /// Leaves fine indexes out.
+    pub soci_only: bool,
+}
+
+/// An image with the indexes that a reader takes.
+#[derive(Debug)]
+pub struct Chosen {
+    /// What the rules do not allow is removed from the indexes that are read.
+    pub found: DiscoveredImage,
+    /// Whose word they are.
+    pub trust: TrustOfLayers,
+    /// The fine index that the rules allow, even if only SOCI indexes are read.
+    pub fine: Option<usize>,
+}
+
+/// Chooses the indexes of `image` that the rules allow: the best of each kind, and of it only the
+/// documents that are allowed. An index that breaks the policy is reported as a warning.
 ///
 /// # Errors
 /// If the requested index breaks the policy.
 pub async fn choose(
     source: &Source,
-    image: &mut DiscoveredImage,
-    requested: Option<&Digest>,
-    rules: &TrustRules,
+    mut image: DiscoveredImage,
+    choice: IndexChoice<'_>,
     cache: &ZtocCache,
     progress: &dyn Progress,
-) -> Result<TrustOfLayers, DiscoverError> {
+) -> Result<Chosen, DiscoverError> {
+    let IndexChoice { requested, rules, soci_only } = choice;
     let soci: Vec<Candidate> = match image.chosen {
         None => Vec::new(),
         Some(chosen) if requested == Some(&image.indexes[chosen].digest) => {
@@ -154,11 +178,11 @@ pub async fn choose(
     let fine = image.fine_by_preference(requested).into_iter().map(Candidate::Fine).collect();
     let mut trust = TrustOfLayers::default();
     let chooser = Chooser { source, requested, rules, cache, progress };
-    let (chosen, levels) = chooser.first(image, soci, &mut trust.left_out).await?;
+    let (chosen, levels) = chooser.first(&mut image, soci, &mut trust.left_out).await?;
     (image.chosen, trust.soci) = (chosen, levels);
-    let (chosen, levels) = chooser.first(image, fine, &mut trust.left_out).await?;
-    (image.chosen_fine, trust.fine) = (chosen, levels);
-    Ok(trust)
+    let (fine, levels) = chooser.first(&mut image, fine, &mut trust.left_out).await?;
+    (image.chosen_fine, trust.fine) = (fine.filter(|_| !soci_only), levels);
+    Ok(Chosen { found: image, trust, fine })
 }
 
 struct Chooser<'a> {
@@ -182,14 +206,16 @@ impl Chooser<'_> {
             let Some(documents) = documents_of(image, candidate) else { continue };
             let verdict = self.judge(image, candidate).await;
             let proven = proven(self.cache, documents.clone()).await;
+            let counts_proofs = self.rules.accepted != AcceptedTrust::Signed;
             let level = |layer: &Digest| match &verdict {
-                _ if proven.contains(layer) => Some(TrustLevel::Proven),
+                _ if counts_proofs && proven.contains(layer) => Some(TrustLevel::Proven),
                 IndexVerdict::Level(level) => Some(*level),
                 IndexVerdict::Refused(_) => None,
             };
             let least = match self.rules.accepted {
                 AcceptedTrust::Repository => TrustLevel::Repository,
                 AcceptedTrust::Vouched => TrustLevel::Named,
+                AcceptedTrust::Signed => TrustLevel::Signed,
             };
             let levels: BTreeMap<Digest, TrustLevel> = (documents.iter())
                 .filter_map(|(layer, _)| {
@@ -252,7 +278,11 @@ impl Chooser<'_> {
         let signatures = if trust.is_empty() {
             None
         } else {
-            let subjects = image.signed_for(digest, via);
+            let mut subjects = image.signed_for(digest, via);
+            if self.rules.accepted == AcceptedTrust::Signed && !names_image(image, candidate) {
+                // Anyone can make an image that names a signed index of another image.
+                subjects.retain(|subject| *subject != digest);
+            }
             match signature::find(self.source, &subjects, trust).await {
                 Ok(signatures) => Some(signatures),
                 Err(error) => return IndexVerdict::Refused(causes(&error)),
@@ -332,6 +362,19 @@ fn documents_of(image: &DiscoveredImage, candidate: Candidate) -> Option<Vec<(Di
             )
         }
     }
+}
+
+/// Whether the index itself says of which image it is.
+fn names_image(image: &DiscoveredImage, candidate: Candidate) -> bool {
+    let subject = match candidate {
+        Candidate::Soci(place) => {
+            image.indexes[place].content.as_ref().ok().and_then(|it| it.index.subject.as_ref())
+        }
+        Candidate::Fine(place) => {
+            image.fine[place].content.as_ref().ok().and_then(|it| it.index.subject.as_ref())
+        }
+    };
+    subject.is_some_and(|subject| subject.digest == image.manifest.digest)
 }
 
 fn digest_of(image: &DiscoveredImage, candidate: Candidate) -> Digest {

@@ -26,15 +26,19 @@ struct Unmountable;
 impl LazyImages for Unmountable {
     fn layers<'a>(&'a self, image: &'a str) -> BoxFuture<'a, Option<ImageLayers>> {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect();
-        let digests = match image {
-            "host/name:tag@manifest" => Some(words("a b")),
-            "host/name:tag@hanging" => Some(words("h")),
-            "host/name:tag@lying" => Some(words("x y")),
-            _ => None,
+        let (digests, chains, document) = match image {
+            "host/name:tag@manifest" => ("a b", "chain-a chain-b", "document"),
+            "host/name:tag@other-document" => ("a b", "chain-a chain-b", "another"),
+            "host/name:tag@hanging" => ("h", "chain-h", "document"),
+            "host/name:tag@lying" => ("x y", "chain-a chain-b", "document"),
+            _ => return ready(None).boxed(),
         };
-        let chains = words(if image.ends_with("@hanging") { "chain-h" } else { "chain-a chain-b" });
-        ready(digests.map(|digests| ImageLayers { digests, chains })).boxed()
+        let documents = vec![Some(document.to_owned()), None];
+        let layers = ImageLayers { digests: words(digests), chains: words(chains), documents };
+        ready(Some(layers)).boxed()
     }
+
+    fn cannot_share(&self, _: &str, _: &str, _: &str) {}
 
     fn open<'a>(
         &'a self,

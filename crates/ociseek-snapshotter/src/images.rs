@@ -129,6 +129,10 @@ impl ImageDir {
         self.0.lazy.layers(image).await
     }
 
+    pub(crate) fn cannot_share(&self, image: &str, target: &str, other: &str) {
+        self.0.lazy.cannot_share(image, target, other);
+    }
+
     fn dir(&self, key: MountKey) -> PathBuf {
         self.0.dir.join(key.dir())
     }

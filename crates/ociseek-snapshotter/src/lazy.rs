@@ -18,12 +18,19 @@ pub struct ImageLayers {
     pub digests: Vec<String>,
     /// The names of the snapshots that have each layer and those below it: chain IDs.
     pub chains: Vec<String>,
+    /// The digests of the documents that each layer is read by: a ztoc, or the head of a fine
+    /// document. None for a layer that is read completely, and compared with its digest.
+    pub documents: Vec<Option<String>>,
 }
 
 /// Judges and opens images. Names have the digest of the image manifest.
 pub trait LazyImages: Send + Sync {
     /// The layers of the image, if it should be mounted. None to have containerd unpack it.
     fn layers<'a>(&'a self, image: &'a str) -> BoxFuture<'a, Option<ImageLayers>>;
+
+    /// Notes that an image is unpacked, although it should be mounted, because the snapshot `target`
+    /// has another layer of the image `other`, or reads it by another document.
+    fn cannot_share(&self, image: &str, target: &str, other: &str);
 
     /// Opens the lowest layers of an image. `answers` is a file with the answers of the registry by
     /// which it was opened before. They are not asked for again, and the file gets the others.

@@ -36,6 +36,10 @@ pub struct LazyLayer {
     pub image: String,
     /// The layer's digest.
     pub digest: String,
+    /// The digest of the document by which the image's repository says what the layer has. None if
+    /// the whole layer is read, and compared with its digest.
+    #[serde(default)]
+    pub document: Option<String>,
     /// How many layers of the image this snapshot has, from the bottom.
     pub layers: usize,
 }

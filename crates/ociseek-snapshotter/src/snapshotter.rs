@@ -197,10 +197,11 @@ impl Snapshotter {
             warn!(image, target, "the labels do not fit the image: its layer is unpacked");
             return Ok(None);
         }
-        let lazy = LazyLayer { image, digest: digest.clone(), layers: below + 1 };
-        block_in_place(|| {
+        let document = layers.documents.get(below).cloned().flatten();
+        let lazy = LazyLayer { image, digest: digest.clone(), document, layers: below + 1 };
+        let other = block_in_place(|| {
             self.store.change(|rows| match rows.get(target) {
-                Ok(row) => check_same(target, row, parent, &lazy),
+                Ok(row) => Ok(other_than(row, parent, &lazy)),
                 Err(_) => rows
                     .add(
                         SnapshotKind::Committed,
@@ -209,10 +210,14 @@ impl Snapshotter {
                         labels.clone(),
                         Some(lazy.clone()),
                     )
-                    .map(|_| ()),
+                    .map(|_| None),
             })
         })?;
-        info!(target, image = lazy.image, "a layer that is not pulled");
+        if let Some(other) = other {
+            self.images.cannot_share(&lazy.image, target, &other);
+            return Ok(None);
+        }
+        info!(name: "noted", layer = target, image = lazy.image, "the layer is not pulled");
         Ok(Some(target.clone()))
     }
 
@@ -475,33 +480,17 @@ fn is_compared(top: &SnapshotRow, below: &SnapshotRow) -> bool {
     top.kind == SnapshotKind::View || below.labels.contains_key(BUILD_REFERENCE)
 }
 
-/// Checks that the snapshot `target`, which already exists, has the layer of `lazy`.
+/// The image of a snapshot that exists, if it does not show the layer `lazy`.
 ///
-/// Its name comes from the config of an image, where anyone can write the digest of another image's
-/// layer. containerd checks that when it unpacks a layer; one that is not pulled is only known by
-/// its own digest. Without this check, an image would show the files of another one.
-fn check_same(
-    target: &str,
-    row: &SnapshotRow,
-    parent: &str,
-    lazy: &LazyLayer,
-) -> Result<(), SnapshotError> {
-    match &row.lazy {
-        Some(known) if known.digest == lazy.digest && row.parent == *parent => Ok(()),
-        Some(known) => {
-            warn!(
-                target,
-                image = lazy.image,
-                other = known.image,
-                "two images have different layers with one name"
-            );
-            let LazyLayer { image, digest, .. } = known;
-            Err(SnapshotError::Precondition(format!(
-                "snapshot {target} has layer {digest} of {image}"
-            )))
-        }
-        None => Err(SnapshotError::Precondition(format!("snapshot {target} is unpacked"))),
-    }
+/// The name of a snapshot comes from the config of an image, where anyone can write the digest of
+/// another image's layer. containerd checks that when it unpacks a layer; one that is not pulled is
+/// only known by its own digest, and what it shows is what its document says. Both have to be the
+/// same, and everything below. Otherwise the image is unpacked under a name of its own.
+fn other_than(row: &SnapshotRow, parent: &str, lazy: &LazyLayer) -> Option<String> {
+    let Some(known) = &row.lazy else { return Some("an unpacked image".to_owned()) };
+    let is_same =
+        known.digest == lazy.digest && known.document == lazy.document && row.parent == *parent;
+    (!is_same).then(|| known.image.clone())
 }
 
 #[cfg(test)]
@@ -538,12 +527,12 @@ mod tests {
         ));
         let names: Vec<_> = it.list(&[]).unwrap().into_iter().map(|info| info.name).collect();
         assert_eq!(names, ["chain-a", "chain-b"]);
-        let lying = noted(layer("", "chain-a", "lying", "x")).await.unwrap_err();
-        assert!(matches!(&lying, SnapshotError::Precondition(_)), "{lying}");
-        assert_eq!(
-            lying.to_string(),
-            "snapshot chain-a has layer a of host/name:tag@manifest: failed precondition"
-        );
+        // Another layer, or another document for the same one, is unpacked under its own name.
+        for (manifest, digest) in [("lying", "x"), ("other-document", "a")] {
+            let mounts = noted(layer("", "chain-a", manifest, digest)).await.unwrap();
+            assert_eq!(mounts[0].kind, "bind", "{manifest}");
+            it.remove("unpacking").await.unwrap();
+        }
         // A container that cannot start leaves nothing.
         let failed = it.create(SnapshotKind::Active, request("container", "chain-b", &[])).await;
         assert!(matches!(failed, Err(SnapshotError::Mount(_))));

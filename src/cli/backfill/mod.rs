@@ -19,12 +19,12 @@ use crate::cli::shared::source::{Registries, client_config};
 use crate::cli::shared::terminal::{Stdout, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::shared::{caches, parse};
+use ociseek_format::image::allow::Glob;
 use ociseek_format::layer::parallel::cores;
 use ociseek_format::progress::Progress;
 #[cfg(feature = "nats")]
 use ociseek_format::progress::ProgressEvent;
 use ociseek_format::time::Time;
-use ociseek_hook::allow::Glob;
 use ociseek_hook::backfill::{
     BackfillError, BackfillState, ImageOutcome, ImageReport, Options, WalkRoot, Watch, run as walk,
 };

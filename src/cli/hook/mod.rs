@@ -23,8 +23,9 @@ use crate::cli::shared::source::{Registries, client_config};
 use crate::cli::shared::{caches, parse};
 use crate::cli::until;
 use lambda::HookLambdaArgs;
+use ociseek_format::image::allow::Allow;
 use ociseek_format::progress::Progress;
-use ociseek_hook::allow::{Allow, AllowList};
+use ociseek_hook::allow::AllowList;
 use ociseek_hook::log::LogProgress;
 #[cfg(feature = "nats")]
 use ociseek_hook::log::TARGET;

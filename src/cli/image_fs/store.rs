@@ -11,12 +11,13 @@ use tokio::time::timeout;
 
 use crate::cli::image_fs::LazyArgs;
 use crate::cli::image_fs::detach::{self, Log};
-use crate::cli::shared::caches;
+use crate::cli::shared::caches::{self, NODE_CACHE};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::signals::Interrupt;
-use crate::cli::shared::source::Images;
+use crate::cli::shared::source::{Images, check_hosts};
 use crate::cli::shared::terminal::{complain, safe};
+use crate::cli::shared::trust::LazyFromArgs;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::{blocking, until};
 use ociseek_format::budget::Budget;
@@ -34,7 +35,8 @@ Serves podman, CRI-O and Buildah as an additional layer store on DIR: containers
 through its fine or SOCI index. The image does not change.
 
 With DIR in additionallayerstores of storage.conf (docs/podman.md), a pull takes the manifest, the config, and from \
-DIR those layers that an index covers. Layers without an index, or whose index is not trusted, are pulled as before. \
+DIR those layers that an index covers. Layers without an index, and images of repositories that --lazy-from does not \
+name, are pulled as before. \
 Data is fetched when containers read it.
 
 podman up to 5.0 looks for layers by their digest, so images need not change. Since podman 5.1 (CRI-O 1.31), it looks \
@@ -44,7 +46,8 @@ Images are read as by ociseek mount, with the same options and logins. DIR must 
 
 const STORE_AFTER_HELP: &str = "\
 Examples:
-  mkdir -p /run/ociseek/layers && ociseek store /run/ociseek/layers
+  mkdir -p /run/ociseek/layers
+  ociseek store --lazy-from 'registry.example/team/*' /run/ociseek/layers
   In /etc/containers/storage.conf, under [storage.options]:
     additionallayerstores = [\"/run/ociseek/layers:ref\"]
 
@@ -95,6 +98,9 @@ pub(crate) struct StoreArgs {
     pub replace: bool,
 
     #[command(flatten)]
+    pub lazy_from: LazyFromArgs,
+
+    #[command(flatten)]
     pub lazy: LazyArgs,
 }
 
@@ -111,6 +117,8 @@ pub(crate) async fn run(
             "--stats-file, --index and --password-stdin are for one image",
         ));
     }
+    check_hosts(&args.lazy.registry)?;
+    args.lazy_from.word(&args.lazy.view.trust)?;
     let is_background = args.detach && detach::is_background();
     if args.detach && !is_background {
         return detach::start(interrupted).await;
@@ -152,7 +160,12 @@ pub(crate) async fn run(
 
 /// Mounts the store, or takes over from one that was killed.
 async fn mounted(args: StoreArgs, progress: &Arc<dyn Progress>) -> Result<MountedStore, CliError> {
-    let StoreArgs { dir, root, lazy, replace, share_layers, .. } = args;
+    let StoreArgs { dir, root, mut lazy, lazy_from, replace, share_layers, .. } = args;
+    let lazy_from = lazy_from.word(&lazy.view.trust)?;
+    let cache = &mut lazy.cache.cache.dir.cache_dir;
+    if cache.is_none() && rustix::process::geteuid().is_root() {
+        *cache = Some(NODE_CACHE.into());
+    }
     let existing = if replace { ExistingMount::Replace } else { ExistingMount::Refuse };
     let root = root
         .or_else(default_root)
@@ -163,6 +176,7 @@ async fn mounted(args: StoreArgs, progress: &Arc<dyn Progress>) -> Result<Mounte
         deadline: lazy.deadline,
         prefetch_all: lazy.prefetch,
         claims: share_layers,
+        lazy_from,
         caches: caches::reading(&lazy.cache, progress).await?,
         opener: opener(lazy, Arc::clone(progress)),
     };

@@ -20,7 +20,7 @@ use ociseek_format::tree::{NodeId, Tree};
 use ociseek_format::ztoc::FileMetadata;
 use ociseek_ops::discover::discover;
 use ociseek_ops::open::{DocumentFetch, OpenImageError, RootFs, open_layers_of};
-use ociseek_ops::trust::choose;
+use ociseek_ops::trust::{Chosen, IndexChoice, choose};
 use ociseek_rootfs::layers::OpenLayer;
 use text::{Detail, NameStyle};
 
@@ -171,12 +171,11 @@ async fn open_one(
     let platform = read.view.platform.platform.as_ref();
     let index = index.as_ref();
     let source = &source.with_documents_in(&caches.ztocs);
-    let mut found = discover(source, root, platform, index, progress).await?;
+    let found = discover(source, root, platform, index, progress).await?;
     let rules = read.view.trust.rules(name, UseOfFiles::Show)?;
-    let trust = choose(source, &mut found, index, &rules, &caches.ztocs, &**progress).await?;
-    if !read.view.trust.fine {
-        found.chosen_fine = None;
-    }
+    let choice = IndexChoice { requested: index, rules: &rules, soci_only: !read.view.trust.fine };
+    let Chosen { found, trust, .. } =
+        choose(source, found, choice, &caches.ztocs, &**progress).await?;
     let layers = found.layers.len();
     let layer = found
         .layers

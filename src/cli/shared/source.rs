@@ -11,7 +11,9 @@ use super::args::RegistryArgs;
 use super::error::CliError;
 use super::parse::{self, PlainHttp};
 use ociseek_format::budget::Budget;
-use ociseek_format::image::{ImageName, ImageNameError, ImageSelector, LayerKind, Reference};
+use ociseek_format::image::{
+    ImageName, ImageNameError, ImageSelector, LayerKind, Reference, is_canonical_registry,
+};
 use ociseek_format::progress::Progress;
 use ociseek_ops::convert::SourceImage;
 use ociseek_ops::discover::DiscoverError;
@@ -302,9 +304,66 @@ pub(crate) fn home(source: &Source) -> Option<Destination> {
     }
 }
 
+/// The registry that a login or a certificate is for, if it is given as `HOST=`, and the rest.
+fn for_host(text: &str) -> (Option<&str>, &str) {
+    match text.split_once('=') {
+        Some((host, rest)) if is_canonical_registry(&host.to_ascii_lowercase()) => {
+            (Some(host), rest)
+        }
+        _ => (None, text),
+    }
+}
+
+/// For a command that learns from others which registries to ask: a login or a certificate must
+/// say which one it is for. Otherwise, whoever names an image would get it.
+///
+/// # Errors
+/// If one does not.
+pub(crate) fn check_hosts(args: &RegistryArgs) -> Result<(), CliError> {
+    if args.creds.as_deref().is_some_and(|creds| for_host(creds).0.is_none()) {
+        return Err(CliError::Usage(
+            "creds would be sent to every registry that an image names: write HOST=USER:PASSWORD, such as \
+             registry.example=USER:PASSWORD",
+        ));
+    }
+    let cert = args.client_cert.as_deref().map(Path::to_string_lossy);
+    if cert.is_some_and(|cert| for_host(&cert).0.is_none()) {
+        return Err(CliError::Usage(
+            "client-cert would be shown to every registry that an image names: write HOST=FILE, such as \
+             registry.example=/etc/ociseek/client.pem, or store it in certs.d/HOST",
+        ));
+    }
+    Ok(())
+}
+
+/// Leaves out a login and a certificate that are for another registry.
+fn only_for(mut args: RegistryArgs, registries: &Registries<'_>) -> RegistryArgs {
+    let is_for = |host: &str| match registries {
+        Registries::One(registry) => registry.eq_ignore_ascii_case(host),
+        Registries::None | Registries::Several => false,
+    };
+    // Of several registries, the client gives a login to its own.
+    let is_several = matches!(registries, Registries::Several);
+    if let Some(creds) = &args.creds
+        && let (Some(host), login) = for_host(creds)
+        && !is_several
+    {
+        args.creds = is_for(host).then(|| login.to_owned());
+    }
+    if let Some(path) = args.client_cert.clone()
+        && let (Some(host), file) = for_host(&path.to_string_lossy())
+        && !is_several
+    {
+        args.client_cert = is_for(host).then(|| PathBuf::from(file));
+        args.client_key = args.client_key.filter(|_| is_for(host));
+    }
+    args
+}
+
 /// Checks that clap cannot express.
 fn check(args: &RegistryArgs, registries: &Registries<'_>) -> Result<(), CliError> {
-    let password = args.creds.as_deref().is_some_and(|creds| creds.contains(':'));
+    let (host, login) = args.creds.as_deref().map(for_host).unwrap_or_default();
+    let password = login.contains(':');
     if password && args.password_stdin {
         return Err(CliError::Usage(
             "--creds already has a password; with --password-stdin use --creds USER",
@@ -317,9 +376,9 @@ fn check(args: &RegistryArgs, registries: &Registries<'_>) -> Result<(), CliErro
     }
     match registries {
         // Credentials must not be sent to a registry that they are not meant for.
-        Registries::Several if args.creds.is_some() => Err(CliError::Usage(
-            "--creds works for one registry, but the command names several: use docker login, or run the command \
-             once for each",
+        Registries::Several if args.creds.is_some() && host.is_none() => Err(CliError::Usage(
+            "--creds works for one registry, but the command names several: write HOST=USER:PASSWORD, use docker \
+             login, or run the command once for each",
         )),
         Registries::Several if args.client_cert.is_some() => Err(CliError::Usage(
             "--client-cert works for one registry, but the command names several: store a certificate for each in \
@@ -335,6 +394,7 @@ pub(crate) async fn client_config(
     registries: Registries<'_>,
     progress: &Arc<dyn Progress>,
 ) -> Result<ClientConfig, CliError> {
+    let args = only_for(args, &registries);
     check(&args, &registries)?;
     let credentials = match args.authfile {
         Some(path) => {
@@ -385,8 +445,11 @@ async fn credentials(
     creds: Option<String>,
     registries: Registries<'_>,
 ) -> Result<CredentialSource, CliError> {
-    let (Some(creds), Registries::One(registry)) = (creds, registries) else {
-        return Ok(CredentialSource::Ambient);
+    let Some(creds) = creds else { return Ok(CredentialSource::Ambient) };
+    let (registry, creds) = match (registries, for_host(&creds)) {
+        (Registries::One(registry), _) => (registry, &*creds),
+        (Registries::Several, (Some(host), login)) => (host, login),
+        _ => return Ok(CredentialSource::Ambient),
     };
     let registry = registry.to_owned();
     if let Some((user, password)) = creds.split_once(':') {
@@ -402,7 +465,7 @@ async fn credentials(
     if password.is_empty() {
         return Err(CliError::Usage("--password-stdin: standard input is empty"));
     }
-    Ok(CredentialSource::Only { registry, user: creds, password })
+    Ok(CredentialSource::Only { registry, user: creds.to_owned(), password })
 }
 
 /// A line of at most 64 KiB, without the newline.
@@ -483,6 +546,20 @@ impl fmt::Display for ListPlace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_login_is_for_the_host_before_it() {
+        for (text, host, rest) in [
+            ("r.example=u:p", Some("r.example"), "u:p"),
+            ("localhost:5000=u:p=q", Some("localhost:5000"), "u:p=q"),
+            ("u:p=q", None, "u:p=q"),
+            ("user=x:p", None, "user=x:p"),
+            ("/etc/a=b.pem", None, "/etc/a=b.pem"),
+            ("r.example=/etc/a.pem", Some("r.example"), "/etc/a.pem"),
+        ] {
+            assert_eq!(for_host(text), (host, rest), "{text}");
+        }
+    }
 
     #[test]
     fn a_name_without_a_tag_is_a_repository() {

@@ -15,6 +15,7 @@ use super::size::ByteSize;
 use super::terminal::{Style, complain};
 use ociseek_format::image::coverage::Share;
 use ociseek_format::image::{ImageName, NotIndexed, json};
+use ociseek_ops::lazy_from::{LazyFrom, LazyRule};
 use ociseek_ops::trust::{AcceptedTrust, TrustLevel, TrustRules};
 use ociseek_ops::verify::policy::{FineRule, Policy, ToolPattern};
 use ociseek_ops::verify::signature::{Certificate, PublicKey, Trust, TrustError};
@@ -59,6 +60,46 @@ pub(crate) enum TrustArg {
     Repository,
     /// The image's digest, a trusted key, or this machine
     Image,
+    /// A trusted key, for the index and the image. The servers of a node mount images by it.
+    #[value(hide = true)]
+    Signed,
+}
+
+const NOBODY_VOUCHES: &str = "\
+nobody vouches for the images that start lazily: write lazy-from = [\"registry.example/team/*\"] in the configuration \
+(--lazy-from registry.example/team/*) with the repositories whose word counts, or lazy-from = [\"*\"] if one party \
+chooses every image of this node, or signature-key = [\"/etc/ociseek/cosign.pub\"] with the key that signs indexes";
+
+/// Whose images a node starts lazily.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Trust")]
+pub(crate) struct LazyFromArgs {
+    /// The repositories whose images start lazily: HOST[:PORT][/GLOB] or *.DOMAIN[:PORT][/GLOB], or
+    /// * for all; can be repeated
+    ///
+    /// Layers that are not pulled are not checked by the runtime: what a container sees is the word
+    /// of whoever pushes to these repositories. In the glob, * matches anything but a slash, and **
+    /// anything. Use * alone only on a node where one party chooses every image. Instead, or in
+    /// addition, --signature-key or --signature-cert name who must have signed.
+    #[arg(long, value_name = "REPOSITORIES", env = "OCISEEK_LAZY_FROM", value_delimiter = ',')]
+    pub lazy_from: Vec<LazyRule>,
+}
+
+impl LazyFromArgs {
+    /// The operator's word.
+    ///
+    /// # Errors
+    /// If there is none, or the policy, a key or a certificate cannot be used.
+    pub(crate) fn word(&self, trust: &TrustArgs) -> Result<LazyFrom, CliError> {
+        if trust.trust.is_some() {
+            return Err(CliError::Usage(
+                "--trust is for commands that read one image: here, lazy-from names the repositories whose indexes \
+                 count",
+            ));
+        }
+        let policy = trust.policy()?;
+        LazyFrom::new(self.lazy_from.clone(), policy).ok_or(CliError::Usage(NOBODY_VOUCHES))
+    }
 }
 
 /// What a command does with the files of an image.
@@ -71,6 +112,10 @@ pub(crate) enum UseOfFiles {
 }
 
 impl TrustArgs {
+    fn policy(&self) -> Result<Policy, CliError> {
+        PolicyArgs::for_reader(&self.policy, &self.signature_key, &self.signature_cert).policy()
+    }
+
     /// The rules for the image `name`.
     ///
     /// # Errors
@@ -80,14 +125,13 @@ impl TrustArgs {
         name: &ImageName,
         purpose: UseOfFiles,
     ) -> Result<TrustRules, CliError> {
-        let policy =
-            PolicyArgs::for_reader(&self.policy, &self.signature_key, &self.signature_cert)
-                .policy()?;
+        let policy = self.policy()?;
         let is_strict =
             !policy.is_empty() || (purpose == UseOfFiles::Run && name.digest().is_some());
         let accepted = match self.trust {
             Some(TrustArg::Repository) => AcceptedTrust::Repository,
             Some(TrustArg::Image) => AcceptedTrust::Vouched,
+            Some(TrustArg::Signed) => AcceptedTrust::Signed,
             None if is_strict => AcceptedTrust::Vouched,
             None => AcceptedTrust::Repository,
         };

@@ -18,8 +18,8 @@ use crate::cli::shared::error::CliError;
 /// Larger files are not configurations.
 const MAX_BYTES: u64 = 1 << 20;
 /// Options that are not for the file: those that name it, and those for a single image.
-const NOT_IN_FILE: [&str; 7] =
-    ["config", "print-config", "index", "stats-file", "password-stdin", "help", "version"];
+const NOT_IN_FILE: [&str; 8] =
+    ["config", "print-config", "index", "stats-file", "password-stdin", "trust", "help", "version"];
 
 /// Why a configuration file cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -108,6 +108,7 @@ pub(super) fn run(args: InstallArgs) -> Result<(), CliError> {
     let mut changed = put(&host, PROGRAM, &program, 0o755)?;
     link(&host);
     if let Some(configuration) = configuration {
+        // It may hold logins.
         changed |= put(&host, CONFIG, configuration.as_bytes(), 0o600)?;
     }
     changed |= put(&host, UNIT_FILE, unit.as_bytes(), 0o644)?;

@@ -11,26 +11,31 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use rustix::process::geteuid;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use crate::cli::image_fs::LazyArgs;
 use crate::cli::shared::args::FormatArgs;
+use crate::cli::shared::caches::{self, NODE_CACHE};
 use crate::cli::shared::error::{CliError, DONE};
+use crate::cli::shared::parse;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::size::ByteSize;
-use crate::cli::shared::source::Images;
+use crate::cli::shared::source::{Images, check_hosts};
 use crate::cli::shared::terminal::Stdout;
+use crate::cli::shared::trust::LazyFromArgs;
 use crate::cli::shared::verbosity::VerbosityArgs;
-use crate::cli::shared::{caches, parse};
 use crate::cli::{blocking, until};
 use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::ImageName;
-use ociseek_format::progress::{Progress, ProgressEvent, causes, sources};
-use ociseek_ops::ahead::{Fetching, FetchingAhead, IndexCoverage, coverage};
+use ociseek_format::progress::{Progress, ProgressEvent, causes};
+use ociseek_ops::ahead::{DocumentsAhead, Fetching, FetchingAhead};
+use ociseek_ops::judge::{JudgedLayer, NotLazy, judge};
+use ociseek_ops::lazy_from::LazyFrom;
 use ociseek_ops::open::{LayerChoice, OpenOptions, open};
 use ociseek_rootfs::content::ContentOptions;
 use ociseek_rootfs::layers::Caches;
@@ -38,10 +43,8 @@ use ociseek_snapshotter::{
     CallObserver, ImageLayers, LazyImages, LazyLayer, Listener, MountAttempt, OpenedLayers,
     ServingOptions, Snapshotter, serve,
 };
-use ociseek_store::StoreError;
 use ociseek_store::lock::Hold;
 use ociseek_store::recall::Recall;
-use ociseek_store::registry::RegistryError;
 
 pub(crate) use config::ConfigFileError;
 use install::{InstallArgs, UninstallArgs};
@@ -63,23 +66,23 @@ containerd pulls only the manifest and the config of an image with an index. The
 image. Another process keeps the mounts, so that containers outlive the snapshotter (Linux 6.9). Images whose index \
 covers less than 80% of their bytes, or whose index is not trusted, are pulled and unpacked as by overlayfs.
 
-Images are read as by ociseek mount, with the same options. containerd names them by digest, so indexes that only the \
-repository vouches for are not used: see --trust.
+Images are read as by ociseek mount, with the same options. Only those of the repositories that --lazy-from names, or \
+that a key signed, start lazily: whoever can push there decides what their containers see.
 
 Needs root and /dev/fuse, and must see the mounts that containerd sees. docs/snapshotter.md has the configuration of \
 containerd, and what does not work yet.";
 
 const SNAPSHOTTER_AFTER_HELP: &str = "\
 Examples:
-  ociseek snapshotter --trust repository
+  ociseek snapshotter --lazy-from 'registry.example/team/*'
   ociseek snapshotter --print-config > /etc/ociseek/snapshotter.toml
   ociseek snapshotter --config /etc/ociseek/snapshotter.toml
   ociseek snapshotter status --config /etc/ociseek/snapshotter.toml
 
 Exit status: 0 stopped by SIGINT, SIGTERM or SIGHUP, 1 failure, 2 usage error.";
 
-/// Images are mounted if an index covers this share of their bytes.
-const COVERED_PERCENT: u64 = 80;
+/// Where containerd has its `hosts.toml` by default.
+const CONTAINERD_HOSTS: &str = "/etc/containerd/certs.d";
 /// For how many images the layers are kept in memory, and for how long: containerd asks for each
 /// layer of a pull, and mounts the image soon after that.
 const KNOWN: usize = 256;
@@ -141,6 +144,9 @@ pub(crate) struct SnapshotterArgs {
     pub record_starts: Option<Duration>,
 
     #[command(flatten)]
+    pub lazy_from: LazyFromArgs,
+
+    #[command(flatten)]
     pub lazy: LazyArgs,
 
     #[command(subcommand)]
@@ -188,7 +194,7 @@ pub(crate) async fn run(
         return Stdout::new().print(config::printed());
     }
     let typed = std::env::args_os();
-    let args = match args.config.clone() {
+    let mut args = match args.config.clone() {
         Some(path) => config::read(&path, typed).map_err(ConfigFileError::at(&path))?,
         None => args,
     };
@@ -199,6 +205,16 @@ pub(crate) async fn run(
         return Err(CliError::Usage(
             "--stats-file, --index and --password-stdin are for one image",
         ));
+    }
+    check_hosts(&args.lazy.registry)?;
+    let word = args.lazy_from.word(&args.lazy.view.trust)?;
+    let cache = &mut args.lazy.cache.cache.dir.cache_dir;
+    if cache.is_none() && geteuid().is_root() {
+        *cache = Some(NODE_CACHE.into());
+    }
+    let hosts = &mut args.lazy.logins.hosts_dir;
+    if hosts.is_none() && Path::new(CONTAINERD_HOSTS).is_dir() {
+        *hosts = Some(CONTAINERD_HOSTS.into());
     }
     let progress: Arc<dyn Progress> = Arc::new(Display::new(verbosity));
     let caches = caches::reading(&args.lazy.cache, &progress).await?;
@@ -211,6 +227,7 @@ pub(crate) async fn run(
     let ahead = FetchingAhead::new(caches.clone(), LOOKUP);
     let opening = Budget::new(lazy.registry.memory.max_memory.0);
     let images = Arc::new(NodeImages {
+        word,
         lazy,
         caches,
         ahead,
@@ -244,6 +261,7 @@ pub(crate) async fn run(
 
 /// Judges and opens the images of this node.
 struct NodeImages {
+    word: LazyFrom,
     lazy: LazyArgs,
     caches: Caches,
     ahead: FetchingAhead,
@@ -273,15 +291,47 @@ impl NodeImages {
         self.known.hold().get(image).filter(|known| known.at.elapsed() < KNOWN_FOR).cloned()
     }
 
-    async fn coverage(&self, name: &str, answers: &Recall) -> Result<IndexCoverage, CliError> {
-        let parsed = ImageName::from_str(name);
-        let image =
-            parsed.map_err(|source| CliError::ImageName { typed: name.to_owned(), source })?;
-        let images = Images::new(self.lazy.registry()?, [&image], &self.progress).await?;
-        let (source, root) = images.open(&image).await?;
-        let source = source.recalling(answers).with_budget(self.opening.clone());
-        Ok(coverage(&source, &root, &self.lazy.open_options(&image)?, &self.caches, &self.progress)
-            .await?)
+    /// The layers of an image that starts lazily, and what opening it reads first.
+    async fn judged(
+        &self,
+        name: &str,
+        answers: &Recall,
+    ) -> Result<(Vec<JudgedLayer>, DocumentsAhead), NotLazy> {
+        let image = ImageName::from_str(name).map_err(|source| {
+            NotLazy::of(&CliError::ImageName { typed: name.to_owned(), source })
+        })?;
+        let trust = self.word.rules_for(&image)?;
+        let judging = async {
+            let images = Images::new(self.lazy.registry()?, [&image], &self.progress).await?;
+            let (source, root) = images.open(&image).await?;
+            // The image is often opened right after this.
+            let source = source
+                .recalling(answers)
+                .with_budget(self.opening.clone())
+                .with_documents_in(&self.caches.ztocs);
+            let options = OpenOptions { trust, ..self.lazy.open_options(&image)? };
+            let judged = judge(&source, &root, &options, &self.caches, &self.progress).await?;
+            let documents = DocumentsAhead::of(&source, &judged, &options);
+            Ok::<_, CliError>((judged, documents))
+        };
+        let (judged, documents) = match timeout(LOOKUP, judging).await {
+            Ok(judged) => judged.map_err(|error| NotLazy::of(&error))?,
+            Err(_) => return Err(NotLazy::Silent(LOOKUP)),
+        };
+        Ok((judged.lazy_layers()?, documents))
+    }
+
+    /// Says why an image is left to containerd.
+    fn unpacked(&self, image: &str, reason: &NotLazy) {
+        let code = reason.code();
+        let why = reason.to_string();
+        match (reason, hint(reason)) {
+            (NotLazy::Login(_) | NotLazy::Silent(_) | NotLazy::Failed(_), hint) => {
+                warn!(name: "unpacked", image, reason = code, error = why, hint);
+            }
+            (_, hint) => info!(name: "unpacked", image, reason = code, message = why, hint),
+        }
+        self.metrics.count(SnapshotterCounter::Unpacked, code);
     }
 
     /// Opens the lowest layers of an image.
@@ -305,7 +355,8 @@ impl NodeImages {
         let source = source.recalling(&recalled).with_budget(self.opening.clone());
         let content = ContentOptions { deadline: self.lazy.deadline, ..ContentOptions::default() };
         let layers = LayerChoice::Lowest(layer.layers);
-        let options = OpenOptions { layers, content, ..self.lazy.open_options(&image)? };
+        let trust = self.word.rules_in_use(&image);
+        let options = OpenOptions { layers, content, trust, ..self.lazy.open_options(&image)? };
         let opened = open(&source, &root, &options, &self.caches, &progress).await?;
         let file = answers.to_owned();
         let written = blocking(move || Ok::<_, CliError>(recalled.write(&file))).await?;
@@ -349,46 +400,30 @@ impl Progress for ImageLog {
 }
 
 impl LazyImages for NodeImages {
+    fn cannot_share(&self, image: &str, target: &str, other: &str) {
+        let other = NotLazy::OtherDocument { layer: target.to_owned(), image: other.to_owned() };
+        self.unpacked(image, &other);
+    }
+
     fn layers<'a>(&'a self, image: &'a str) -> BoxFuture<'a, Option<ImageLayers>> {
         Box::pin(async move {
             if let Some(known) = self.known(image) {
                 return Some(known.layers);
             }
             let answers = Recall::default();
-            let found = match timeout(LOOKUP, self.coverage(image, &answers)).await {
-                Ok(Ok(found)) => found,
-                Ok(Err(error)) if needs_login(&error) => {
-                    let hint = "log in as the user of the snapshotter, or give it kubelet's credential providers: \
-                        it does not receive the logins of a pull, such as imagePullSecrets";
-                    warn!(image, error = causes(&error), hint, "is unpacked");
-                    self.metrics.count(SnapshotterCounter::Unpacked, "login");
-                    return None;
-                }
-                Ok(Err(error)) => {
-                    warn!(image, error = causes(&error), "is unpacked");
-                    self.metrics.count(SnapshotterCounter::Unpacked, "failed");
-                    return None;
-                }
-                Err(_) => {
-                    let error =
-                        format!("the registry did not answer within {} s", LOOKUP.as_secs());
-                    warn!(image, error, "is unpacked");
-                    self.metrics.count(SnapshotterCounter::Unpacked, "failed");
+            let (layers, documents) = match self.judged(image, &answers).await {
+                Ok(judged) => judged,
+                Err(reason) => {
+                    self.unpacked(image, &reason);
                     return None;
                 }
             };
-            let IndexCoverage { bytes, indexed, .. } = found;
-            if indexed == 0 || indexed < bytes / 100 * COVERED_PERCENT {
-                info!(image, bytes, indexed, "is unpacked");
-                let reason = if indexed == 0 { "no-index" } else { "coverage" };
-                self.metrics.count(SnapshotterCounter::Unpacked, reason);
-                return None;
-            }
             let layers = ImageLayers {
-                digests: found.layers.iter().map(|layer| layer.digest.to_string()).collect(),
-                chains: chains(&found.diff_ids),
+                chains: chains(layers.iter().map(|layer| layer.diff_id)),
+                documents: layers.iter().map(|layer| layer.document.map(text)).collect(),
+                digests: layers.iter().map(|layer| text(layer.descriptor.digest)).collect(),
             };
-            let fetching = self.ahead.start(found.documents);
+            let fetching = self.ahead.start(documents);
             let known =
                 KnownImage { at: Instant::now(), layers: layers.clone(), answers, fetching };
             self.remember(image, known);
@@ -418,20 +453,26 @@ impl LazyImages for NodeImages {
     }
 }
 
-/// Whether the registry wants a login that may read the image.
-fn needs_login(error: &CliError) -> bool {
-    sources(error).any(|cause| {
-        let refused = match cause.downcast_ref() {
-            Some(StoreError::Registry(error)) => Some(error),
-            _ => cause.downcast_ref::<RegistryError>(),
-        };
-        matches!(refused.and_then(RegistryError::status), Some(401 | 403))
-    })
+/// What the operator can do about it, if that is not plain.
+fn hint(reason: &NotLazy) -> Option<&'static str> {
+    match reason {
+        NotLazy::Login(_) => Some(
+            "log in as the user of the snapshotter, or give it kubelet's credential providers: it does not receive \
+             the logins of a pull, such as imagePullSecrets",
+        ),
+        NotLazy::NotListed => Some("lazy-from names the repositories whose images start lazily"),
+        NotLazy::Zstd => Some("ociseek index --kind fine makes an index for zstd layers"),
+        _ => None,
+    }
+}
+
+fn text(digest: Digest) -> String {
+    digest.to_string()
 }
 
 /// The chain IDs of the OCI image specification (config.md, "Layer ChainID").
-fn chains(diff_ids: &[Digest]) -> Vec<String> {
-    let mut chains: Vec<String> = Vec::with_capacity(diff_ids.len());
+fn chains(diff_ids: impl Iterator<Item = Digest>) -> Vec<String> {
+    let mut chains: Vec<String> = Vec::new();
     for diff_id in diff_ids {
         let above =
             |below: &String| Digest::sha256(format!("{below} {diff_id}").as_bytes()).to_string();

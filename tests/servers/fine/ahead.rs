@@ -1,7 +1,8 @@
 //! Documents that are fetched before the image is opened, as the snapshotter does.
 
 use super::*;
-use ociseek_ops::ahead::{FetchingAhead, IndexCoverage, coverage};
+use ociseek_ops::ahead::{DocumentsAhead, FetchingAhead};
+use ociseek_ops::judge::judge;
 use ociseek_store::recall::Recall;
 
 /// Spans of the lower layer, in an order other than the layer's.
@@ -16,13 +17,18 @@ impl Reader {
         (self.source.recalling(&Recall::default()), Target::Digest(manifest))
     }
 
-    async fn coverage(
+    /// What opening an image reads first. Indexes cover all of its layers.
+    async fn ahead(
         &self,
         (source, root): &(Source, Target),
         options: &OpenOptions,
-    ) -> IndexCoverage {
+    ) -> DocumentsAhead {
         let progress = Arc::clone(&self.recorder) as Arc<dyn Progress>;
-        coverage(source, root, options, &self.caches, &progress).await.unwrap()
+        let source = source.with_documents_in(&self.caches.ztocs);
+        let judged = judge(&source, root, options, &self.caches, &progress).await.unwrap();
+        let layers = judged.lazy_layers().unwrap();
+        assert!(layers.iter().all(|layer| layer.document.is_some()), "{layers:?}");
+        DocumentsAhead::of(&source, &judged, options)
     }
 }
 
@@ -43,11 +49,10 @@ async fn documents_that_were_fetched_ahead_are_not_requested_again() {
     let reader = Reader::new(&registry, Some(dir.path()));
     let pinned = reader.pinned(&registry);
     let options = with_start();
-    let found = reader.coverage(&pinned, &options).await;
-    assert_eq!(found.bytes, found.indexed);
+    let found = reader.ahead(&pinned, &options).await;
     let sizes = [0, 1].map(|layer| image.fine.layers[layer].start_size);
-    assert_eq!(found.documents.size(), sizes[0] + sizes[1]);
-    found.documents.fetch(&reader.caches).await;
+    assert_eq!(found.size(), sizes[0] + sizes[1]);
+    found.fetch(&reader.caches).await;
     assert_eq!(image.parts(&registry, 0), [format!("bytes=0-{}", sizes[0] - 1)]);
 
     let before = registry.requests().len();
@@ -66,7 +71,7 @@ async fn documents_that_were_fetched_ahead_are_not_requested_again() {
 
     // Pages are for the first opening. Later, what needs them is in the cache.
     assert_eq!(reader.caches.ztocs.take_start(&image.fine.layers[0].head_digest), None);
-    reader.coverage(&pinned, &options).await.documents.fetch(&reader.caches).await;
+    reader.ahead(&pinned, &options).await.fetch(&reader.caches).await;
     assert_eq!(reader.caches.ztocs.take_start(&image.fine.layers[0].head_digest), None);
 }
 
@@ -82,9 +87,9 @@ async fn documents_that_are_being_fetched_are_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let reader = Reader::new(&registry, Some(dir.path()));
     let pinned = reader.pinned(&registry);
-    let found = reader.coverage(&pinned, &with_start()).await;
+    let found = reader.ahead(&pinned, &with_start()).await;
     let ahead = FetchingAhead::new(reader.caches.clone(), Duration::from_secs(60));
-    ahead.start(found.documents).done().await;
+    ahead.start(found).done().await;
     let progress = Arc::clone(&reader.recorder) as Arc<dyn Progress>;
     let opened =
         open(&pinned.0, &pinned.1, &with_start(), &reader.caches, &progress).await.unwrap();
@@ -102,7 +107,7 @@ async fn damaged_pages_that_were_fetched_ahead_change_no_byte() {
     let reader = Reader::new(&registry, Some(dir.path()));
     let pinned = reader.pinned(&registry);
     let options = with_start();
-    reader.coverage(&pinned, &options).await.documents.fetch(&reader.caches).await;
+    reader.ahead(&pinned, &options).await.fetch(&reader.caches).await;
     let head = &image.fine.layers[0].head_digest;
     let mut pages = reader.caches.ztocs.take_start(head).unwrap();
     pages[7] ^= 1;
@@ -140,7 +145,7 @@ async fn what_refers_to_a_digest_is_requested_together_with_it() {
     Image::push(&registry, false, &[]);
     let reader = Reader::new(&registry, None);
     let pinned = reader.pinned(&registry);
-    let found = reader.coverage(&pinned, &with_start()).await;
-    assert_eq!((found.bytes, listed.load(Ordering::SeqCst)), (found.indexed, true));
+    reader.ahead(&pinned, &with_start()).await;
+    assert!(listed.load(Ordering::SeqCst));
     assert_eq!(registry.saw("GET", "/referrers/").len(), 1);
 }

@@ -46,11 +46,11 @@ state = "DIR/state"
   restrict_oom_score_adj = true
 "#;
 
-/// containerd names images by digest; their indexes are not signed here.
+/// All images here are the tests' own.
 const CONFIG: &str = r#"socket = "DIR/ociseek.sock"
 root = "DIR/lazy"
 cache-dir = "DIR/cache"
-trust = "repository"
+lazy-from = ["*"]
 metrics-listen = "METRICS"
 memory = "100MiB"
 "#;

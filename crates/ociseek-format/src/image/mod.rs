@@ -2,6 +2,7 @@
 //! encodes bytes, without I/O. This file says what a layer's media type states about its bytes
 //! (image-spec media-types.md; containerd images/mediatypes.go).
 
+pub mod allow;
 pub mod config;
 pub mod consumer;
 pub mod coverage;

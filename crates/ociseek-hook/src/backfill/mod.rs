@@ -13,13 +13,13 @@ use std::time::Instant;
 use futures_util::{StreamExt, stream};
 use tokio::sync::mpsc::channel;
 
-use crate::allow::Glob;
 use crate::job::{Job, JobError, JobResult, Unit};
 #[cfg(feature = "nats")]
 use crate::nats::{NatsError, NatsQueue};
 use crate::skip::SkipReason;
 use crate::work::{self, DocumentKind, EnabledPreview, JobContext};
 use ociseek_format::digest::Digest;
+use ociseek_format::image::allow::Glob;
 use ociseek_format::image::config::{self, MAX_CONFIG};
 use ociseek_format::image::{Reference, is_registry};
 use ociseek_ops::convert::ConvertPreview;

@@ -162,6 +162,12 @@ impl DiscoveredImage {
     pub fn ztoc_for(&self, layer: &Digest) -> Option<&ZtocRef> {
         self.index()?.1.ztocs.get(layer)
     }
+
+    /// The digest of what a reader takes for a layer: the head of its fine document, or its ztoc.
+    pub fn read_by(&self, layer: &Digest) -> Option<Digest> {
+        let document = self.document_for(layer).map(|document| document.head_digest);
+        document.or_else(|| self.ztoc_for(layer).map(|ztoc| ztoc.ztoc))
+    }
 }
 
 impl DiscoveredImage {

@@ -15,15 +15,13 @@ use tokio::task::spawn_blocking;
 
 use crate::background::BackgroundTask;
 use crate::discover::{DiscoverError, PlatformImage};
-use crate::open::{
-    OpenImageError, OpenOptions, facts, open_layers_of, prefetch_artifacts, read_config, reopen,
-};
+use crate::judge::{Judged, judge_image};
+use crate::open::{OpenImageError, OpenOptions, facts, open_layers_of, prefetch_artifacts, reopen};
 use crate::tree_memory::charge_tree;
-use crate::trust;
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::{Digest, Hasher};
 use ociseek_format::image::enabled::TOC_DIGEST;
-use ociseek_format::image::{Descriptor, LayerKind, config};
+use ociseek_format::image::{Descriptor, LayerKind};
 use ociseek_format::layer::LayerMap;
 use ociseek_format::offset::LayerId;
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
@@ -105,26 +103,15 @@ impl StoredImage {
         progress: &Arc<dyn Progress>,
     ) -> Result<StoredImage, OpenImageError> {
         let StoredOptions { open, opaque, prefetch_all, claims } = options;
-        let digest = image.manifest.config.digest;
-        let (config, _) = read_config(source, &image, open.platform.as_ref()).await?;
-        let diff_ids = config::diff_ids(&config)
-            .map_err(|source| OpenImageError::OddConfig { digest, source })?;
-        let mut found = Box::pin(image.indexes(source, None, progress)).await?;
-        let trust =
-            trust::choose(source, &mut found, None, &open.trust, &caches.ztocs, &**progress)
-                .await?;
-        if open.soci_only {
-            found.chosen_fine = None;
-        }
+        let Judged { found, trust, diff_ids, .. } =
+            judge_image(source, &image, open, caches, progress).await?;
         let document = |layer: &Digest, how| match how {
             LayerAccess::Fine => found.document_for(layer).map(|document| document.head_digest),
             LayerAccess::Index => found.ztoc_for(layer).map(|ztoc| ztoc.ztoc),
             LayerAccess::Local | LayerAccess::Whole => None,
         };
-        let is_indexed =
-            |layer: &Digest| found.document_for(layer).is_some() || found.ztoc_for(layer).is_some();
-        let indexed =
-            found.layers.iter().zip(diff_ids).filter(|(layer, _)| is_indexed(&layer.digest));
+        let indexed = (found.layers.iter().zip(diff_ids))
+            .filter(|(layer, _)| found.read_by(&layer.digest).is_some());
         let (wanted, diff_ids): (Vec<Descriptor>, Vec<Digest>) =
             indexed.map(|(layer, diff_id)| (layer.clone(), diff_id)).unzip();
         let opened = open_layers_of(

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
+use crate::lazy_from::LazyFrom;
 use crate::open::OpenOptions;
 use image::{FetchedBlob, StoredImage, StoredOptions};
 use ociseek_format::digest::Digest;
@@ -49,6 +50,8 @@ pub type ImageOpener = Arc<
 pub struct StoreOptions {
     /// How to open an image. None of its layers may be chosen.
     pub opener: ImageOpener,
+    /// Whose images are served.
+    pub lazy_from: LazyFrom,
     /// How overlayfs marks opaque directories.
     pub opaque: OpaqueXattr,
     /// The time limit for opening an image.
@@ -196,6 +199,20 @@ impl LayerStore {
         attempt.image.get_or_init(open).await.clone()
     }
 
+    /// Whether the operator names the image's repository. Reports it once for a pull if not.
+    fn is_named(&self, name: &str) -> bool {
+        let Some(reference) = reference(name) else { return false };
+        let named = self.options.lazy_from.rules_for(&ImageName::Registry(reference));
+        let Err(reason) = &named else { return true };
+        let mut recent = self.recent.hold();
+        recent.retain(|_, attempt| attempt.begun.elapsed() < FRESH);
+        let attempt = Attempt { begun: Instant::now(), image: OnceCell::new_with(Some(None)) };
+        if recent.insert((name.to_owned(), None), Arc::new(attempt)).is_none() {
+            self.warn(format!("{name} is left to the runtime: {reason}"));
+        }
+        false
+    }
+
     async fn open_image(
         &self,
         name: &str,
@@ -204,7 +221,9 @@ impl LayerStore {
         let reference = reference(name).ok_or("not the name of an image in a registry")?;
         let repository = repository(&reference);
         let root = manifest.map_or_else(|| Target::of(&reference), Target::Digest);
+        let trust = self.options.lazy_from.rules_in_use(&ImageName::Registry(reference.clone()));
         let (source, open) = (self.options.opener)(reference).await?;
+        let open = OpenOptions { trust, ..open };
         // An image that is used is opened again without asking.
         let answers = manifest
             .and_then(|manifest| self.answers.read(&repository, &manifest))
@@ -231,6 +250,9 @@ impl LayerStore {
 
     async fn layer(&self, name: &str, layer: &Digest) -> Result<StoredLayer, NoLayer> {
         let manifest = self.used.manifest(name, layer);
+        if manifest.is_none() && !self.is_named(name) {
+            return Err(NoLayer::LeftToRuntime);
+        }
         let image = self.image(name, manifest).await.ok_or(NoLayer::Failed)?;
         let (found, info) = image.layer(layer).ok_or(NoLayer::LeftToRuntime)?;
         let tree = image.tree(found).await.map_err(|error| {

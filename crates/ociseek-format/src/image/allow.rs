@@ -1,0 +1,154 @@
+//! Rules that name images by their registry and repository. Operators write them where images are
+//! named by strangers.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{CANONICAL_REGISTRY, Reference, is_canonical_registry};
+use crate::glob::matches;
+
+/// `REGISTRY[/REPOSITORY-GLOB]`: a registry, `HOST[:PORT]` or `*.DOMAIN[:PORT]`, and a glob for its
+/// repositories, where `*` matches anything but a slash, `**` anything, `?` one character. Without
+/// a glob, all repositories are allowed. A host that names of images cannot begin with is refused,
+/// because it would never match.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allow {
+    registry: String,
+    repositories: Option<Glob>,
+}
+
+/// A pattern for names of repositories: `*` matches anything but a slash, `**` anything, `?` one
+/// character but not a slash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Glob(String);
+
+impl FromStr for Glob {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Glob, String> {
+        let known = |byte: u8| {
+            byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-/*?".contains(&byte)
+        };
+        if (1..=255).contains(&text.len()) && text.bytes().all(known) {
+            Ok(Glob(text.to_owned()))
+        } else {
+            Err("expected lower-case letters, digits and . _ - / * ?".into())
+        }
+    }
+}
+
+impl Glob {
+    /// Whether the whole name of a repository, without its registry, matches.
+    pub fn matches(&self, repository: &str) -> bool {
+        matches(self.0.as_bytes(), repository.as_bytes())
+    }
+}
+
+/// Why a text is not an [`Allow`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum AllowError {
+    #[error(
+        "{0:?} is not a valid rule: expected *.DOMAIN, {CANONICAL_REGISTRY}, optionally followed by a slash and a \
+         repository glob"
+    )]
+    Registry(String),
+    #[error(
+        "{0:?} is not a valid repository glob: expected lower-case letters, digits and . _ - / * ?"
+    )]
+    Repositories(String),
+}
+
+impl FromStr for Allow {
+    type Err = AllowError;
+
+    fn from_str(typed: &str) -> Result<Allow, AllowError> {
+        let (registry, repositories) =
+            typed.split_once('/').map_or((typed, None), |(registry, glob)| (registry, Some(glob)));
+        let registry = registry.to_ascii_lowercase();
+        let domain = registry.strip_prefix("*.").unwrap_or(&registry);
+        if !is_canonical_registry(domain) || registry.starts_with("*.") && !domain.contains('.') {
+            return Err(AllowError::Registry(typed.chars().take(150).collect()));
+        }
+        let glob = |glob: &str| {
+            glob.parse().map_err(|_| AllowError::Repositories(glob.chars().take(150).collect()))
+        };
+        Ok(Allow { registry, repositories: repositories.map(glob).transpose()? })
+    }
+}
+
+impl fmt::Display for Allow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.registry)?;
+        self.repositories.as_ref().map_or(Ok(()), |Glob(glob)| write!(f, "/{glob}"))
+    }
+}
+
+impl Allow {
+    /// The registry in lower case. None if it is a pattern.
+    pub fn registry(&self) -> Option<&str> {
+        Some(self.registry.as_str()).filter(|registry| !registry.starts_with('*'))
+    }
+
+    /// Whether the rule names this image's repository.
+    pub fn admits(&self, image: &Reference) -> bool {
+        let registry = image.registry.to_ascii_lowercase();
+        let registry_is_good = match self.registry.strip_prefix('*') {
+            Some(domain) => registry.len() > domain.len() && registry.ends_with(domain),
+            None => registry == self.registry,
+        };
+        registry_is_good
+            && self.repositories.as_ref().is_none_or(|glob| glob.matches(&image.repository))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs() {
+        for good in ["team/**", "*/app", "a?c"] {
+            assert_eq!(good.parse(), Ok(Glob(good.into())));
+        }
+        for bad in ["", "A", "a b", "[a]", &"x".repeat(256)] {
+            assert!(bad.parse::<Glob>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn patterns_are_validated() {
+        for good in [
+            "r.example",
+            "r.example:5000",
+            "[::1]:5000",
+            "*.r.example",
+            "localhost:1/a/**",
+            "r:1/a?-_.*",
+        ] {
+            assert_eq!(good.parse::<Allow>().unwrap().to_string(), good);
+        }
+        for bad in [
+            "",
+            "/",
+            "*",
+            "*/a",
+            "*.com/x",
+            "*x.example",
+            "a.*.example",
+            "http://r",
+            "u@r.example",
+            "r.example/",
+            "r.example/A",
+            "r.example/a b",
+            // Names of images do not begin with these.
+            "registry",
+            "registry/team/**",
+            "REGISTRY",
+            "index.docker.io",
+        ] {
+            assert!(bad.parse::<Allow>().is_err(), "{bad}");
+        }
+    }
+}

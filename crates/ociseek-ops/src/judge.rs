@@ -1,0 +1,218 @@
+//! What a reader makes of an image: which of its indexes it takes, whose word they are, and whether
+//! a node starts the image lazily, or why not.
+//!
+//! The commands that open an image, the servers of a node and `doctor` call the same functions, so
+//! that they give the same answer. To learn what a node would do with an image:
+//!
+//! ```text
+//! let rules = lazy_from.rules_for(&name)?;           // Err(NotLazy::NotListed)
+//! let options = OpenOptions { trust: rules, ..options };
+//! let judged = judge(&source, &root, &options, &caches, &progress).await;
+//! let judged = judged.map_err(|error| NotLazy::of(&error))?;
+//! let layers = judged.lazy_layers()?;                // Err says why not
+//! ```
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::discover::{DiscoverError, DiscoveredImage, PlatformImage, both};
+use super::open::{OpenImageError, OpenOptions, read_config};
+use super::trust::{Chosen, TrustOfLayers, choose};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::{Descriptor, LayerKind, Platform, config};
+use ociseek_format::progress::{Progress, causes, sources};
+use ociseek_rootfs::layers::Caches;
+use ociseek_store::blob::Target;
+use ociseek_store::registry::RegistryError;
+use ociseek_store::{Source, StoreError};
+
+/// An image starts lazily if indexes cover this share of its bytes. Opening it reads the other
+/// layers completely.
+pub const COVERED_PERCENT: u64 = 80;
+
+/// An image with its config, its indexes, and whose word these are.
+#[derive(Debug)]
+pub struct Judged {
+    /// With the indexes that are read. What the rules do not allow is removed from their content.
+    pub found: DiscoveredImage,
+    /// Whose word they are.
+    pub trust: TrustOfLayers,
+    /// The config, as JSON.
+    pub config: Bytes,
+    /// What the image states as its platform.
+    pub platform: Option<Platform>,
+    /// The digests of the layers' uncompressed content, as the config claims. As many as layers.
+    pub diff_ids: Vec<Digest>,
+}
+
+/// A layer of an image that starts lazily.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JudgedLayer {
+    /// The layer, as the image manifest lists it.
+    pub descriptor: Descriptor,
+    /// The digest of its uncompressed content, as the config claims.
+    pub diff_id: Digest,
+    /// The digest of what it is read by: the head of a fine document, or a ztoc. None if the whole
+    /// layer is read.
+    pub document: Option<Digest>,
+}
+
+/// Why a node leaves an image to the runtime, which pulls and unpacks it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotLazy {
+    /// The operator does not name its repository.
+    #[error("its repository is not in lazy-from")]
+    NotListed,
+    /// There are no indexes for it.
+    #[error("it has no index")]
+    NoIndex,
+    /// It has an index that the rules do not allow.
+    #[error("it has an index, but none that the policy or the keys accept")]
+    Untrusted,
+    /// Its indexes cover too little.
+    #[error("its index covers {indexed} of {bytes} bytes, less than {COVERED_PERCENT}%")]
+    Coverage {
+        /// The bytes of layers with an index.
+        indexed: u64,
+        /// The bytes of all layers.
+        bytes: u64,
+    },
+    /// Its layers are compressed with zstd, and have no fine index.
+    #[error("its zstd layers have no fine index, and SOCI indexes do not cover them")]
+    Zstd,
+    /// Another image with the same layer is read by another document.
+    #[error("{image} has layer {layer}, and is read by another document")]
+    OtherDocument {
+        /// The name of the layer's snapshot.
+        layer: String,
+        /// The other image.
+        image: String,
+    },
+    /// The registry wants a login that may read it.
+    #[error("the registry wants a login: {0}")]
+    Login(String),
+    /// The registry did not answer in this time.
+    #[error("the registry did not answer within {} s", .0.as_secs())]
+    Silent(Duration),
+    /// It, its config or its indexes cannot be read.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl NotLazy {
+    /// A stable word for programs: in metrics, logs and JSON.
+    pub fn code(&self) -> &'static str {
+        match self {
+            NotLazy::NotListed => "not-listed",
+            NotLazy::NoIndex => "no-index",
+            NotLazy::Untrusted => "untrusted",
+            NotLazy::Coverage { .. } => "coverage",
+            NotLazy::Zstd => "zstd",
+            NotLazy::OtherDocument { .. } => "other-document",
+            NotLazy::Login(_) => "login",
+            NotLazy::Silent(_) => "silent",
+            NotLazy::Failed(_) => "failed",
+        }
+    }
+
+    /// Why an image cannot be judged.
+    pub fn of(error: &(dyn Error + 'static)) -> NotLazy {
+        let wants_login = sources(error).any(|cause| {
+            let refused = match cause.downcast_ref() {
+                Some(StoreError::Registry(error)) => Some(error),
+                _ => cause.downcast_ref::<RegistryError>(),
+            };
+            matches!(refused.and_then(RegistryError::status), Some(401 | 403))
+        });
+        if wants_login { NotLazy::Login(causes(error)) } else { NotLazy::Failed(causes(error)) }
+    }
+}
+
+/// Finds the image `root` of `source`, and judges its indexes. If the source keeps the registry's
+/// answers ([`Source::recalling`]), the referrers of a digest are requested together with its
+/// manifest.
+///
+/// # Errors
+/// If the image, its config or its index cannot be read.
+pub async fn judge(
+    source: &Source,
+    root: &Target,
+    options: &OpenOptions,
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) -> Result<Judged, OpenImageError> {
+    let finding = async {
+        Ok(Box::pin(PlatformImage::find(source, root, options.platform.as_ref(), progress)).await?)
+    };
+    let listing = async {
+        source.list_ahead(root).await;
+        Ok::<_, DiscoverError>(())
+    };
+    let (image, ()) = both(finding, listing).await?;
+    judge_image(source, &image, options, caches, progress).await
+}
+
+/// The same for an image that was found.
+pub(crate) async fn judge_image(
+    source: &Source,
+    image: &PlatformImage,
+    options: &OpenOptions,
+    caches: &Caches,
+    progress: &Arc<dyn Progress>,
+) -> Result<Judged, OpenImageError> {
+    let digest = image.manifest.config.digest;
+    let choosing = Box::pin(async {
+        let found = image.indexes(source, options.index.as_ref(), progress).await?;
+        Ok(choose(source, found, options.choice(), &caches.ztocs, &**progress).await?)
+    });
+    let reading = read_config(source, image, options.platform.as_ref());
+    let ((config, platform), chosen) = both(reading, choosing).await?;
+    let diff_ids =
+        config::diff_ids(&config).map_err(|source| OpenImageError::OddConfig { digest, source })?;
+    let Chosen { found, trust, .. } = chosen;
+    Ok(Judged { found, trust, config, platform, diff_ids })
+}
+
+impl Judged {
+    /// The layers from the bottom up, if the image starts lazily.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn lazy_layers(&self) -> Result<Vec<JudgedLayer>, NotLazy> {
+        let layers: Vec<JudgedLayer> = (self.found.layers.iter().zip(&self.diff_ids))
+            .map(|(layer, diff_id)| JudgedLayer {
+                descriptor: layer.clone(),
+                diff_id: *diff_id,
+                document: self.found.read_by(&layer.digest),
+            })
+            .collect();
+        let bytes_of = |wanted: &dyn Fn(&JudgedLayer) -> bool| {
+            let sizes = layers.iter().filter(|layer| wanted(layer));
+            sizes.map(|layer| layer.descriptor.size).fold(0, u64::saturating_add)
+        };
+        let is_zstd = |layer: &JudgedLayer| {
+            layer.document.is_none()
+                && LayerKind::of(&layer.descriptor.media_type) == LayerKind::Zstd
+        };
+        let bytes = bytes_of(&|_| true);
+        let indexed = bytes_of(&|layer| layer.document.is_some());
+        let untrusted = bytes_of(&|layer| self.trust.left_out.contains(&layer.descriptor.digest));
+        let zstd = bytes_of(&is_zstd);
+        let is_enough = |covered: u64| covered > 0 && covered >= bytes / 100 * COVERED_PERCENT;
+        if is_enough(indexed) {
+            return Ok(layers);
+        }
+        Err(if untrusted > 0 && (indexed == 0 || is_enough(indexed.saturating_add(untrusted))) {
+            NotLazy::Untrusted
+        } else if zstd > 0 && is_enough(indexed.saturating_add(zstd)) {
+            NotLazy::Zstd
+        } else if indexed == 0 {
+            NotLazy::NoIndex
+        } else {
+            NotLazy::Coverage { indexed, bytes }
+        })
+    }
+}

@@ -1,0 +1,130 @@
+//! Whose images a node starts lazily: the operator's word.
+//!
+//! A node shares layers between images by names that are known only from an image's config, and
+//! shows files as an index describes them. Both are the word of whoever pushed the image. containerd
+//! and podman check it when they unpack a layer; a layer that is not pulled is not checked. So the
+//! operator names the repositories whose word counts, or the keys that sign indexes, and all other
+//! images are left to the runtime.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::judge::NotLazy;
+use super::trust::{AcceptedTrust, TrustRules};
+use super::verify::policy::Policy;
+use ociseek_format::image::ImageName;
+use ociseek_format::image::allow::{Allow, AllowError};
+
+/// One of the repositories whose images start lazily: `*` for all, or
+/// `REGISTRY[/REPOSITORY-GLOB]` as [`Allow`] has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LazyRule {
+    /// One party chooses every image of the node.
+    All,
+    /// The repositories that the rule names.
+    Named(Allow),
+}
+
+impl FromStr for LazyRule {
+    type Err = AllowError;
+
+    fn from_str(text: &str) -> Result<LazyRule, AllowError> {
+        if text == "*" { Ok(LazyRule::All) } else { Ok(LazyRule::Named(text.parse()?)) }
+    }
+}
+
+impl fmt::Display for LazyRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LazyRule::All => f.write_str("*"),
+            LazyRule::Named(allow) => allow.fmt(f),
+        }
+    }
+}
+
+/// The operator's word: repositories, signers, or both. There is always one of them.
+#[derive(Debug, Clone)]
+pub struct LazyFrom {
+    rules: Vec<LazyRule>,
+    policy: Policy,
+}
+
+impl LazyFrom {
+    /// With `rules`, only their repositories' images start lazily, by any index there that keeps
+    /// the policy. Without, all images with an index that one of the policy's keys signed. None if
+    /// that leaves it to whoever pushes an image.
+    pub fn new(rules: Vec<LazyRule>, policy: Policy) -> Option<LazyFrom> {
+        (!rules.is_empty() || !policy.trust.is_empty()).then_some(LazyFrom { rules, policy })
+    }
+
+    /// What is required of the indexes of an image, if it may start lazily.
+    ///
+    /// # Errors
+    /// If the operator does not name its repository.
+    pub fn rules_for(&self, image: &ImageName) -> Result<TrustRules, NotLazy> {
+        // Names of local images come from labels that any client of the runtime can write.
+        let ImageName::Registry(reference) = image else { return Err(NotLazy::NotListed) };
+        let admits = |rule: &LazyRule| match rule {
+            LazyRule::All => true,
+            LazyRule::Named(allow) => allow.admits(reference),
+        };
+        let accepted = match self.rules.as_slice() {
+            [] => AcceptedTrust::Signed,
+            rules if rules.iter().any(admits) => AcceptedTrust::Repository,
+            _ => return Err(NotLazy::NotListed),
+        };
+        Ok(TrustRules { accepted, policy: self.policy.clone() })
+    }
+}
+
+impl LazyFrom {
+    /// What is required of the indexes of an image that containers use: nothing takes its files away,
+    /// so it is served also when the operator no longer names its repository.
+    pub fn rules_in_use(&self, image: &ImageName) -> TrustRules {
+        let named = self.rules_for(image);
+        named.unwrap_or(TrustRules {
+            accepted: AcceptedTrust::Repository,
+            policy: self.policy.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(rules: &[&str]) -> Option<LazyFrom> {
+        let rules = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        LazyFrom::new(rules, Policy::default())
+    }
+
+    #[test]
+    fn only_images_of_named_repositories_may_start_lazily() {
+        for (rules, image, want) in [
+            (&["r.example/team/*"][..], "r.example/team/app:v1", true),
+            (&["r.example/team/*"], "r.example/team/app/part:v1", false),
+            (&["r.example/team/*"], "r.example/other:v1", false),
+            (&["r.example/team/*"], "r.example.evil/team/app:v1", false),
+            (&["r.example/team/*"], "r.example:5000/team/app:v1", false),
+            (&["q.example", "docker.io/library/*"], "debian:12", true),
+            (&["docker.io/library/*"], "docker.io/stranger/debian:12", false),
+            (&["*"], "stranger.example/x:v1", true),
+            (&["*"], "oci:/etc", false),
+            (&["*"], "docker-archive:/a.tar", false),
+        ] {
+            let rules_for = word(rules).unwrap().rules_for(&image.parse().unwrap());
+            assert_eq!(rules_for.is_ok(), want, "{rules:?} {image}");
+        }
+    }
+
+    #[test]
+    fn somebody_must_vouch_for_an_image() {
+        assert!(word(&[]).is_none());
+        for bad in ["", "**", "*/app", "*.com", "registry/team"] {
+            assert!(bad.parse::<LazyRule>().is_err(), "{bad}");
+        }
+        for good in ["*", "r.example/team/*", "*.r.example/**"] {
+            assert_eq!(good.parse::<LazyRule>().unwrap().to_string(), good);
+        }
+    }
+}
