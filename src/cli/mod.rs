@@ -190,6 +190,9 @@ fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
                 until(interrupted, boxed(|| doctor::run(*args, verbosity))).await
             }
             Command::List(args) => until(interrupted, boxed(|| list::run(*args))).await,
+            Command::Rm(args) if args.obsolete => {
+                until(interrupted, boxed(|| obsolete::run(*args))).await
+            }
             Command::Rm(args) => until(interrupted, boxed(|| rm::run(*args))).await,
             #[cfg(mounts)]
             Command::Lazy(command) => lazily(command, verbosity, interrupted).await,

@@ -20,6 +20,7 @@ use ociseek_ops::obsolete::{ObsoleteOptions, ObsoleteReport, Waste, WasteReason,
 use ociseek_store::StoreError;
 
 pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
+    args.image.check()?;
     let ListPlace::Repository { registry, repository } = &args.image else {
         return Err(CliError::Usage(
             "--obsolete expects a repository in a registry, without a tag: REGISTRY/REPOSITORY",

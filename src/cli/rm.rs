@@ -6,7 +6,6 @@ use std::sync::Arc;
 use clap::Args;
 use serde::Serialize;
 
-use crate::cli::obsolete;
 use crate::cli::shared::args::{
     FormatArgs, ImageJobsArgs, OutputFormat, PlatformsArgs, RegistryArgs,
 };
@@ -59,8 +58,8 @@ Examples:
 
 JSON: docs/json.md describes each field.
 
-Exit status: 0 success (even if there was nothing to remove), 1 an index could not be read or removed, 2 usage error; 129, 130 \
-or 143 on SIGHUP, SIGINT or SIGTERM.";
+Exit status: 0 success (even if there was nothing to remove), 1 an index could not be read or removed, 2 usage error; \
+129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
 
 /// Remove the indexes of an image
 #[derive(Debug, Args)]
@@ -97,9 +96,6 @@ pub(crate) struct RmArgs {
 
 pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
     args.image.check()?;
-    if args.obsolete {
-        return obsolete::run(args).await;
-    }
     let name = args.image.image()?;
     let progress: Arc<dyn Progress> = Arc::new(WarningProgress);
     let images = Images::new(args.registry, [&name], &progress).await?;

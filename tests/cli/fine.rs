@@ -1,5 +1,5 @@
-//! `index --kind v1,fine` and `--kind fine`: the content of fine indexes, and when they are rebuilt or
-//! kept.
+//! `index --kind v1,fine` and `--kind fine`: the content of fine indexes, and when they are rebuilt
+//! or kept.
 
 use std::fs;
 

@@ -206,8 +206,8 @@ fn the_pure_crate_has_few_dependencies() {
     );
 }
 
-/// In the two crates to publish, adding errors and removing libraries must be possible without a new
-/// major version.
+/// In the two crates to publish, adding errors and removing libraries must be possible without a
+/// new major version.
 #[test]
 fn errors_are_not_exhaustive_and_hold_no_types_of_other_libraries() {
     let mut files = Vec::new();

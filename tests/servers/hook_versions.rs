@@ -1,5 +1,5 @@
-//! `--kind v1,v2=TAG` and `--kind v2=TAG` of `hook serve`, `hook worker` and `backfill`: SOCI-enabled images for
-//! tags of images, from real registries' events, and for tags that move.
+//! `--kind v1,v2=TAG` and `--kind v2=TAG` of `hook serve`, `hook worker` and `backfill`:
+//! SOCI-enabled images for tags of images, from real registries' events, and for tags that move.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,7 +1,7 @@
 //! What a reader makes of an image: which of its indexes it takes, whose word they are, and whether
 //! a node starts the image lazily, or why not.
 //!
-//! The commands that open an image, the servers of a node and `doctor` call the same functions, so
+//! The commands that open an image, the servers of a node and `doctor` share these functions, so
 //! that they give the same answer. To learn what a node would do with an image:
 //!
 //! ```text

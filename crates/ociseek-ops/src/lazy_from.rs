@@ -1,10 +1,10 @@
 //! Whose images a node starts lazily: the operator's word.
 //!
 //! A node shares layers between images by names that are known only from an image's config, and
-//! shows files as an index describes them. Both are the word of whoever pushed the image. containerd
-//! and podman check it when they unpack a layer; a layer that is not pulled is not checked. So the
-//! operator names the repositories whose word counts, or the keys that sign indexes, and all other
-//! images are left to the runtime.
+//! shows files as an index describes them. Both are the word of those who pushed the image.
+//! containerd and podman check it when they unpack a layer; a layer that is not pulled is not
+//! checked. So the operator names the repositories whose word counts, or the keys that sign
+//! indexes, and all other images are left to the runtime.
 
 use std::fmt;
 use std::str::FromStr;
@@ -52,7 +52,7 @@ pub struct LazyFrom {
 impl LazyFrom {
     /// With `rules`, only their repositories' images start lazily, by any index there that keeps
     /// the policy. Without, all images with an index that one of the policy's keys signed. None if
-    /// that leaves it to whoever pushes an image.
+    /// that leaves it to those who push an image.
     pub fn new(rules: Vec<LazyRule>, policy: Policy) -> Option<LazyFrom> {
         (!rules.is_empty() || !policy.trust.is_empty()).then_some(LazyFrom { rules, policy })
     }
@@ -78,8 +78,8 @@ impl LazyFrom {
 }
 
 impl LazyFrom {
-    /// What is required of the indexes of an image that containers use: nothing takes its files away,
-    /// so it is served also when the operator no longer names its repository.
+    /// What is required of the indexes of an image that containers use: nothing takes its files
+    /// away, so it is served also when the operator no longer names its repository.
     pub fn rules_in_use(&self, image: &ImageName) -> TrustRules {
         let named = self.rules_for(image);
         named.unwrap_or(TrustRules {

@@ -1,5 +1,6 @@
-//! `rm --obsolete`: removes obsolete indexes of a repository: indexes of deleted images, older indexes of
-//! ours next to a newer one, and entries of referrers lists for manifests that do not exist.
+//! `rm --obsolete`: removes obsolete indexes of a repository: indexes of deleted images, older
+//! indexes of ours next to a newer one, and entries of referrers lists for manifests that do not
+//! exist.
 //!
 //! An index is read before it is removed, and right before that its image is checked once more, so
 //! the index of an image that is pushed in the meantime is kept.

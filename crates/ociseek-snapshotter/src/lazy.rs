@@ -28,8 +28,8 @@ pub trait LazyImages: Send + Sync {
     /// The layers of the image, if it should be mounted. None to have containerd unpack it.
     fn layers<'a>(&'a self, image: &'a str) -> BoxFuture<'a, Option<ImageLayers>>;
 
-    /// Notes that an image is unpacked, although it should be mounted, because the snapshot `target`
-    /// has another layer of the image `other`, or reads it by another document.
+    /// Notes that an image is unpacked, although it should be mounted, because the snapshot
+    /// `target` has another layer of the image `other`, or reads it by another document.
     fn cannot_share(&self, image: &str, target: &str, other: &str);
 
     /// Opens the lowest layers of an image. `answers` is a file with the answers of the registry by

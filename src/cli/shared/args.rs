@@ -263,9 +263,9 @@ pub(crate) struct ReadCacheArgs {
 pub(crate) struct RegistryArgs {
     /// Use these credentials instead of those from docker or podman login; for one registry only
     ///
-    /// With HOST= in front, only for the registry HOST, which the servers of a node need. If another
-    /// command names several registries, use docker login. Other users of this machine can see
-    /// command lines: prefer the environment variable, or --password-stdin with --creds USER.
+    /// With HOST= in front, only for the registry HOST, which the servers of a node need. If
+    /// another command names several registries, use docker login. Other users of this machine can
+    /// see command lines: prefer the environment variable, or --password-stdin with --creds USER.
     #[arg(long, value_name = "USER:PASSWORD", env = "OCISEEK_CREDS", hide_env_values = true)]
     pub creds: Option<String>,
 
@@ -293,8 +293,8 @@ pub(crate) struct RegistryArgs {
 
     /// Client certificate (PEM), for one registry only [default: certs.d/HOST[:PORT]/*.cert]
     ///
-    /// It is sent only to the registry itself, not to hosts it redirects to. With HOST= in front, only
-    /// to the registry HOST, which the servers of a node need.
+    /// It is sent only to the registry itself, not to hosts it redirects to. With HOST= in front,
+    /// only to the registry HOST, which the servers of a node need.
     #[arg(
         long,
         value_name = "FILE",

@@ -11,8 +11,8 @@ use ociseek_rootfs::layers::Caches;
 use ociseek_store::cache::ZtocCache;
 use ociseek_store::home_dir;
 
-/// Where the servers of a node have their caches, as root: on the disk of images and containers, not
-/// in root's home.
+/// Where the servers of a node have their caches, as root: on the disk of images and containers,
+/// not in root's home.
 pub(crate) const NODE_CACHE: &str = "/var/lib/ociseek/cache";
 
 /// The directory of all caches. None if there is no suitable directory.

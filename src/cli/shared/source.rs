@@ -315,7 +315,7 @@ fn for_host(text: &str) -> (Option<&str>, &str) {
 }
 
 /// For a command that learns from others which registries to ask: a login or a certificate must
-/// say which one it is for. Otherwise, whoever names an image would get it.
+/// say which one it is for. Otherwise, anyone who names an image would get it.
 ///
 /// # Errors
 /// If one does not.

@@ -78,7 +78,7 @@ pub(crate) struct LazyFromArgs {
     /// * for all; can be repeated
     ///
     /// Layers that are not pulled are not checked by the runtime: what a container sees is the word
-    /// of whoever pushes to these repositories. In the glob, * matches anything but a slash, and **
+    /// of those who push to these repositories. In the glob, * matches anything but a slash, and **
     /// anything. Use * alone only on a node where one party chooses every image. Instead, or in
     /// addition, --signature-key or --signature-cert name who must have signed.
     #[arg(long, value_name = "REPOSITORIES", env = "OCISEEK_LAZY_FROM", value_delimiter = ',')]

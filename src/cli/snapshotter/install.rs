@@ -19,8 +19,8 @@ use crate::cli::shared::terminal::complain;
 use ociseek_snapshotter::serves;
 
 const INSTALL_LONG_ABOUT: &str = "\
-Installs the snapshotter on a host whose root directory is DIR, starts it there by systemd, and waits until it answers: \
-the program as /opt/ociseek/bin/ociseek with a link in /usr/local/bin, the unit as \
+Installs the snapshotter on a host whose root directory is DIR, starts it there by systemd, and waits until it \
+answers. It writes the program as /opt/ociseek/bin/ociseek with a link in /usr/local/bin, the unit as \
 /etc/systemd/system/ociseek-snapshotter.service, and the configuration as /etc/ociseek/snapshotter.toml.
 
 It is for a DaemonSet, whose pods come and go: the processes that serve mounts must outlive them, so they run on the \

@@ -40,7 +40,7 @@ fn the_error_for_a_wrong_value_names_its_variable() {
     let mut command = sandbox.command(&["index", "oci:img"]);
     assert_snapshot!(shown(command.env("OCISEEK_SPAN_SIZE", "abc")), @r"
     --- stderr ---
-    error: invalid value 'abc' for '$OCISEEK_SPAN_SIZE': expected a number of bytes, such as 4MiB, 64KiB or 4194304
+    error: invalid value 'abc' for '$OCISEEK_SPAN_SIZE': expected a size, such as 4MiB, 64KiB or 512B
 
     For more information, try '--help'.
     --- status 2 ---

@@ -61,21 +61,27 @@ const REFUSALS: &[Refusal] = &[
     Refusal {
         source: "github.com/goharbor/harbor/issues/18897",
         status: 403,
-        body: "\u{feff}<?xml version=\"1.0\" encoding=\"utf-8\"?><Error><Code>AccountSizeOverQuota</Code><Message>The account permission has been restricted as account storage usage is over quota.\nRequestId:1</Message></Error>",
+        body: "\u{feff}<?xml version=\"1.0\" encoding=\"utf-8\"?><Error>\
+            <Code>AccountSizeOverQuota</Code><Message>The account permission has been restricted \
+            as account storage usage is over quota.\nRequestId:1</Message></Error>",
         says: "403 Forbidden AccountSizeOverQuota: The account permission has been restricted",
         not: LOGIN,
     },
     Refusal {
         source: "docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html",
         status: 403,
-        body: "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>AccessDenied</Code><Message>User is not authorized to perform kms:Decrypt</Message><RequestId>1</RequestId></Error>",
+        body: "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>AccessDenied</Code>\
+            <Message>User is not authorized to perform kms:Decrypt</Message>\
+            <RequestId>1</RequestId></Error>",
         says: "AccessDenied: User is not authorized to perform kms:Decrypt",
         not: "xml",
     },
     Refusal {
         source: "cloud.google.com/apis/design/errors",
         status: 403,
-        body: "{\n  \"error\": {\n    \"code\": 403,\n    \"message\": \"Permission artifactregistry.repositories.downloadArtifacts denied\",\n    \"status\": \"PERMISSION_DENIED\"\n  }\n}",
+        body: "{\n  \"error\": {\n    \"code\": 403,\n    \"message\": \"Permission \
+            artifactregistry.repositories.downloadArtifacts denied\",\n\
+            \"status\": \"PERMISSION_DENIED\"\n  }\n}",
         says: "PERMISSION_DENIED: Permission artifactregistry.repositories.downloadArtifacts denied",
         not: "{",
     },

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::support::copied::copied;
 use crate::support::hook::{Hook, SECRET, assert_documented, images, indexes, pushed};
 use crate::support::sandbox::{
     GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, small_image, tar,
@@ -151,12 +152,7 @@ fn images_with_layers_of_zstd_get_a_fine_index() {
         let image = image.to_string();
         let descriptor = layout.blob(OCI_MANIFEST, image.as_bytes());
         layout.tag(descriptor, "v1");
-        let copied = sandbox.run(&[
-            "copy",
-            &format!("oci:{name}:v1"),
-            &format!("{}/{name}:v1", server.host),
-        ]);
-        assert!(copied.ends_with("--- status 0 ---"), "{copied}");
+        copied(&sandbox, &format!("oci:{name}:v1"), &format!("{}/{name}:v1", server.host));
         Digest::sha256(image.as_bytes())
     };
     let zstd = |content: &[u8]| ::zstd::encode_all(content, 3).unwrap();

@@ -1,6 +1,6 @@
 //! All commands that change the indexes of an image, at the same time on one image: `index` of each
-//! kind, `rm`, `rm --obsolete`, `convert`, and two hooks that know nothing of each other. Whatever their order, a further run leaves everything
-//! consistent, and nothing of other images is lost.
+//! kind, `rm`, `rm --obsolete`, `convert`, and two hooks that know nothing of each other. Whatever
+//! their order, a further run leaves everything consistent, and nothing of other images is lost.
 
 use std::collections::BTreeSet;
 

@@ -197,7 +197,7 @@ fn options_take_precedence_over_the_policy_file() {
     let by_file =
         |status, more: &[&str]| judged(&image, status, &[&["--policy=policy.json"], more].concat());
     write(
-        r#"{"min_coverage": "100%", "min_layer_size": "1", "max_ztoc_ratio": "100%", "allow_tools": ["other"]}"#,
+        r#"{"min_coverage": "100%", "min_layer_size": "1B", "max_ztoc_ratio": "100%", "allow_tools": ["other"]}"#,
     );
     let document = by_file(3, &[]);
     let rules: Vec<&Value> = rulings(&document).iter().map(|ruling| &ruling["rule"]).collect();
@@ -206,7 +206,7 @@ fn options_take_precedence_over_the_policy_file() {
         ["coverage", "tool"].iter().all(|code| codes(&document).contains(&(*code).to_owned())),
         "{document}"
     );
-    write(r#"{"min_coverage": "100%", "min_layer_size": "1", "allow_tools": ["other"]}"#);
+    write(r#"{"min_coverage": "100%", "min_layer_size": "1B", "allow_tools": ["other"]}"#);
     by_file(0, &["--min-layer-size=1KiB", "--allow-tool=ociseek"]);
 }
 

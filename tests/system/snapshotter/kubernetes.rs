@@ -73,7 +73,8 @@ fn the_manifest_installs_what_the_configuration_names() {
         .collect();
     assert_eq!(mounted, ["/host", "/etc/ociseek-config"]);
     assert_eq!(pod["volumes"][0]["hostPath"]["path"].as_str(), Some("/"));
-    // The pod is ready when the snapshotter on the node serves, and nodes follow one after the other.
+    // The pod is ready when the snapshotter on the node serves, and nodes follow one after the
+    // other.
     let data = of_kind("ConfigMap")["data"]["snapshotter.toml"].as_str().unwrap();
     let probe = &pod["containers"][0]["readinessProbe"]["httpGet"];
     let place = format!("{}:{}", probe["host"].as_str().unwrap(), probe["port"].as_i64().unwrap());

@@ -3,8 +3,8 @@
 //!
 //! The bytes are those of `soci convert` (soci-snapshotter v0.15.0, soci/soci_convert.go), except
 //! where its result is broken: artifacts keep their manifests (but their subjects follow the
-//! conversion), attestations keep their annotations, Windows versions and OS features count as separate platforms, and the index of a platform that
-//! is not converted is left unchanged.
+//! conversion), attestations keep their annotations, Windows versions and OS features count as
+//! separate platforms, and the index of a platform that is not converted is left unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 

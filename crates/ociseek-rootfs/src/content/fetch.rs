@@ -360,14 +360,14 @@ impl Drop for CountedPart<'_> {
 /// The most compressed bytes that are fetched around a missing span: as many as a span of a SOCI
 /// index usually has.
 const MOST_AROUND: u64 = 4 << 20;
-/// The part of them that lies before it, one in this many, within the same file: a mapped library is
-/// read in any order.
+/// The part of them that lies before it, one in this many, within the same file: a mapped library
+/// is read in any order.
 const BEFORE: u64 = 4;
 
 impl LayerHandle {
-    /// The spans around those that are missing up to `last`, as far as they are missing too. As many
-    /// as arrive in the time that a request costs anyway: the spans of a fine index are small, so a
-    /// program that needs many would wait for one after the other. An image with a recorded
+    /// The spans around those that are missing up to `last`, as far as they are missing too. As
+    /// many as arrive in the time that a request costs anyway: the spans of a fine index are small,
+    /// so a program that needs many would wait for one after the other. An image with a recorded
     /// start does not need this while its reads are within that start. `missed` are the spans that
     /// the read waits for.
     pub(super) fn next_spans(&self, last: SpanId, missed: &[SpanRequest]) -> Vec<SpanRequest> {

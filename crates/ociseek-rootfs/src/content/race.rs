@@ -88,8 +88,8 @@ impl Pace {
         sums.handling = sums.handling * DECAY + time.as_secs_f64();
     }
 
-    /// How many bytes arrive in the time that a request costs whatever its size: until its first
-    /// byte, and for our own part. 0 if that is not known yet.
+    /// How many bytes arrive in the fixed time of a request: until its first byte, and for our
+    /// own part. 0 if that is not known yet.
     pub(super) fn bytes_per_request(&self) -> u64 {
         let sums = self.0.hold();
         if sums.measured < MEASURED {

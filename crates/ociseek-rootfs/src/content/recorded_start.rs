@@ -270,7 +270,8 @@ fn blob_bytes(on: &LayerHandle, spans: &[SpanId]) -> u64 {
 
 /// What a request may be for.
 struct StepSize {
-    /// How many compressed bytes of the recorded start are put into the order of the blob at a time.
+    /// How many compressed bytes of the recorded start are put into the order of the blob at a
+    /// time.
     batch: u64,
     /// The most compressed bytes of a request, unless a single span has more.
     request: u64,

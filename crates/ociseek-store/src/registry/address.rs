@@ -38,8 +38,8 @@ pub(super) fn same_origin(a: &Url, b: &Url) -> bool {
         && a.port_or_known_default() == b.port_or_known_default()
 }
 
-/// A URL that a registry sent, also of its token service, by HTTPS if it names the same host by HTTP. Behind a proxy that
-/// terminates TLS, a registry may not know that it is reached by HTTPS.
+/// A URL that a registry sent, also of its token service, by HTTPS if it names the same host by
+/// HTTP. Behind a proxy that terminates TLS, a registry may not know that it is reached by HTTPS.
 pub(super) fn by_https(registry: &Url, mut to: Url) -> Url {
     let is_port = to.port() == registry.port() || to.port() == registry.port_or_known_default();
     let is_same = to.host() == registry.host() && is_port;

@@ -187,7 +187,8 @@ mod tests {
             ),
             (r#"{"error":"the project is gone"}"#, &[], "the project is gone"),
             (
-                "{\n  \"error\": {\n    \"code\": 403,\n    \"message\": \"Permission denied\",\n    \"status\": \"PERMISSION_DENIED\"\n  }\n}",
+                "{\n  \"error\": {\n    \"code\": 403,\n    \"message\": \"Permission denied\",\n\
+                 \"status\": \"PERMISSION_DENIED\"\n  }\n}",
                 &["PERMISSION_DENIED"],
                 "Permission denied",
             ),
@@ -205,12 +206,14 @@ mod tests {
             ("{}", &[], ""),
             ("null", &[], "null"),
             (
-                "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>AccessDenied</Code><Message>no kms Decrypt</Message></Error>",
+                "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>AccessDenied</Code>\
+                 <Message>no kms Decrypt</Message></Error>",
                 &["AccessDenied"],
                 "no kms Decrypt",
             ),
             (
-                "\u{feff}<?xml version=\"1.0\"?><Error><Code>AuthenticationFailed</Code><Message>Server failed.\nRequestId:1</Message></Error>",
+                "\u{feff}<?xml version=\"1.0\"?><Error><Code>AuthenticationFailed</Code>\
+                 <Message>Server failed.\nRequestId:1</Message></Error>",
                 &["AuthenticationFailed"],
                 "Server failed. RequestId:1",
             ),
