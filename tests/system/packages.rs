@@ -113,8 +113,8 @@ fn a_pod_installs_the_snapshotter(root: &Path) {
     std::fs::set_permissions(&systemctl, std::fs::Permissions::from_mode(0o755)).unwrap();
     let config = root.parent().unwrap().join("config.toml");
     let at = root.to_str().unwrap();
-    // What systemd would start. The path of its socket is long, so it is bound elsewhere.
-    let served = tempfile::tempdir_in("/tmp").unwrap();
+    // What systemd would start. The path of its socket is long, so it is bound elsewhere on the disk.
+    let served = tempfile::tempdir().unwrap();
     let mut snapshotter = Command::new(program())
         .args(["snapshotter", "--lazy-from=*", "--socket"])
         .arg(served.path().join("socket"))

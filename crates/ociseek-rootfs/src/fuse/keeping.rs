@@ -62,9 +62,12 @@ struct Shared {
     is_over: AtomicBool,
 }
 
+/// The mounts whose devices are kept, by their names.
+type KeptMounts = BTreeMap<String, (HeldMount, Arc<OwnedFd>)>;
+
 #[derive(Default)]
 struct Kept {
-    mounts: BTreeMap<String, (HeldMount, Arc<OwnedFd>)>,
+    mounts: KeptMounts,
     /// Whether a thread replaces the keeper when it ends.
     is_watched: bool,
 }
@@ -108,7 +111,7 @@ impl DeviceKeeper {
         let shared = &self.0.0;
         let mut kept = shared.kept.hold();
         if !kept.is_watched {
-            match start(&shared.dir) {
+            match start(&shared.dir, &kept.mounts) {
                 Ok(running) => Shared::watched(shared, &mut kept, running),
                 Err(error) => warn!(%error, "{UNPROTECTED}"),
             }
@@ -176,26 +179,27 @@ impl Shared {
                 let _ = child.kill();
                 let _ = child.wait();
             }
-            let Some(running) = self.another() else { return };
-            connection = Arc::new(running.connection);
-            child = running.child;
-            let kept = self.kept.hold();
-            *self.connection.hold() = Some(Arc::clone(&connection));
-            for (mount, device) in kept.mounts.values() {
-                self.tell(&KeeperOrder::Keep(mount.clone()), Some(device));
-            }
+            let Some(another) = self.another() else { return };
+            (connection, child) = another;
         }
     }
 
-    /// Starts another keeper, as soon as that is possible. None if this process ends.
-    fn another(&self) -> Option<Running> {
+    /// Starts another keeper, as soon as that is possible, and has it keep all devices. None if
+    /// this process ends.
+    fn another(&self) -> Option<(Arc<OwnedFd>, Option<Child>)> {
         loop {
             sleep(PAUSE);
             if self.is_over.load(Ordering::Relaxed) {
                 return None;
             }
-            match start(&self.dir) {
-                Ok(running) => return Some(running),
+            // Devices that come meanwhile wait, and are sent to this keeper.
+            let kept = self.kept.hold();
+            match start(&self.dir, &kept.mounts) {
+                Ok(Running { connection, child }) => {
+                    let connection = Arc::new(connection);
+                    *self.connection.hold() = Some(Arc::clone(&connection));
+                    return Some((connection, child));
+                }
                 Err(error) => warn!(%error, "{UNPROTECTED}"),
             }
         }
@@ -256,7 +260,7 @@ fn is_mounted(kept: &HeldMount, device: &OwnedFd, mounts: &[MountInfo]) -> bool 
 }
 
 /// Starts a keeper.
-fn start(dir: &Path) -> io::Result<Running> {
+fn start(dir: &Path, mounts: &KeptMounts) -> io::Result<Running> {
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     match fs::remove_file(dir.join(SOCKET)) {
@@ -272,18 +276,21 @@ fn start(dir: &Path) -> io::Result<Running> {
     let begun = || {
         let gone = || io::Error::other("the process that keeps devices ended");
         let keeper = ProcessId::of(child.id().cast_signed()).ok_or_else(gone)?;
-        state_file::save(dir, STATE, &State { keeper: Some(keeper) })?;
         let end = Instant::now() + ANSWER;
-        loop {
+        let connection = loop {
             match connected(dir, &keeper) {
-                Ok(connection) => {
-                    set_socket_timeout(&connection, Timeout::Recv, None)?;
-                    return Ok(connection);
-                }
+                Ok(connection) => break connection,
                 Err(_) if Instant::now() < end => sleep(Duration::from_millis(5)),
                 Err(error) => return Err(error),
             }
+        };
+        set_socket_timeout(&connection, Timeout::Recv, None)?;
+        for (mount, device) in mounts.values() {
+            send(connection.as_fd(), &KeeperOrder::Keep(mount.clone()), Some(device.as_fd()))?;
         }
+        // Only a keeper that has all devices is found by the next server.
+        state_file::save(dir, STATE, &State { keeper: Some(keeper) })?;
+        Ok(connection)
     };
     match begun() {
         Ok(connection) => Ok(Running { connection, child: Some(child) }),
