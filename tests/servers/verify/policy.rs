@@ -48,8 +48,8 @@ fn coverage_is_computed_as_by_index() {
             String::from_utf8_lossy(&output.stderr)
         );
     };
-    covered(&hundredths(share), "1", 0);
-    covered(&hundredths(share + 1), "1", 3);
+    covered(&hundredths(share), "1B", 0);
+    covered(&hundredths(share + 1), "1B", 3);
     // The layer that was left out for its size does not count then.
     covered("100%", "1KiB", 0);
 }
