@@ -113,7 +113,7 @@ fn a_pod_installs_the_snapshotter(root: &Path) {
     std::fs::set_permissions(&systemctl, std::fs::Permissions::from_mode(0o755)).unwrap();
     let config = root.parent().unwrap().join("config.toml");
     let at = root.to_str().unwrap();
-    // What systemd would start. The path of its socket is long, so it is bound elsewhere on the disk.
+    // What systemd would start. Its socket is bound elsewhere on the disk: the path is too long.
     let served = tempfile::tempdir().unwrap();
     let mut snapshotter = Command::new(program())
         .args(["snapshotter", "--lazy-from=*", "--socket"])
