@@ -108,7 +108,7 @@ impl<H: AskedHost> Mirror<H> {
         }
         let mut request = request.clone();
         request.url = url;
-        request.headers.extend(self.headers.clone());
+        request.own_headers = self.headers.clone();
         Some(request)
     }
 
@@ -419,6 +419,26 @@ mod tests {
         assert_eq!(rests, [30, 60, 120, 240, 480, 480, 480]);
         failures.note(now, false);
         assert_eq!(failures.until(), None);
+    }
+
+    #[tokio::test]
+    async fn headers_of_a_host_stay_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = with(CONTENT).await;
+        let storage = with(CONTENT).await;
+        let location: &'static str =
+            format!("Location: http://{}/blob\r\n", storage.address).leak();
+        let mirror = host(move |_| (307, location, String::new())).await;
+        let text = table(&mirror.address, "")
+            + "[host.\"http://MIRROR\".header]\nauthorization = \"Bearer x\"\nx-key = \"secret\"\n"
+                .replace("MIRROR", &mirror.address)
+                .as_str();
+        let repository = repository(dir.path(), &own.address, &text);
+        assert_eq!(content(&repository).await, CONTENT);
+        assert!(mirror.got_a_login() && mirror.was_asked("x-key: secret"));
+        assert_eq!(storage.requests(), 1);
+        assert!(!storage.got_a_login() && !storage.was_asked("x-key"));
+        assert!(storage.was_asked("accept:"));
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub(super) struct Request {
     pub method: Method,
     pub url: Url,
     pub headers: HeaderMap,
+    /// Headers for the host itself, which may be logins: they end where a redirect leaves it, as
+    /// Go's client drops `Authorization` there.
+    pub own_headers: HeaderMap,
     /// Whether only the registry itself is asked, not its mirrors.
     pub skips_mirrors: bool,
     body: Bytes,
@@ -45,9 +48,19 @@ pub(super) struct Authorization {
 impl Request {
     pub(super) fn new(method: Method, url: Url) -> Request {
         let headers = HeaderMap::new();
+        let own_headers = HeaderMap::new();
         let body = Bytes::new();
         let tries = Arc::default();
-        Request { method, url, headers, skips_mirrors: false, body, stream: None, tries }
+        Request {
+            method,
+            url,
+            headers,
+            own_headers,
+            skips_mirrors: false,
+            body,
+            stream: None,
+            tries,
+        }
     }
 
     /// The number of the next try, from 1. Counts it as made.

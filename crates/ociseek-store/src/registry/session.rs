@@ -272,6 +272,10 @@ impl Registry {
         let mut restarted = false;
         loop {
             let at_home = same_origin(base, &hop.url);
+            hop.headers = request.headers.clone();
+            if at_home {
+                hop.headers.extend(request.own_headers.clone());
+            }
             let (authorization, used) = if at_home {
                 let (value, used) = self.auth.header(&self.http, base, scope).await?;
                 (value, Some(used))
