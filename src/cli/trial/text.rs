@@ -96,7 +96,9 @@ fn kinds(text: &mut String, answer: &TrialAnswer<'_>) {
     }
     for (why, count) in reasons {
         let layers = counted(count, "layer is", "layers are");
-        let text_of = format!("{layers} always pulled whole with a SOCI index: {why}");
-        wrapped(text, &text_of, Style::plain());
+        let each = if count == 1 { "" } else { " for each" };
+        let sentences =
+            format!("{layers} always pulled whole with a SOCI index. The reason{each}: {why}");
+        wrapped(text, &sentences, Style::plain());
     }
 }
