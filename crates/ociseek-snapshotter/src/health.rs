@@ -8,10 +8,9 @@ use http::Request;
 use prost::Message as _;
 use tokio::net::UnixStream;
 
+use crate::cri::PREFIX;
 use crate::messages::{HealthAnswer, SERVING};
 
-/// A gRPC message begins with a byte for its compression and four for its length.
-const PREFIX: usize = 5;
 /// An answer is not longer.
 const LONGEST: usize = 1 << 10;
 

@@ -5,16 +5,20 @@
 //! first container over them mounts the image as one file system. All other snapshots are
 //! directories and overlayfs, as containerd's own snapshotter makes them.
 //!
+//! The socket can also have the CRI's image service, which is containerd's: [`ImageService`].
+//!
 //! One process serves all images, and another one keeps the devices of their mounts, so that
 //! containers outlive the first. How an image is judged and opened is up to the program:
 //! [`LazyImages`].
 
 #![cfg(target_os = "linux")]
 
+mod cri;
 #[cfg(test)]
 mod faults;
 mod health;
 mod ids;
+mod image_service;
 mod images;
 mod lazy;
 mod messages;
@@ -25,6 +29,7 @@ mod snapshotter;
 mod status;
 
 pub use health::serves;
+pub use image_service::ImageService;
 pub use lazy::{ImageLayers, LazyImages, MountAttempt, OpenedLayers, ServingOptions};
 pub use messages::SnapshotError;
 pub use rows::LazyLayer;

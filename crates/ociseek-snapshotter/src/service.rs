@@ -22,6 +22,7 @@ use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
 
+use super::image_service::ImageService;
 use super::messages::{
     CommitRequest, CreateRequest, Empty, HealthAnswer, HealthRequest, InfoAnswer, KeyRequest,
     ListAnswer, ListRequest, MountsAnswer, NOT_SERVING, SERVING, SnapshotError, SnapshotInfo,
@@ -94,7 +95,8 @@ pub struct AnsweredCall {
 /// Receives each call to the service, once it was answered.
 pub type CallObserver = Arc<dyn Fn(AnsweredCall) + Send + Sync>;
 
-/// Serves until `stop`, and then ends the calls that were begun. The mounts stay.
+/// Serves until `stop`, and then ends the calls that were begun. The mounts stay. With
+/// `images`, it also serves the CRI's image service.
 ///
 /// # Errors
 /// If the socket fails.
@@ -102,6 +104,7 @@ pub async fn serve(
     snapshotter: Arc<Snapshotter>,
     listener: Listener,
     observer: CallObserver,
+    images: Option<ImageService>,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let health = HealthCalls(Arc::clone(&snapshotter));
@@ -114,7 +117,10 @@ pub async fn serve(
     let stopping = async move {
         let _ = told.wait_for(|stop| *stop).await;
     };
-    let services = tonic::transport::Server::builder().add_service(calls).add_service(health);
+    let services = tonic::transport::Server::builder()
+        .add_service(calls)
+        .add_service(health)
+        .add_optional_service(images);
     let serving = services.serve_with_incoming_shutdown(incoming, stopping);
     tokio::pin!(serving);
     tokio::select! {

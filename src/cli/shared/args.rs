@@ -23,7 +23,7 @@ use ociseek_ops::discover::index_starting_with;
 use ociseek_ops::resolve::PlatformChoice;
 use ociseek_store::Source;
 use ociseek_store::blob::Target;
-use ociseek_store::registry::{CredentialProviders, ProviderConfigError};
+use ociseek_store::registry::{CredentialProviders, LoginOfPull, ProviderConfigError};
 
 /// Which platforms of an image.
 #[derive(Debug, Clone, Args)]
@@ -358,6 +358,10 @@ pub(crate) struct RegistryArgs {
     /// Those of [`NodeLoginArgs`].
     #[arg(skip)]
     pub providers: Option<CredentialProviders>,
+
+    /// The login of a pull, which comes before all others.
+    #[arg(skip)]
+    pub pull: Option<LoginOfPull>,
 
     /// As [`NodeLoginArgs`] has it.
     #[arg(skip)]

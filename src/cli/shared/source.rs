@@ -407,6 +407,10 @@ pub(crate) async fn client_config(
             None => credentials(args.creds, registries).await?,
         },
     };
+    let credentials = match args.pull {
+        Some(login) => CredentialSource::Pull { login, others: Box::new(credentials) },
+        None => credentials,
+    };
     for path in &args.ca_file {
         std::fs::metadata(path).map_err(|source| CliError::Read { path: path.clone(), source })?;
     }

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use crate::cli::image_fs::LazyArgs;
-use crate::cli::shared::args::FormatArgs;
+use crate::cli::shared::args::{FormatArgs, RegistryArgs};
 use crate::cli::shared::caches::{self, NODE_CACHE};
 use crate::cli::shared::error::{CliError, DONE};
 use crate::cli::shared::parse;
@@ -40,11 +40,12 @@ use ociseek_ops::open::{LayerChoice, OpenOptions, open};
 use ociseek_rootfs::content::ContentOptions;
 use ociseek_rootfs::layers::Caches;
 use ociseek_snapshotter::{
-    CallObserver, ImageLayers, LazyImages, LazyLayer, Listener, MountAttempt, OpenedLayers,
-    ServingOptions, Snapshotter, serve,
+    CallObserver, ImageLayers, ImageService, LazyImages, LazyLayer, Listener, MountAttempt,
+    OpenedLayers, ServingOptions, Snapshotter, serve,
 };
 use ociseek_store::lock::Hold;
 use ociseek_store::recall::Recall;
+use ociseek_store::registry::{LoginOfPull, PulledLogins};
 
 pub(crate) use config::ConfigFileError;
 use install::{InstallArgs, UninstallArgs};
@@ -95,6 +96,10 @@ const ALL_ANSWERS: u64 = 32 << 20;
 /// minute or more (`image_pull_progress_timeout`).
 const LOOKUP: Duration = Duration::from_secs(20);
 
+/// The logins of pulls do not outlive the snapshotter.
+const LOGIN_IS_GONE: &str = "the logins of pulls are in memory only, and are lost when the snapshotter starts again: pull \
+                             the image once more, as a pod with imagePullPolicy: Always does";
+
 /// Start containers in containerd before their image is pulled
 #[derive(Debug, Args)]
 #[command(long_about = SNAPSHOTTER_LONG_ABOUT, after_long_help = SNAPSHOTTER_AFTER_HELP)]
@@ -142,6 +147,15 @@ pub(crate) struct SnapshotterArgs {
     #[arg(long, value_name = "DURATION", env = "OCISEEK_SNAPSHOTTER_RECORD_STARTS")]
     #[arg(value_parser = parse::duration_of(1, 3600))]
     pub record_starts: Option<Duration>,
+
+    /// Take the logins of pulls, such as imagePullSecrets, by serving containerd's image service
+    ///
+    /// PATH is containerd's socket. Kubelet speaks to --socket then (its option
+    /// image-service-endpoint). Calls are passed on unchanged. A login is in memory only, and is
+    /// used for the repository of its pull (docs/kubernetes.md).
+    #[arg(long, value_name = "PATH", env = "OCISEEK_SNAPSHOTTER_IMAGE_SERVICE")]
+    #[arg(value_parser = parse::socket)]
+    pub image_service: Option<PathBuf>,
 
     #[command(flatten)]
     pub lazy_from: LazyFromArgs,
@@ -226,8 +240,10 @@ pub(crate) async fn run(
     let metered = Arc::clone(&metrics);
     let ahead = FetchingAhead::new(caches.clone(), LOOKUP);
     let opening = Budget::new(lazy.registry.memory.max_memory.0);
+    let pulls = args.image_service.is_some().then(PulledLogins::default);
     let images = Arc::new(NodeImages {
         word,
+        pulls: pulls.clone(),
         lazy,
         caches,
         ahead,
@@ -238,6 +254,14 @@ pub(crate) async fn run(
         opening,
     });
     let forgetting = Arc::clone(&images).forget_old();
+    let judging = Arc::clone(&images);
+    let image_service = args.image_service.zip(pulls).map(|(containerd, logins)| ImageService {
+        containerd,
+        logins,
+        is_wanted: Arc::new(move |image| {
+            judging.word.rules_for(&ImageName::Registry(image.clone())).is_ok()
+        }),
+    });
     let snapshotter = Snapshotter::open(&args.root, images, args.memory.0).await;
     let snapshotter =
         Arc::new(snapshotter.map_err(|source| CliError::Snapshots { path: args.root, source })?);
@@ -248,7 +272,7 @@ pub(crate) async fn run(
     info!(socket = %args.socket.display(), "listening");
     let observer: CallObserver = Arc::new(move |call| metrics::count(&counted, call));
     let ended = tokio::select! {
-        ended = serve(snapshotter, listener, observer, interrupted.map(|_| ())) => ended.map_err(CliError::Start),
+        ended = serve(snapshotter, listener, observer, image_service, interrupted.map(|_| ())) => ended.map_err(CliError::Start),
         () = monitored => Ok(()),
         never = forgetting => match never {},
     };
@@ -262,6 +286,8 @@ pub(crate) async fn run(
 /// Judges and opens the images of this node.
 struct NodeImages {
     word: LazyFrom,
+    /// The logins of pulls, if kubelet gives them.
+    pulls: Option<PulledLogins>,
     lazy: LazyArgs,
     caches: Caches,
     ahead: FetchingAhead,
@@ -301,37 +327,95 @@ impl NodeImages {
             NotLazy::of(&CliError::ImageName { typed: name.to_owned(), source })
         })?;
         let trust = self.word.rules_for(&image)?;
-        let judging = async {
-            let images = Images::new(self.lazy.registry()?, [&image], &self.progress).await?;
-            let (source, root) = images.open(&image).await?;
-            // The image is often opened right after this.
-            let source = source
-                .recalling(answers)
-                .with_budget(self.opening.clone())
-                .with_documents_in(&self.caches.ztocs);
-            let options = OpenOptions { trust, ..self.lazy.open_options(&image)? };
-            let judged = judge(&source, &root, &options, &self.caches, &self.progress).await?;
-            let documents = DocumentsAhead::of(&source, &judged, &options);
-            Ok::<_, CliError>((judged, documents))
+        let judging = |registry: RegistryArgs| {
+            let trust = trust.clone();
+            let image = &image;
+            async move {
+                let images = Images::new(registry, [image], &self.progress).await?;
+                let (source, root) = images.open(image).await?;
+                // The image is often opened right after this.
+                let source = source
+                    .recalling(answers)
+                    .with_budget(self.opening.clone())
+                    .with_documents_in(&self.caches.ztocs);
+                let options = OpenOptions { trust, ..self.lazy.open_options(image)? };
+                let judged = judge(&source, &root, &options, &self.caches, &self.progress).await?;
+                let documents = DocumentsAhead::of(&source, &judged, &options);
+                Ok::<_, CliError>((judged, documents))
+            }
         };
-        let (judged, documents) = match timeout(LOOKUP, judging).await {
+        let (judged, documents) = match timeout(LOOKUP, self.with_logins(&image, judging)).await {
             Ok(judged) => judged.map_err(|error| NotLazy::of(&error))?,
             Err(_) => return Err(NotLazy::Silent(LOOKUP)),
         };
         Ok((judged.lazy_layers()?, documents))
     }
 
+    /// Reads an image with each login of its pulls, until one may read it, and then with those of
+    /// the node.
+    async fn with_logins<T, Reading>(
+        &self,
+        image: &ImageName,
+        read: impl Fn(RegistryArgs) -> Reading,
+    ) -> Result<T, CliError>
+    where
+        Reading: Future<Output = Result<T, CliError>>,
+    {
+        let registry = self.lazy.registry()?;
+        for login in self.logins_of(image) {
+            let has_login = login.has_login();
+            let read = read(RegistryArgs { pull: Some(login), ..registry.clone() }).await;
+            match read {
+                Err(error) if has_login && matches!(NotLazy::of(&error), NotLazy::Login(_)) => {}
+                read => return read,
+            }
+        }
+        read(registry).await
+    }
+
+    fn logins_of(&self, image: &ImageName) -> Vec<LoginOfPull> {
+        match (&self.pulls, image) {
+            (Some(pulls), ImageName::Registry(image)) => pulls.of(image),
+            _ => Vec::new(),
+        }
+    }
+
     /// Says why an image is left to containerd.
     fn unpacked(&self, image: &str, reason: &NotLazy) {
         let code = reason.code();
         let why = reason.to_string();
-        match (reason, hint(reason)) {
+        match (reason, self.hint(reason)) {
             (NotLazy::Login(_) | NotLazy::Silent(_) | NotLazy::Failed(_), hint) => {
                 warn!(name: "unpacked", image, reason = code, error = why, hint);
             }
             (_, hint) => info!(name: "unpacked", image, reason = code, message = why, hint),
         }
         self.metrics.count(SnapshotterCounter::Unpacked, code);
+    }
+
+    /// What the operator can do about it, if that is not plain.
+    fn hint(&self, reason: &NotLazy) -> Option<&'static str> {
+        match reason {
+            NotLazy::Login(_) if self.pulls.is_some() => Some(LOGIN_IS_GONE),
+            NotLazy::Login(_) => Some(
+                "log in as the user of the snapshotter, or give it kubelet's credential providers; the logins of \
+                 pulls, such as imagePullSecrets, come with image-service",
+            ),
+            NotLazy::NotListed => {
+                Some("lazy-from names the repositories whose images start lazily")
+            }
+            NotLazy::Zstd => Some("ociseek index --kind fine makes an index for zstd layers"),
+            _ => None,
+        }
+    }
+
+    /// Why an image cannot be opened.
+    fn unopened(&self, error: &CliError) -> String {
+        let why = causes(error);
+        match NotLazy::of(error) {
+            NotLazy::Login(_) if self.pulls.is_some() => format!("{why}; {LOGIN_IS_GONE}"),
+            _ => why,
+        }
     }
 
     /// Opens the lowest layers of an image.
@@ -350,14 +434,17 @@ impl NodeImages {
             (None, None) => Recall::default(),
         };
         let progress: Arc<dyn Progress> = Arc::new(ImageLog(name.clone()));
-        let images = Images::new(self.lazy.registry()?, [&image], &progress).await?;
-        let (source, root) = images.open(&image).await?;
-        let source = source.recalling(&recalled).with_budget(self.opening.clone());
         let content = ContentOptions { deadline: self.lazy.deadline, ..ContentOptions::default() };
         let layers = LayerChoice::Lowest(layer.layers);
         let trust = self.word.rules_in_use(&image);
         let options = OpenOptions { layers, content, trust, ..self.lazy.open_options(&image)? };
-        let opened = open(&source, &root, &options, &self.caches, &progress).await?;
+        let opening = |registry: RegistryArgs| async {
+            let images = Images::new(registry, [&image], &progress).await?;
+            let (source, root) = images.open(&image).await?;
+            let source = source.recalling(&recalled).with_budget(self.opening.clone());
+            Ok::<_, CliError>(open(&source, &root, &options, &self.caches, &progress).await?)
+        };
+        let opened = self.with_logins(&image, opening).await?;
         let file = answers.to_owned();
         let written = blocking(move || Ok::<_, CliError>(recalled.write(&file))).await?;
         if let Err(error) = written {
@@ -384,6 +471,9 @@ impl NodeImages {
         loop {
             sleep(KNOWN_FOR / 5).await;
             self.known.hold().retain(|_, known| known.at.elapsed() < KNOWN_FOR);
+            if let Some(pulls) = &self.pulls {
+                pulls.forget_old();
+            }
         }
     }
 }
@@ -436,7 +526,9 @@ impl LazyImages for NodeImages {
         layer: &'a LazyLayer,
         answers: &'a Path,
     ) -> BoxFuture<'a, Result<OpenedLayers, String>> {
-        Box::pin(async move { self.opened(layer, answers).await.map_err(|error| causes(&error)) })
+        Box::pin(
+            async move { self.opened(layer, answers).await.map_err(|error| self.unopened(&error)) },
+        )
     }
 
     fn serving(&self) -> ServingOptions {
@@ -450,19 +542,6 @@ impl LazyImages for NodeImages {
             ("mounted", SnapshotterCounter::Mounts)
         };
         self.metrics.count(counter, if attempt.has_succeeded { done } else { "failed" });
-    }
-}
-
-/// What the operator can do about it, if that is not plain.
-fn hint(reason: &NotLazy) -> Option<&'static str> {
-    match reason {
-        NotLazy::Login(_) => Some(
-            "log in as the user of the snapshotter, or give it kubelet's credential providers: it does not receive \
-             the logins of a pull, such as imagePullSecrets",
-        ),
-        NotLazy::NotListed => Some("lazy-from names the repositories whose images start lazily"),
-        NotLazy::Zstd => Some("ociseek index --kind fine makes an index for zstd layers"),
-        _ => None,
     }
 }
 

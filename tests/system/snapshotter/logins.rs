@@ -7,31 +7,33 @@ use serde_json::json;
 
 use super::{Node, programs};
 use crate::support::corpus::{Image, debian_layers};
+use crate::support::mounts::wait_until;
 use crate::support::sandbox::program;
 use crate::support::servers::{Server, htpasswd, run};
 
-/// A pod's imagePullSecrets are given to containerd only.
-#[test]
-fn an_image_whose_login_only_the_pull_has_is_unpacked() {
-    let Some(programs) = programs() else { return };
-    let (Some(layers), Some(line)) = (debian_layers(), htpasswd("u", "s3cret")) else { return };
+/// An image of this layer with a fine index, in a registry that wants the login u:s3cret.
+fn private_image(layer: &Path) -> Option<(Server, String)> {
+    let line = htpasswd("u", "s3cret")?;
     let sections = |dir: &Path| {
         fs::write(dir.join("passwords"), line).unwrap();
         format!("auth: {{htpasswd: {{realm: r, path: '{}'}}}}\n", dir.join("passwords").display())
     };
-    let Some(registry) = Server::distribution("127.0.0.1:0", sections) else { return };
-    let image = Image::of(&layers.join("../small/plain-6MB.tar.gz"));
-    let ociseek = |args: &[&str]| run(Path::new(program()), args);
-    ociseek(&[
-        "index",
-        "--kind=fine",
-        "--min-layer-size=0",
-        "--quiet",
-        "--no-cache",
-        &image.name(),
-    ]);
+    let registry = Server::distribution("127.0.0.1:0", sections)?;
+    let image = Image::of(layer);
+    let kind = ["index", "--kind=fine", "--min-layer-size=0", "--quiet", "--no-cache"];
+    run(Path::new(program()), &[&kind[..], &[&image.name()]].concat());
     let name = format!("{}/app:v1", registry.host);
     image.copied_to(&name, Some("u:s3cret"));
+    Some((registry, name))
+}
+
+/// Without the image service, a pod's imagePullSecrets are given to containerd only.
+#[test]
+fn an_image_whose_login_only_the_pull_has_is_unpacked() {
+    let Some(programs) = programs() else { return };
+    let Some(layers) = debian_layers() else { return };
+    let layer = layers.join("../small/plain-6MB.tar.gz");
+    let Some((_registry, name)) = private_image(&layer) else { return };
 
     let mut node = Node::new(programs, &name);
     let serving = node.snapshotter();
@@ -51,9 +53,100 @@ fn an_image_whose_login_only_the_pull_has_is_unpacked() {
 
     // With a login of its own, the snapshotter needs none from the pull.
     drop(serving);
-    let logins = json!({"auths": {&registry.host: {"auth": "dTpzM2NyZXQ="}}});
+    let host = name.split('/').next().unwrap();
+    let logins = json!({"auths": {host: {"auth": "dTpzM2NyZXQ="}}});
     fs::write(node.at("logins.json"), logins.to_string()).unwrap();
     node.config = format!("authfile = \"{}\"\n", node.at("logins.json"));
     let _serving = node.snapshotter();
     assert!(pulled(&node));
+}
+
+/// kubelet speaks to the snapshotter's socket, which passes its calls on to containerd.
+#[test]
+fn an_image_is_lazy_by_the_login_of_its_pull() {
+    let Some(programs) = programs() else { return };
+    let Some(layers) = debian_layers() else { return };
+    let layer = layers.join("debian-rootfs.go.tar.gz");
+    let Some((_registry, name)) = private_image(&layer) else { return };
+    let mut node = Node::new(programs, &name);
+    node.config = format!("image-service = \"{}\"\n", node.at("containerd.sock"));
+    let mut serving = node.snapshotter();
+    let mut containerd = node.containerd();
+    let endpoint = format!("unix://{}", node.at("ociseek.sock"));
+    let by_us =
+        |args: &[&str]| node.try_crictl(&[&["--image-endpoint", &endpoint][..], args].concat());
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let images = || node.inspected("images").1["images"].as_array().unwrap().len();
+
+    // A login that the registry refuses, and none, get what containerd says, and nothing else.
+    let refuse = |creds: &[&str]| {
+        let pull = [&["pull"][..], creds, &[&name]].concat();
+        let [ours, theirs] = [by_us(&pull), node.try_crictl(&pull)];
+        assert!(!ours.status.success());
+        let of_ours = text(ours.stderr);
+        assert!(of_ours.contains("401") || of_ours.contains("authorization failed"), "{of_ours}");
+        let said = |text: &str| text.split("err=").nth(1).map(str::to_owned);
+        assert_eq!(said(&of_ours), said(&text(theirs.stderr)));
+    };
+    refuse(&["--creds", "u:wrong"]);
+    refuse(&[]);
+    assert_eq!(images(), 0);
+    let pull = || {
+        let pulled = by_us(&["pull", "--creds", "u:s3cret", &name]);
+        assert!(pulled.status.success(), "{}", text(pulled.stderr));
+    };
+    pull();
+    assert_eq!(
+        (images(), node.metric("ociseek_snapshotter_unpacked_total{reason=\"login\"}")),
+        (1, 0)
+    );
+    refuse(&["--creds", "u:wrong"]);
+    refuse(&[]);
+
+    // The other calls are answered as by containerd itself.
+    for call in [&["images", "-o", "json"][..], &["inspecti", &name], &["inspecti", "r.example/x"]]
+    {
+        let [ours, theirs] = [by_us(call), node.try_crictl(call)];
+        assert_eq!(
+            (ours.status.code(), text(ours.stdout)),
+            (theirs.status.code(), text(theirs.stdout)),
+            "{call:?}"
+        );
+    }
+    // containerd notes the sizes every ten seconds.
+    wait_until("the disk is the same", || {
+        let [ours, theirs] = [by_us(&["imagefsinfo"]), node.try_crictl(&["imagefsinfo"])];
+        assert!(ours.status.success());
+        ours.stdout == theirs.stdout
+    });
+
+    let mounted = node.at("mounted");
+    fs::create_dir(&mounted).unwrap();
+    let in_kubernetes = |args: &[&str]| node.ctr(&[&["--namespace", "k8s.io"][..], args].concat());
+    in_kubernetes(&["images", "mount", "--snapshotter", "ociseek", &name, &mounted]);
+    assert_eq!(node.lazy_mounts().len(), 1);
+    let licence = |mounted: &str| {
+        let file = format!("{mounted}/usr/share/common-licenses/GPL-3");
+        run(Path::new("sha256sum"), &[&file])[..64].to_owned()
+    };
+    let digest = "3972dc9744f6499f0f9b2dbf76696f2ae7ad8af9b23dde66d6af86c9dfb36986";
+    assert_eq!(licence(&mounted), digest);
+
+    // The login does not outlive the snapshotter. The next pull brings it again.
+    node.restart(&mut serving);
+    // The cache has none of it.
+    let other = format!("{mounted}/usr/bin/perl");
+    assert!(fs::read(&other).is_err());
+    pull();
+    wait_until("the mount reads by the new login", || fs::read(&other).is_ok());
+    in_kubernetes(&["images", "unmount", "--snapshotter", "ociseek", "--rm", &mounted]);
+
+    assert!(by_us(&["rmi", &name]).status.success());
+    assert!(!text(node.try_crictl(&["images"]).stdout).contains("app"));
+    wait_until("nothing is left", || node.lazy_mounts().is_empty() && images() == 0);
+    for file in ["snapshotter.toml", "lazy/state.json"] {
+        assert!(!fs::read_to_string(node.at(file)).unwrap().contains("s3cret"), "{file}");
+    }
+    serving.kill();
+    containerd.kill();
 }

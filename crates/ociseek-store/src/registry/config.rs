@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::address_filter::AllowedAddresses;
-use super::credentials::CredentialProviders;
+use super::credentials::{CredentialProviders, LoginOfPull};
 use ociseek_format::budget::DEFAULT_LIMIT;
 use ociseek_format::progress::{Progress, SilentProgress};
 
@@ -97,6 +97,13 @@ pub enum CredentialSource {
     Node(CredentialProviders),
     /// Only those in this file, of the same format.
     File(PathBuf),
+    /// The login with which a container runtime pulled the image. For what has none, the others.
+    Pull {
+        /// The logins of pulls.
+        login: LoginOfPull,
+        /// Another source than this.
+        others: Box<CredentialSource>,
+    },
 }
 
 /// Shows the kind, but no secrets.
@@ -108,6 +115,7 @@ impl fmt::Debug for CredentialSource {
             CredentialSource::Ambient => "Ambient",
             CredentialSource::Node(_) => "Node",
             CredentialSource::File(_) => "File",
+            CredentialSource::Pull { .. } => "Pull",
         })
     }
 }

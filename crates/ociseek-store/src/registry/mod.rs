@@ -56,7 +56,10 @@ pub use address_filter::AllowedAddresses;
 pub use blobs::BlobStream;
 pub use client::{Client, Repository};
 pub use config::{ClientConfig, CredentialSource, Limits};
-pub use credentials::{CredentialError, CredentialProviders, HelperError, ProviderConfigError};
+pub use credentials::{
+    CredentialError, CredentialProviders, HelperError, LoginOfPull, PendingPull,
+    ProviderConfigError, PullLogin, PulledLogins,
+};
 pub use error::{Answer, CredentialOrigin, RegistryError, RequestLine, Status};
 pub use http::http_client;
 pub use names::{Names, Page};

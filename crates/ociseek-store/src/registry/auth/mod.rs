@@ -384,10 +384,22 @@ impl Authorizer {
     /// The source of the credentials, if there are any.
     pub(super) fn origin(&self) -> CredentialOrigin {
         match self.source {
-            CredentialSource::Ambient | CredentialSource::Node(_) | CredentialSource::File(_) => {
-                CredentialOrigin::Stored
-            }
+            CredentialSource::Ambient
+            | CredentialSource::Node(_)
+            | CredentialSource::File(_)
+            | CredentialSource::Pull { .. } => CredentialOrigin::Stored,
             CredentialSource::Anonymous | CredentialSource::Only { .. } => CredentialOrigin::Given,
+        }
+    }
+
+    /// Whether the image was pulled with another login since these credentials were looked up.
+    fn has_another_login(&self, repository: &str, known: &CredentialLookup) -> bool {
+        let known = known.found.as_ref().map(|found| &found.credential);
+        match &self.source {
+            CredentialSource::Pull { login, .. } => {
+                login.has_other(&self.registry, repository, known)
+            }
+            _ => false,
         }
     }
 
@@ -396,7 +408,9 @@ impl Authorizer {
         let mut known = self.credentials.lock().await;
         let stale = http.limits.stale;
         let cached = known.by_repository.get(repository);
-        let is_stale = cached.is_some_and(|cached| cached.at.elapsed() >= stale);
+        let is_stale = cached.is_some_and(|cached| {
+            cached.at.elapsed() >= stale || self.has_another_login(repository, cached)
+        });
         if is_stale {
             known.by_repository.remove(repository);
             known.helpers.forget(stale);

@@ -132,12 +132,26 @@ fn matches(key: &str, registry: &str, repository: &str) -> Option<usize> {
     }
 }
 
+/// Whether a login that names its server is for this registry.
+pub(super) fn is_for_registry(server: &str, registry: &str) -> bool {
+    let server = host(server);
+    server == registry || is_docker_hub(server) && is_docker_hub(registry)
+}
+
 fn host(key: &str) -> &str {
     let key = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")).unwrap_or(key);
     key.split('/').next().unwrap_or(key)
 }
 
 impl AuthEntry {
+    pub(super) fn of_user(username: String, password: String) -> AuthEntry {
+        AuthEntry { username, password, ..AuthEntry::default() }
+    }
+
+    pub(super) fn of(auth: String, identitytoken: String, registrytoken: String) -> AuthEntry {
+        AuthEntry { auth, identitytoken, registrytoken, ..AuthEntry::default() }
+    }
+
     pub(super) fn credential(&self) -> Result<Option<Credential>, InvalidEntry> {
         if !self.identitytoken.is_empty() {
             let login = self.login().unwrap_or_default();

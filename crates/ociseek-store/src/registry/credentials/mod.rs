@@ -21,9 +21,11 @@ use ociseek_format::progress::causes;
 
 mod docker;
 mod providers;
+mod pulled;
 
 pub use docker::HelperError;
 pub use providers::{CredentialProviders, ProviderConfigError};
+pub use pulled::{LoginOfPull, PendingPull, PullLogin, PulledLogins};
 
 /// The size limit of a credentials file in bytes.
 const FILE: u64 = 4 << 20;
@@ -151,7 +153,19 @@ pub(super) async fn find(
 ) -> CredentialLookup {
     let Wanted { registry, .. } = *wanted;
     let mut lookup = CredentialLookup::new();
+    let source = match source {
+        CredentialSource::Pull { login, others } => {
+            login.find(wanted, &mut lookup);
+            if lookup.found.is_some() {
+                return lookup;
+            }
+            &**others
+        }
+        source => source,
+    };
     match source {
+        // They are not nested.
+        CredentialSource::Pull { .. } => {}
         CredentialSource::Anonymous => {}
         CredentialSource::Only { registry: only, .. } if !only.eq_ignore_ascii_case(registry) => {}
         CredentialSource::Only { user, password, .. } => {
@@ -216,7 +230,10 @@ impl HelperAnswers {
 
 /// The file that `$REGISTRY_AUTH_FILE` names, if it does not exist. Other files are optional.
 pub(super) fn missing_file(source: &CredentialSource) -> Option<PathBuf> {
-    let is_ambient = matches!(source, CredentialSource::Ambient | CredentialSource::Node(_));
+    let is_ambient = match source {
+        CredentialSource::Pull { others, .. } => return missing_file(others),
+        source => matches!(source, CredentialSource::Ambient | CredentialSource::Node(_)),
+    };
     let named = std::env::var_os(AUTH_FILE).filter(|path| is_ambient && !path.is_empty());
     named.map(PathBuf::from).filter(|path| !path.exists())
 }
