@@ -159,9 +159,15 @@ pub(super) fn harbor(body: &[u8]) -> serde_json::Result<Vec<Item>> {
 }
 
 fn harbor_push(id: Option<&str>, resource: &HarborResource, repository: &str) -> Item {
-    let registry = resource.resource_url.as_deref().and_then(|url| split_name(url, None).registry);
+    let url = resource.resource_url.as_deref().map(without_scheme);
+    let registry = url.and_then(|url| split_name(url, None).registry);
     let tag = resource.tag.as_deref().filter(|tag| !tag.contains(':'));
     PushFields { id, registry, repository, tag, digest: resource.digest.as_deref() }.push()
+}
+
+/// Without `https://`, which some names have (argoproj/argo-cd#27884).
+fn without_scheme(url: &str) -> &str {
+    url.split_once("://").map_or(url, |(_, rest)| rest)
 }
 
 #[derive(Deserialize)]
@@ -202,6 +208,8 @@ struct JfrogEvent {
     event_type: String,
     #[serde(default)]
     data: JfrogData,
+    /// The platform's URL. Docker may know the registry by another name.
+    jpd_origin: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -209,21 +217,28 @@ struct JfrogEvent {
 struct JfrogData {
     repo_key: String,
     image_name: String,
+    /// `IMAGE/TAG/manifest.json`, also where `image_name` is the last part of the image's name.
+    path: String,
     tag: Option<String>,
     /// Hex digits without the algorithm.
     sha256: Option<String>,
 }
 
-/// JFrog Artifactory (JFrog docs, "Webhooks: Docker event types"). Its events do not name the
-/// registry's host. The image is named as in the repository path method, `HOST/REPO_KEY/IMAGE`.
+/// JFrog Artifactory (JFrog docs, "Webhooks: Docker event types"). The image is named as in the
+/// repository path method, `HOST/REPO_KEY/IMAGE`, with the host of the platform's URL
+/// (akuity/kargo#4498) unless the service has another one.
 pub(super) fn jfrog(body: &[u8]) -> serde_json::Result<Vec<Item>> {
-    let JfrogEvent { domain, event_type, data } = serde_json::from_slice(body)?;
+    let JfrogEvent { domain, event_type, data, jpd_origin } = serde_json::from_slice(body)?;
     if domain != "docker" || event_type != "pushed" {
         return Ok(vec![Err(IgnoreReason::NotAPush(cut(&format!("{domain} {event_type}"))))]);
     }
-    let repository = format!("{}/{}", data.repo_key, data.image_name);
+    let image = data.path.rsplitn(3, '/').nth(2).filter(|image| image.ends_with(&data.image_name));
+    let repository = format!("{}/{}", data.repo_key, image.unwrap_or(&data.image_name));
+    let registry = jpd_origin.as_deref().map(without_scheme);
+    let registry = registry.and_then(|url| url.split('/').next()).filter(|host| !host.is_empty());
     let digest = data.sha256.filter(|hex| !hex.is_empty()).map(|hex| format!("sha256:{hex}"));
     let fields = PushFields {
+        registry,
         repository: &repository,
         tag: data.tag.as_deref(),
         digest: digest.as_deref(),
@@ -430,5 +445,38 @@ mod tests {
         assert_eq!(events.pushes[0].image(None), Err(IgnoreReason::NoRegistry));
         let events = parse(&Headers::default(), body("deleted").as_bytes()).unwrap();
         assert_eq!(events.ignored, [IgnoreReason::NotAPush("docker deleted".into())]);
+    }
+    #[test]
+    fn images_of_jfrog_may_be_deep() {
+        let hex = "f6554b75e3a6ecb5f38c5e21a2a9b67757a360b2dad1bb70c2f3db5ef63dad60";
+        for (path, name, image) in [
+            ("foo/bar/busybox/latest/manifest.json", "busybox", "foo/bar/busybox"),
+            ("foo/bar/busybox/latest/list.manifest.json", "foo/bar/busybox", "foo/bar/busybox"),
+            ("busybox/latest/manifest.json", "busybox", "busybox"),
+            ("manifest.json", "busybox", "busybox"),
+            ("other/latest/manifest.json", "busybox", "busybox"),
+        ] {
+            let body = serde_json::json!({"domain": "docker", "event_type": "pushed", "data": {
+                "repo_key": "r", "path": path, "image_name": name, "tag": "latest", "sha256": hex,
+            }, "jpd_origin": "https://trial.jfrog.example/"});
+            let events = parse(&Headers::default(), body.to_string().as_bytes()).unwrap();
+            let named = |host| events.pushes[0].image(host).unwrap().to_string();
+            let expected = |host: &str| format!("{host}/r/{image}:latest@sha256:{hex}");
+            assert_eq!(named(None), expected("trial.jfrog.example"), "{path}");
+            assert_eq!(named(Some("docker.example")), expected("docker.example"), "{path}");
+        }
+    }
+
+    #[test]
+    fn harbors_urls_may_have_a_scheme() {
+        for url in ["hub.example/a/b:v1", "https://hub.example/a/b:v1"] {
+            let body = serde_json::json!({"type": "PUSH_ARTIFACT", "event_data": {
+                "resources": [{"tag": "v1", "resource_url": url}],
+                "repository": {"repo_full_name": "a/b"},
+            }});
+            let events = parse(&Headers::default(), body.to_string().as_bytes()).unwrap();
+            let image = events.pushes[0].image(None).unwrap();
+            assert_eq!(image.to_string(), "hub.example/a/b:v1");
+        }
     }
 }
