@@ -63,6 +63,7 @@ pub mod layout;
 pub mod lock;
 pub mod recall;
 pub mod registry;
+pub mod signatures;
 mod source;
 pub mod state_file;
 mod stream;

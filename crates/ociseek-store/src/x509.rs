@@ -7,13 +7,13 @@
 use ociseek_format::time::Time;
 
 const BOOLEAN: u8 = 1;
-const INTEGER: u8 = 2;
+pub(crate) const INTEGER: u8 = 2;
 const BIT_STRING: u8 = 3;
-const OCTET_STRING: u8 = 4;
+pub(crate) const OCTET_STRING: u8 = 4;
 const OBJECT_ID: u8 = 6;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
-const SEQUENCE: u8 = 0x30;
+pub(crate) const SEQUENCE: u8 = 0x30;
 /// The optional fields of a TBSCertificate: version, issuerUniqueID, subjectUniqueID, extensions.
 const VERSION: u8 = 0xa0;
 const ISSUER_ID: u8 = 0x81;
@@ -209,11 +209,11 @@ fn small(content: &[u8]) -> Option<u64> {
 }
 
 /// What is left of a DER encoding.
-struct Der<'a>(&'a [u8]);
+pub(crate) struct Der<'a>(pub &'a [u8]);
 
 impl<'a> Der<'a> {
     /// The content of the next value, which must have this tag.
-    fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
+    pub(crate) fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_first_chunk::<2>()?;
         if head[0] != tag {
             return None;
@@ -234,7 +234,7 @@ impl<'a> Der<'a> {
     }
 
     /// As [`Der::take`], but None inside if another tag is next, or nothing.
-    fn optional(&mut self, tag: u8) -> Option<Option<&'a [u8]>> {
+    pub(crate) fn optional(&mut self, tag: u8) -> Option<Option<&'a [u8]>> {
         match self.0.first() {
             Some(next) if *next == tag => self.take(tag).map(Some),
             _ => Some(None),
@@ -274,7 +274,7 @@ impl<'a> Der<'a> {
         Time::from_rfc3339(&text).map(|time| time.seconds)
     }
 
-    fn end(&self) -> Option<()> {
+    pub(crate) fn end(&self) -> Option<()> {
         self.0.is_empty().then_some(())
     }
 }

@@ -14,6 +14,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 use super::*;
 use crate::support::servers::{private_ca, run, tool};
+use ociseek_store::signatures;
 
 /// The requests of a server: the first line, and whether the client sent a certificate.
 type Log = Arc<Mutex<Vec<(String, bool)>>>;
@@ -27,7 +28,7 @@ impl Tls {
     /// Uses `cert.pem` in `dir`, requests a client certificate issued by `ca.pem`, and sends the
     /// response that `answer` returns for a request's head.
     fn start(dir: &Path, answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Tls {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(signatures::provider());
         let mut roots = RootCertStore::empty();
         let authorities = CertificateDer::pem_file_iter(dir.join("ca.pem")).unwrap();
         roots.add_parsable_certificates(authorities.map(Result::unwrap));
@@ -40,7 +41,7 @@ impl Tls {
         verifier: Arc<dyn ClientCertVerifier>,
         answer: impl Fn(&str) -> String + Send + Sync + 'static,
     ) -> Tls {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(signatures::provider());
         let certificates =
             |name: &str| CertificateDer::pem_file_iter(dir.join(name)).unwrap().map(Result::unwrap);
         let key = PrivateKeyDer::from_pem_file(dir.join("key.pem")).unwrap();
@@ -320,6 +321,7 @@ impl ClientCertVerifier for AnyClient {
 
 const EC_256: &[&str] = &["ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
 const EC_384: &[&str] = &["ec", "-pkeyopt", "ec_paramgen_curve:P-384"];
+const EC_521: &[&str] = &["ec", "-pkeyopt", "ec_paramgen_curve:P-521"];
 const SERVER: &str = "subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n";
 
 /// An authority with this key: `ca.pem`, `ca-key.pem`.
@@ -365,6 +367,12 @@ async fn keys_and_hashes_of_private_authorities_are_read() {
         ("control", EC_256, "-sha256", EC_384, "-sha384"),
         ("smallstep", &["ed25519"], "-sha256", &["ed25519"], "-sha256"),
         ("control", &["rsa:2048"], "-sha512", &["rsa:2048"], "-sha384"),
+        ("rustls/webpki#267", EC_384, "-sha384", EC_256, "-sha512"),
+        ("kanidm#4002, reqwest#2925", EC_256, "-sha256", EC_384, "-sha512"),
+        ("turborepo#13035", EC_521, "-sha512", EC_256, "-sha512"),
+        ("rustls#1367", EC_384, "-sha384", EC_521, "-sha384"),
+        ("openssl's default hash", EC_521, "-sha256", EC_521, "-sha256"),
+        ("rustls#1367", EC_521, "-sha384", EC_521, "-sha384"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let Some(()) = authority(dir.path(), ca, ca_hash) else { return };
@@ -374,7 +382,39 @@ async fn keys_and_hashes_of_private_authorities_are_read() {
         let host = format!("localhost:{}", server.port);
         let read = get(&host, trusting(dir.path().join("ca.pem"))).await;
         assert_eq!(read.unwrap_or_else(|error| panic!("{source}: {error:?}")), "x");
+        // Another authority of the same name and kind.
+        let other = tempfile::tempdir().unwrap();
+        authority(other.path(), ca, ca_hash).unwrap();
+        let error = get(&host, trusting(other.path().join("ca.pem"))).await.unwrap_err();
+        let given = Some(CertificateFault::Issuer { given: true });
+        assert_eq!(error.untrusted(), given, "{source}: {error:?}");
     }
+}
+
+/// P-521, in both forms of its key, from a server that verifies what the key signs.
+#[tokio::test]
+async fn a_client_key_may_be_for_p_521() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = private_ca(dir.path()) else { return };
+    let openssl = tool("openssl").unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    issued(dir.path(), "client", EC_521, "-sha256", "extendedKeyUsage=clientAuth\n").unwrap();
+    let [key, alone] = ["client-key.pem", "alone.pem"].map(at);
+    run(&openssl, &["ec", "-in", &key, "-out", &alone]);
+    assert!(std::fs::read_to_string(&alone).unwrap().contains("BEGIN EC PRIVATE KEY"));
+    let server = Tls::start(dir.path(), |_| ok("x"));
+    let host = format!("localhost:{}", server.port);
+    let with = |key: &str| ClientConfig {
+        client_cert: Some(dir.path().join("client.pem")),
+        client_key: Some(dir.path().join(key)),
+        ..trusting(dir.path().join("ca.pem"))
+    };
+    for key in ["client-key.pem", "alone.pem"] {
+        assert_eq!(get(&host, with(key)).await.unwrap(), "x", "{key}");
+    }
+    assert!(server.requests().iter().all(|(_, sent)| *sent));
+    issued(dir.path(), "other", EC_521, "-sha256", "").unwrap();
+    assert!(matches!(Client::new(with("other-key.pem")), Err(RegistryError::ClientKey)));
 }
 
 /// A certificate of an authority that another one signed (guest-components#1569, lnd#5450).
@@ -412,7 +452,7 @@ async fn client_certificates_of_every_kind_are_sent() {
         let dir = tempfile::tempdir().unwrap();
         let Some(()) = private_ca(dir.path()) else { return };
         issued(dir.path(), "client", key, "-sha256", extensions).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(signatures::provider());
         let server = Tls::with(dir.path(), Arc::new(AnyClient(provider)), |_| ok("x"));
         let config = ClientConfig {
             client_cert: Some(dir.path().join("client.pem")),

@@ -10,8 +10,10 @@ use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::image::QUICK;
-use super::signatures::{Key, NOTATION, Signed, is_broken, is_kept, ruling};
+use super::signatures::{Key, NOTATION, Signed, is_broken, is_kept, openssl_signature, ruling};
 use crate::support::sandbox::OCI_MANIFEST;
+use crate::support::servers::{run, tool};
+use ociseek_format::digest::Digest;
 use ociseek_format::time::Time;
 
 const DIGITAL_SIGNATURE: u16 = 1 << 15;
@@ -167,17 +169,89 @@ impl Made {
             "io.cncf.notary.signingTime": stamp(-1),
         });
         change(&mut protected);
-        let payload = json!({"targetArtifact": {"mediaType": OCI_MANIFEST, "digest": signed.index, "size": 1}});
-        let [protected, payload] =
-            [protected, payload].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
         let random = SystemRandom::new();
         let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &self.pkcs8, &random)
             .unwrap();
-        let signature = pair.sign(&random, format!("{protected}.{payload}").as_bytes()).unwrap();
         let chain: Vec<String> = chain.iter().map(|made| text(&made.der)).collect();
-        json!({"payload": payload, "protected": protected, "header": {"x5c": chain},
-            "signature": URL_SAFE_NO_PAD.encode(signature)})
+        let sign = |message: &[u8]| pair.sign(&random, message).unwrap().as_ref().to_vec();
+        sealed(&protected, &signed.index, &chain, sign)
     }
+}
+
+/// An envelope with this protected header, and a signature that `sign` makes.
+fn sealed(
+    protected: &Value,
+    index: &Digest,
+    chain: &[String],
+    sign: impl Fn(&[u8]) -> Vec<u8>,
+) -> Value {
+    let payload =
+        json!({"targetArtifact": {"mediaType": OCI_MANIFEST, "digest": index, "size": 1}});
+    let [protected, payload] =
+        [protected, &payload].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
+    let signature = sign(format!("{protected}.{payload}").as_bytes());
+    json!({"payload": payload, "protected": protected, "header": {"x5c": chain},
+        "signature": URL_SAFE_NO_PAD.encode(signature)})
+}
+
+/// P-521, by openssl.
+#[test]
+fn a_signer_may_have_a_key_for_p_521() {
+    let Some(openssl) = tool("openssl") else { return };
+    let key = Key::p256();
+    for right in [true, false] {
+        let signed = Signed::new(&key);
+        let dir = signed.image.sandbox.path("");
+        let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+        let [key, cert, der] = ["key.pem", "cert.pem", "cert.der"].map(at);
+        let mut ask = vec!["req", "-x509", "-nodes", "-days", "9", "-subj", "/CN=s", "-sha512"];
+        ask.extend(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-521"]);
+        for extension in [
+            "basicConstraints=critical,CA:FALSE",
+            "keyUsage=critical,digitalSignature",
+            "extendedKeyUsage=codeSigning",
+        ] {
+            ask.extend(["-addext", extension]);
+        }
+        run(&openssl, &[&ask[..], &["-keyout", &key, "-out", &cert]].concat());
+        run(&openssl, &["x509", "-in", &cert, "-outform", "DER", "-out", &der]);
+        let protected = json!({
+            "alg": "ES512",
+            "cty": "application/vnd.cncf.notary.payload.v1+json",
+            "crit": ["io.cncf.notary.signingScheme"],
+            "io.cncf.notary.signingScheme": "notary.x509",
+            "io.cncf.notary.signingTime": stamp(-1),
+        });
+        let sign = |message: &[u8]| {
+            let message = if right { message } else { b"another message" };
+            fixed(&openssl_signature(&dir, "-sha512", message), 66)
+        };
+        let chain = [text(&std::fs::read(&der).unwrap())];
+        let envelope = sealed(&protected, &signed.index, &chain, sign);
+        signed.refer(NOTATION, "application/jose+json", envelope.to_string().as_bytes());
+        let args = [&QUICK[..], &["--signature-cert=cert.pem"]].concat();
+        let ruled = ruling(&signed.image.verify(if right { 0 } else { 3 }, &args));
+        if right {
+            is_kept(&ruled, "notation, certificate ");
+        } else {
+            is_broken(&ruled, "signature-untrusted", "does not match its certificate");
+        }
+    }
+}
+
+/// The two numbers of a signature in DER, `length` bytes each. Its own length takes one byte more
+/// from 128 bytes on.
+fn fixed(der: &[u8], length: usize) -> Vec<u8> {
+    let mut rest = &der[if der[1] == 0x81 { 3 } else { 2 }..];
+    let mut both = Vec::new();
+    while !rest.is_empty() {
+        let (number, next) = rest[2..].split_at(usize::from(rest[1]));
+        let number = number.strip_prefix(&[0]).unwrap_or(number);
+        both.extend(vec![0; length - number.len()]);
+        both.extend(number);
+        rest = next;
+    }
+    both
 }
 
 /// Judges one envelope after the other, on one image.

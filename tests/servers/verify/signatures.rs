@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::image::{Image, QUICK, codes};
 use crate::support::copied::copied;
 use crate::support::sandbox::{OCI_MANIFEST, Sandbox};
-use crate::support::servers::Server;
+use crate::support::servers::{Server, run, tool};
 
 const SIMPLE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
@@ -241,9 +241,32 @@ impl Key {
         Key { sign: Box::new(move |message| pair.sign(message).as_ref().to_vec()), pem }
     }
 
+    /// By openssl: earlier versions of cosign sign with SHA-256 here too.
+    fn p521(hash: &'static str) -> Option<Key> {
+        let openssl = tool("openssl")?;
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let [key, public] = ["key.pem", "key.pub"].map(at);
+        let curve = ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-521"];
+        run(&openssl, &[&["genpkey"][..], &curve, &["-out", &key]].concat());
+        run(&openssl, &["pkey", "-in", &key, "-pubout", "-out", &public]);
+        let pem = std::fs::read_to_string(public).unwrap();
+        let sign = move |message: &[u8]| openssl_signature(dir.path(), hash, message);
+        Some(Key { sign: Box::new(sign), pem })
+    }
+
     pub(super) fn sign(&self, message: &[u8]) -> String {
         STANDARD.encode((self.sign)(message))
     }
+}
+
+/// The signature in DER with `key.pem` in `dir`.
+pub(super) fn openssl_signature(dir: &Path, hash: &str, message: &[u8]) -> Vec<u8> {
+    let at = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let [key, signed, signature] = ["key.pem", "message", "signature"].map(at);
+    std::fs::write(&signed, message).unwrap();
+    run(&tool("openssl").unwrap(), &["dgst", hash, "-sign", &key, "-out", &signature, &signed]);
+    std::fs::read(signature).unwrap()
 }
 
 /// A public key: the bytes before it in DER, in hex, and its own.
@@ -319,7 +342,8 @@ impl Signed {
 
 #[test]
 fn keys_of_each_kind() {
-    for key in [Key::p256(), Key::p384(), Key::ed25519()] {
+    let p521 = ["-sha256", "-sha512"].map(Key::p521).into_iter().flatten();
+    for key in [Key::p256(), Key::p384(), Key::ed25519()].into_iter().chain(p521) {
         let signed = Signed::new(&key);
         is_broken(&signed.judged(3), "signature-missing", "no signature was found");
         let payload = payload(&signed.index);
@@ -564,11 +588,12 @@ fn stranger() -> Option<Vec<u8>> {
 #[test]
 fn unusable_keys_fail_before_anything_is_read() {
     let image = Image::new();
-    let p521 = pem("30819b301006072a8648ce3d020106052b8104002303818600", &[4; 133]);
+    // secp256k1
+    let k256 = pem("3056301006072a8648ce3d020106052b8104000a034200", &[4; 65]);
     let cut = Key::p256().pem.replace("MFkw", "MFkx");
     let certificate = std::fs::read_to_string(fixture("ca.pem")).unwrap();
     for (option, content, why) in [
-        ("--signature-key", p521.as_str(), "unsupported kind of public key"),
+        ("--signature-key", k256.as_str(), "unsupported kind of public key"),
         ("--signature-key", &cut, "malformed"),
         ("--signature-key", &certificate, "it has no public key"),
         ("--signature-key", "", "it has no public key"),

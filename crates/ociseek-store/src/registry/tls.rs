@@ -20,6 +20,7 @@ use super::config::ClientConfig;
 use super::error::RegistryError;
 use super::hosts::{self, HostTls};
 use super::transport::is_of_an_authority;
+use crate::signatures;
 use crate::x509::X509;
 use ociseek_format::progress::{Progress, ProgressEvent};
 
@@ -61,7 +62,7 @@ impl Tls {
             (None, None) => None,
             _ => return Err(RegistryError::ClientCertificate),
         };
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(signatures::provider());
         let folders = config.certs_d.clone().unwrap_or_else(hosts::certificate_folders);
         let anyone = config.insecure_skip_tls_verify;
         let system = Arc::default();

@@ -24,6 +24,7 @@ use ociseek_format::image::{Descriptor, JsonError, json};
 use ociseek_format::progress::causes;
 use ociseek_store::blob::Target;
 use ociseek_store::layout::LayoutError;
+use ociseek_store::signatures::{ECDSA_P521_SHA256, ECDSA_P521_SHA512};
 use ociseek_store::{Cause, Source, StoreError};
 
 mod cosign;
@@ -307,9 +308,17 @@ fn is_absent(error: &StoreError) -> bool {
     error.is_not_found() || matches!(error, StoreError::Local(LayoutError::NoSuchImage { .. }))
 }
 
-/// cosign's signature algorithms, by kind of key. Earlier versions use SHA-256 with P-384 too.
-static ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 5] =
-    [ECDSA_P256_SHA256, ECDSA_P384_SHA256, ECDSA_P384_SHA384, ED25519, RSA_PKCS1_2048_8192_SHA256];
+/// cosign's signature algorithms, by kind of key. Earlier versions use SHA-256 with P-384 and P-521
+/// too.
+static ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 7] = [
+    ECDSA_P256_SHA256,
+    ECDSA_P384_SHA256,
+    ECDSA_P384_SHA384,
+    ECDSA_P521_SHA256,
+    ECDSA_P521_SHA512,
+    ED25519,
+    RSA_PKCS1_2048_8192_SHA256,
+];
 
 /// The trusted keys and certificates. Any one of them is sufficient.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -364,7 +373,7 @@ pub enum TrustError {
     #[error("its public key is malformed")]
     Key(#[source] Cause),
     #[error(
-        "unsupported kind of public key: expected ECDSA P-256 or P-384, Ed25519, or RSA of 2048 bits or more"
+        "unsupported kind of public key: expected ECDSA P-256, P-384 or P-521, Ed25519, or RSA of 2048 bits or more"
     )]
     Kind,
     #[error("it has no certificate (BEGIN CERTIFICATE)")]

@@ -18,12 +18,13 @@ use webpki::ring::{
     ECDSA_P256_SHA256, ECDSA_P384_SHA384, RSA_PSS_2048_8192_SHA256_LEGACY_KEY,
     RSA_PSS_2048_8192_SHA384_LEGACY_KEY, RSA_PSS_2048_8192_SHA512_LEGACY_KEY,
 };
-use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage};
+use webpki::{EndEntityCert, KeyUsage};
 
 use super::{Certificate, Rejection};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::json;
 use ociseek_format::time::Time;
+use ociseek_store::signatures::{self, ECDSA_P521_SHA512, ecdsa_der};
 use ociseek_store::x509::{KeyUsageField, X509};
 
 /// The artifact type of a signature's manifest.
@@ -178,41 +179,26 @@ fn algorithm(
     name: &str,
     signature: Vec<u8>,
 ) -> Result<(&'static dyn SignatureVerificationAlgorithm, Vec<u8>), Rejection> {
-    let malformed =
-        || Rejection::Malformed("its signature has the wrong length for its algorithm".into());
+    let length = signature.len();
     Ok(match name {
         "PS256" => (RSA_PSS_2048_8192_SHA256_LEGACY_KEY, signature),
         "PS384" => (RSA_PSS_2048_8192_SHA384_LEGACY_KEY, signature),
         "PS512" => (RSA_PSS_2048_8192_SHA512_LEGACY_KEY, signature),
-        "ES256" => (ECDSA_P256_SHA256, der(&signature, 32).ok_or_else(malformed)?),
-        "ES384" => (ECDSA_P384_SHA384, der(&signature, 48).ok_or_else(malformed)?),
+        "ES256" if length == 2 * 32 => (ECDSA_P256_SHA256, ecdsa_der(&signature)),
+        "ES384" if length == 2 * 48 => (ECDSA_P384_SHA384, ecdsa_der(&signature)),
+        "ES512" if length == 2 * 66 => (ECDSA_P521_SHA512, ecdsa_der(&signature)),
+        "ES256" | "ES384" | "ES512" => {
+            return Err(Rejection::Malformed(
+                "its signature has the wrong length for its algorithm".into(),
+            ));
+        }
         other => {
             let other: String = other.chars().take(40).collect();
             return Err(Rejection::Malformed(format!(
-                "unsupported algorithm {other:?} (supported: PS256 to PS512, ES256, ES384)"
+                "unsupported algorithm {other:?} (supported: PS256 to PS512, ES256 to ES512)"
             )));
         }
     })
-}
-
-/// Converts an ECDSA signature of two numbers of `length` bytes (RFC 7518, 3.4) to DER (RFC 3279,
-/// 2.2.3).
-fn der(signature: &[u8], length: usize) -> Option<Vec<u8>> {
-    if signature.len() != 2 * length {
-        return None;
-    }
-    let mut numbers = Vec::with_capacity(2 * length + 8);
-    for number in signature.chunks(length) {
-        let zeros = number.iter().take_while(|byte| **byte == 0).count().min(length - 1);
-        let number = &number[zeros..];
-        let sign = number.first().is_some_and(|byte| byte & 0x80 != 0);
-        numbers.extend([2, (number.len() + usize::from(sign)) as u8]);
-        numbers.extend(sign.then_some(0));
-        numbers.extend_from_slice(number);
-    }
-    let mut der = vec![0x30, numbers.len() as u8];
-    der.append(&mut numbers);
-    Some(der)
 }
 
 fn decoded(base64: &str) -> Result<Vec<u8>, Rejection> {
@@ -383,14 +369,13 @@ fn path(
     let end = EndEntityCert::try_from(leaf)?;
     let anchor = webpki::anchor_from_trusted_cert(anchor)?;
     let usage = KeyUsage::required_if_present(CODE_SIGNING);
-    end.verify_for_usage(ALL_VERIFICATION_ALGS, &[anchor], between, now, usage, None, None)
-        .map(drop)
+    end.verify_for_usage(signatures::all(), &[anchor], between, now, usage, None, None).map(drop)
 }
 
 /// Whether `issuer` signed the certificate.
 fn is_issued(certificate: &X509<'_>, (der, issuer): (&CertificateDer<'_>, &X509<'_>)) -> bool {
     let Ok(key) = EndEntityCert::try_from(der) else { return false };
-    let mut algorithms = ALL_VERIFICATION_ALGS
+    let mut algorithms = signatures::all()
         .iter()
         .filter(|known| *known.signature_alg_id() == *certificate.algorithm);
     certificate.issuer == issuer.subject
@@ -456,20 +441,5 @@ fn signer(certificate: &X509<'_>, algorithm: &str) -> Result<(), ChainError> {
         Ok(())
     } else {
         Err(ChainError::Algorithm { expected, found: algorithm.to_owned() })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn der_integers_are_encoded() {
-        let signature = [[0; 31].as_slice(), &[1], &[0x80], &[0; 31]].concat();
-        let expected = [&[0x30, 3 + 35, 2, 1, 1, 2, 33, 0, 0x80][..], &[0; 31]].concat();
-        assert_eq!(der(&signature, 32), Some(expected));
-        assert_eq!(der(&[0; 64], 32), Some(vec![0x30, 6, 2, 1, 0, 2, 1, 0]));
-        assert_eq!(der(&[0xff; 96], 48).map(|der| (der.len(), der[1])), Some((104, 102)));
-        assert_eq!((der(&signature[1..], 32), der(&[], 32)), (None, None));
     }
 }
