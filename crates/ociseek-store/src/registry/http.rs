@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use reqwest::header::{self, HeaderMap, HeaderName};
+use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, redirect};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use url::Url;
 
 use super::address::{base_url, same_origin};
@@ -25,6 +25,7 @@ use super::request::{Authorization, Request, Trail};
 use super::response::Response;
 use super::tls::Tls;
 use super::transport::{RequestContext, TransportError, TransportKind, one_line};
+use super::verbatim;
 use crate::Traffic;
 use ociseek_format::progress::{Progress, ProgressEvent};
 
@@ -32,6 +33,7 @@ use ociseek_format::progress::{Progress, ProgressEvent};
 const WARNINGS: usize = 16;
 /// The most header lines of an answer. Go counts their bytes alone.
 const HEADERS: usize = 500;
+const AGENT: &str = concat!("ociseek/", env!("CARGO_PKG_VERSION"));
 /// After this long without an answer, the wait is reported.
 const STALL: Duration = Duration::from_secs(10);
 
@@ -64,6 +66,8 @@ struct Connections {
     outside: reqwest::Client,
     /// For hosts that may have any address.
     inside: reqwest::Client,
+    /// For requests that reqwest cannot send.
+    tls: Arc<rustls::ClientConfig>,
 }
 
 /// The connections to a registry and to the hosts to which it redirects.
@@ -84,7 +88,7 @@ fn builder(
 ) -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
-        .user_agent(concat!("ociseek/", env!("CARGO_PKG_VERSION")))
+        .user_agent(AGENT)
         .redirect(redirect::Policy::none())
         .referer(false)
         .http1_max_headers(HEADERS)
@@ -166,15 +170,17 @@ impl Connections {
         };
         let resolver =
             |public_only| Resolver { public_only, known_addresses: Arc::clone(known_addresses) };
+        let own = Arc::new(tls.clone());
         if allowed.is_public_only() {
             let inside = build(builder(limits, tls.clone(), resolver(false)))?;
             return Ok(Connections {
                 outside: build(builder(limits, tls, resolver(true)))?,
                 inside,
+                tls: own,
             });
         }
         let anywhere = build(by_proxy(builder(limits, tls, resolver(false)), proxies.clone()))?;
-        Ok(Connections { outside: anywhere.clone(), inside: anywhere })
+        Ok(Connections { outside: anywhere.clone(), inside: anywhere, tls: own })
     }
 }
 
@@ -315,11 +321,23 @@ impl Http {
         };
         let connections =
             if same_origin(&self.origin, &request.url) { &self.home } else { &self.away };
-        let client = if allowed.is_inside(&request.url) {
-            &connections.inside
-        } else {
-            &connections.outside
-        };
+        let is_inside = allowed.is_inside(&request.url);
+        if let Some(target) = request.target.as_ref().filter(|_| proxy.is_none()) {
+            let mut headers = request.headers.clone();
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            headers.insert(header::USER_AGENT, HeaderValue::from_static(AGENT));
+            headers
+                .extend(authorization.as_ref().map(|it| (header::AUTHORIZATION, it.value.clone())));
+            let known_addresses = Arc::clone(&self.common.known_addresses);
+            let resolver = Resolver { public_only: !is_inside, known_addresses };
+            let to = (&request.url, target);
+            let by = (&resolver, self.limits.connect);
+            let sending = verbatim::send(&request.method, to, headers, &connections.tls, by);
+            if let Ok(Some(inner)) = timeout(self.limits.header, sending).await {
+                return Ok((inner, line, context));
+            }
+        }
+        let client = if is_inside { &connections.inside } else { &connections.outside };
         let mut builder = client
             .request(request.method.clone(), request.url.clone())
             .headers(request.headers.clone())

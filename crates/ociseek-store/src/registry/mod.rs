@@ -31,6 +31,7 @@ mod blobs;
 mod client;
 mod config;
 mod credentials;
+mod elsewhere;
 mod error;
 mod fallback;
 mod hosts;
@@ -51,6 +52,7 @@ mod tls;
 mod transport;
 mod upload_stream;
 mod uploads;
+mod verbatim;
 
 pub use address_filter::AllowedAddresses;
 pub use blobs::BlobStream;

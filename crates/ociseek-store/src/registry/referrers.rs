@@ -27,6 +27,7 @@ use ociseek_format::image::Descriptor;
 use ociseek_format::image::fine::EMPTY_CONFIG;
 use ociseek_format::image::json::parse_lenient;
 use ociseek_format::image::manifest::{OCI_INDEX, OCI_MANIFEST};
+use ociseek_format::progress::causes;
 
 /// The limits for the pages of a list and the referrers in it, far beyond any real image.
 const PAGES: usize = 200;
@@ -182,7 +183,15 @@ impl Repository {
             if !seen.insert(request.url.clone()) {
                 return Err(endless("the pages of the list form a loop"));
             }
-            let Some(page) = self.page(&request).await? else {
+            let page = match self.page(&request).await {
+                // Not a registry without the API, which may say so by 401 or 403.
+                Err(error) if seen.len() > 1 && error.is_refusal() => {
+                    let why = causes(&error);
+                    return Err(endless(&format!("a further page of the list is refused: {why}")));
+                }
+                page => page?,
+            };
+            let Some(page) = page else {
                 // An incomplete list is not usable.
                 return if seen.len() == 1 {
                     Ok(None)

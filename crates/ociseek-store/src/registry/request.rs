@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::stream;
+use hyper::http::uri::PathAndQuery;
 use reqwest::Method;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::mpsc::Receiver;
@@ -26,6 +27,8 @@ const PIECE: usize = 64 << 10;
 pub(super) struct Request {
     pub method: Method,
     pub url: Url,
+    /// What is sent for the path and query of the URL, if a server wrote them in another way.
+    pub target: Option<PathAndQuery>,
     pub headers: HeaderMap,
     /// Headers for the host itself, which may be logins: they end where a redirect leaves it, as
     /// Go's client drops `Authorization` there.
@@ -54,6 +57,7 @@ impl Request {
         Request {
             method,
             url,
+            target: None,
             headers,
             own_headers,
             skips_mirrors: false,

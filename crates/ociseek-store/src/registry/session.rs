@@ -15,6 +15,7 @@ use super::TARGET;
 use super::address::{base_url, by_https, is_loopback, refuse_detour, same_origin};
 use super::auth::{Authorizer, Generation, Scope};
 use super::config::ClientConfig;
+use super::elsewhere::OtherRegistries;
 use super::error::{RegistryError, RequestLine, shown};
 use super::hosts::{self, HostTls, MirrorConfig, RegistryHosts};
 use super::http::{Common, Http};
@@ -24,6 +25,7 @@ use super::request::Request;
 use super::response::Response;
 use super::retry::Retry;
 use super::transport::{TransportKind, is_transient_status};
+use super::verbatim;
 
 /// The maximum number of redirects for a request.
 const HOPS: usize = 10;
@@ -39,6 +41,7 @@ pub(super) struct Registry {
     pub places: RecentPlaces,
     pub referrers: ReferrersApi,
     auth: Authorizer,
+    others: OtherRegistries,
     scheme: Scheme,
     base: OnceCell<Url>,
     /// Whether a server that closed a plain HTTP connection uses TLS.
@@ -130,6 +133,7 @@ impl Registry {
             places: RecentPlaces::default(),
             referrers: ReferrersApi::default(),
             auth,
+            others: OtherRegistries::default(),
             scheme,
             base,
             is_tls_after_all,
@@ -270,18 +274,19 @@ impl Registry {
         }
         let mut renewed = false;
         let mut restarted = false;
+        let mut asked_elsewhere = false;
         loop {
             let at_home = same_origin(base, &hop.url);
             hop.headers = request.headers.clone();
             if at_home {
                 hop.headers.extend(request.own_headers.clone());
             }
-            let (authorization, used) = if at_home {
-                let (value, used) = self.auth.header(&self.http, base, scope).await?;
-                (value, Some(used))
+            let (authorization, generation) = if at_home {
+                self.auth.header(&self.http, base, scope).await?
             } else {
-                (None, None)
+                self.others.header(&self.http, &hop.url, scope).await
             };
+            let used = at_home.then_some(generation);
             let carries_login = authorization.is_some();
             let line = self.request_line(&hop.method, &hop.url).at_try(attempt);
             let answered = self.http.exchange(&hop, authorization, line).await;
@@ -293,6 +298,17 @@ impl Registry {
             let mut response = answered?;
             if at_home && may_want_a_login(response.status()) {
                 response.search = self.auth.search(scope, response.status()).await;
+            }
+            if !at_home
+                && !asked_elsewhere
+                && response.status() == StatusCode::UNAUTHORIZED
+                && is_read(&request.method)
+            {
+                asked_elsewhere = true;
+                let headers = response.headers();
+                if self.others.renew(&self.http, &hop.url, scope, generation, headers).await {
+                    continue;
+                }
             }
             match (response.status(), used) {
                 (StatusCode::UNAUTHORIZED, Some(used)) if !renewed => {
@@ -343,6 +359,8 @@ impl Registry {
                 (status, _) if is_redirect(status, &request.method) => {
                     hops += 1;
                     hop.url = self.target(base, &response, hops)?;
+                    let location = response.location().unwrap_or_default();
+                    hop.target = verbatim::target(&location, &hop.url);
                     if !same_origin(base, &hop.url) {
                         self.places.note_redirect(request);
                     }
@@ -351,7 +369,8 @@ impl Registry {
                     debug!(name: "redirect", target: TARGET, status = status.as_u16(), from, to);
                 }
                 (status, used) => {
-                    if hops > 0 && used.is_none() && remembered.is_none() && status.is_success() {
+                    let is_new = hops > 0 && used.is_none() && remembered.is_none();
+                    if is_new && status.is_success() && hop.target.is_none() {
                         self.places.remember(request, &hop.url);
                     }
                     return Ok(response);

@@ -66,6 +66,11 @@ pub(super) struct Scope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Generation(u64);
 
+impl Generation {
+    /// Nothing was known yet.
+    pub(super) const NONE: Generation = Generation(0);
+}
+
 /// Everything known about the authorization at a registry.
 pub(super) struct Authorizer {
     pub(super) registry: Arc<str>,
@@ -122,6 +127,8 @@ pub(super) struct AuthorizationHeader {
     pub renew_at: Option<Instant>,
     /// Whether a request has used it.
     pub is_used: bool,
+    /// Whether a token service just issued it.
+    pub is_issued: bool,
 }
 
 impl Authorizer {
@@ -201,7 +208,6 @@ impl Authorizer {
             }
             (filled, _) => filled?,
         }
-        // A refused password stays refused, but a token may have expired.
         Ok(is_new(before.as_ref(), slot.header.as_ref()))
     }
 
@@ -256,6 +262,7 @@ impl Authorizer {
                 issued: Instant::now(),
                 renew_at,
                 is_used: false,
+                is_issued: false,
             }))
         };
         slot.header =
@@ -425,9 +432,11 @@ fn has_short_logins(registry: &str) -> bool {
     EcrRegistry::of_host(registry).is_some()
 }
 
-/// Whether a request that was refused should be repeated with this header.
+/// Whether a request that was refused should be repeated with this header. A refused password stays
+/// refused, but a token may have expired or been forgotten, also if its service issues the same
+/// text again.
 fn is_new(before: Option<&AuthorizationHeader>, now: Option<&AuthorizationHeader>) -> bool {
-    now.is_some_and(|now| before.is_none_or(|before| before.value != now.value))
+    now.is_some_and(|now| now.is_issued || before.is_none_or(|before| before.value != now.value))
 }
 
 #[cfg(test)]

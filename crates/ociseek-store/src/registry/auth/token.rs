@@ -207,6 +207,7 @@ impl Authorizer {
             issued,
             renew_at: Some(issued + lasts.mul_f64(0.8)),
             is_used: false,
+            is_issued: true,
         })
     }
 }
