@@ -4,8 +4,13 @@
 //! docs/registries.md has the table of what is proven here.
 
 mod cells;
+mod challenges;
 mod image;
+mod places;
+mod producers;
 mod profile;
+mod pushing;
+mod reading;
 mod registries;
 mod reports;
 mod server;

@@ -148,7 +148,7 @@ fn limits() -> Limits {
     Limits { first_wait: Duration::from_millis(2), ..Limits::default() }
 }
 
-fn config() -> ClientConfig {
+pub(super) fn config() -> ClientConfig {
     ClientConfig {
         credentials: CredentialSource::Anonymous,
         limits: limits(),
@@ -156,11 +156,11 @@ fn config() -> ClientConfig {
     }
 }
 
-fn repository(registry: &Faulty, config: ClientConfig) -> Repository {
+pub(super) fn repository(registry: &Faulty, config: ClientConfig) -> Repository {
     Client::new(config).unwrap().repository(&registry.host(), "a/b").unwrap()
 }
 
-fn tag() -> Target {
+pub(super) fn tag() -> Target {
     Target::Tag("v1".to_owned())
 }
 

@@ -1,0 +1,313 @@
+//! Logins, tokens and redirects of registries as public reports of 2025 and 2026 describe them. Each
+//! row has its source.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response};
+use ociseek_format::digest::Digest;
+use ociseek_format::image::Descriptor;
+use ociseek_store::registry::{ClientConfig, CredentialSource};
+use serde_json::json;
+
+use super::reports::{config, repository, tag};
+use crate::support::faulty::{
+    Faulty, ReceivedRequest, RegistrySettings, basic, json_answer, problem, redirect,
+};
+use crate::support::sandbox::{Sandbox, tar};
+
+/// How a registry asks for a token. `HOST` stands for its own.
+struct Challenge {
+    source: &'static str,
+    header: &'static str,
+    /// Parts of the request to the token service.
+    asked: &'static [&'static str],
+}
+
+const OURS: &str = "scope=repository%3Aa%2Fb%3Apull";
+
+const CHALLENGES: &[Challenge] = &[
+    Challenge {
+        source: "github.com/jdx/mise/pull/11132",
+        header: r#"Bearer realm="http://HOST/token?a=1,b=2",service="s",scope="repository:a/b:pull""#,
+        asked: &["/token?a=1,b=2&service=s", OURS],
+    },
+    Challenge {
+        source: "github.com/SgtSilvio/gradle-oci/pull/141 (Amazon ECR Public)",
+        header: r#"Bearer realm="http://HOST/token/",service="public.ecr.aws",scope="aws""#,
+        asked: &["/token/?service=public.ecr.aws", "scope=aws"],
+    },
+    Challenge {
+        source: "github.com/podman-container-tools/container-libs/pull/1130",
+        header: r#"Bearer realm="http://HOST/token",scope="repository:a/b:pull,push repository:x/y:pull""#,
+        asked: &["scope=repository%3Aa%2Fb%3Apull%2Cpush", "scope=repository%3Ax%2Fy%3Apull"],
+    },
+    Challenge {
+        source: "github.com/artifact-keeper/artifact-keeper/pull/821",
+        header: r#"Bearer realm="http://HOST/token",service="keeper""#,
+        asked: &["service=keeper", OURS],
+    },
+];
+
+fn unauthorized(challenge: &str) -> Response<Body> {
+    let mut answer = problem(401, "UNAUTHORIZED", "authentication required");
+    answer.headers_mut().insert("www-authenticate", HeaderValue::try_from(challenge).unwrap());
+    answer
+}
+
+#[tokio::test]
+async fn tokens_are_asked_for_as_the_registry_says() {
+    for Challenge { source, header, asked } in CHALLENGES {
+        let registry = Faulty::start(RegistrySettings::default(), |request, registry| {
+            if request.path.starts_with("/token") {
+                return Some(json_answer(200, &json!({"token": "t"})));
+            }
+            let is_known = request.header("authorization") == Some("Bearer t");
+            (!is_known).then(|| unauthorized(&header.replace("HOST", &registry.host())))
+        })
+        .await;
+        registry.add_image("v1", &tar(1, 2, 30_000));
+        let read = repository(&registry, config()).manifest(&tag()).await;
+        assert!(read.is_ok(), "{source}: {:?}", read.err());
+        let path = &registry.saw("GET", "/token")[0].path;
+        assert!(asked.iter().all(|part| path.contains(part)), "{source}: {path}");
+    }
+}
+
+/// Amazon ECR as a pull-through cache has no token service, and asks for the login itself.
+#[tokio::test]
+async fn a_registry_may_have_no_token_service() {
+    let source = "github.com/conda/rattler/pull/2628";
+    let registry = Faulty::start(RegistrySettings::default(), |request, _| {
+        let is_known = request.header("authorization") == Some(&*basic("AWS", "secret"));
+        (!is_known).then(|| unauthorized(r#"Basic realm="https://ecr.example/",service="ecr""#))
+    })
+    .await;
+    registry.add_image("v1", &tar(1, 2, 30_000));
+    let credentials = CredentialSource::Only {
+        registry: registry.host(),
+        user: "AWS".to_owned(),
+        password: "secret".to_owned(),
+    };
+    let read =
+        repository(&registry, ClientConfig { credentials, ..config() }).manifest(&tag()).await;
+    assert!(read.is_ok(), "{source}: {:?}", read.err());
+    assert!(registry.saw("GET", "/token").is_empty(), "{source}");
+}
+
+/// A token that the registry has forgotten, and that its service issues again with the same text. A
+/// token that is always refused is an error, not a loop.
+#[tokio::test]
+async fn a_refused_token_is_asked_for_once_more() {
+    for is_forgotten in [true, false] {
+        let registry = Faulty::start(RegistrySettings::default(), move |request, registry| {
+            if request.path.starts_with("/token") {
+                return Some(json_answer(200, &json!({"token": "the same"})));
+            }
+            let asked = registry.saw("GET", "/token").len();
+            let shown = registry.requests();
+            let shown = shown.iter().filter(|it| it.header("authorization").is_some()).count();
+            let is_known = request.header("authorization").is_some()
+                && (shown == 1 || is_forgotten && asked > 1);
+            let challenge = format!("Bearer realm=\"http://{}/token\"", registry.host());
+            (!is_known).then(|| unauthorized(&challenge))
+        })
+        .await;
+        registry.add_image("v1", &tar(1, 2, 30_000));
+        let repository = repository(&registry, config());
+        assert!(repository.manifest(&tag()).await.is_ok());
+        let read = repository.manifest(&tag()).await;
+        assert_eq!(read.is_ok(), is_forgotten, "{:?}", read.err());
+        assert_eq!(registry.saw("GET", "/token").len(), 2);
+        let requests = registry.saw("GET", "/manifests/v1");
+        let shown = requests.iter().filter(|it| it.header("authorization").is_some()).count();
+        assert_eq!(shown, 3);
+        let blob = Descriptor::of("x/y", b"x");
+        let pushed = repository.push_blob(&blob, bytes::Bytes::from_static(b"x")).await;
+        assert_eq!(pushed.is_ok(), is_forgotten, "{:?}", pushed.err());
+        assert!(registry.requests().len() < 20, "{}", registry.requests().len());
+    }
+}
+
+/// A password that is refused is not sent again.
+#[tokio::test]
+async fn a_refused_password_is_sent_once() {
+    let registry =
+        Faulty::start(RegistrySettings::default(), |_, _| Some(unauthorized(r#"Basic realm="x""#)))
+            .await;
+    let credentials = CredentialSource::Only {
+        registry: registry.host(),
+        user: "u".to_owned(),
+        password: "p".to_owned(),
+    };
+    let read =
+        repository(&registry, ClientConfig { credentials, ..config() }).manifest(&tag()).await;
+    assert_eq!(read.unwrap_err().status(), Some(401));
+    let shown = |it: &&ReceivedRequest| it.header("authorization").is_some();
+    assert_eq!(registry.requests().iter().filter(shown).count(), 1);
+}
+
+/// A registry that redirects to another one with a token service of its own. The other one is read
+/// as a stranger: the login belongs to the first.
+#[tokio::test]
+async fn a_registry_may_redirect_to_another_one_with_its_own_tokens() {
+    let source = "github.com/opencontainers/distribution-spec/pull/607";
+    let tokens = Some(None);
+    let settings = RegistrySettings { bearer: tokens, ..RegistrySettings::default() };
+    let other = Faulty::honest(settings).await;
+    let layer = other.add_image("v1", &tar(1, 2, 30_000));
+    let place = other.host();
+    let registry = Faulty::start(RegistrySettings::default(), move |request, _| {
+        (request.header("authorization") == Some(&*basic("u", "p")))
+            .then(|| redirect(307, &format!("http://{place}{}", request.path)))
+            .or_else(|| Some(unauthorized(r#"Basic realm="x""#)))
+    })
+    .await;
+    let credentials = CredentialSource::Only {
+        registry: registry.host(),
+        user: "u".to_owned(),
+        password: "p".to_owned(),
+    };
+    let repository = repository(&registry, ClientConfig { credentials, ..config() });
+    let read = repository.manifest(&tag()).await;
+    assert!(read.is_ok(), "{source}: {:?}", read.err());
+    let blob = Descriptor::of("x/y", &other.blob(&layer).unwrap());
+    for _ in 0..3 {
+        let read = repository.blob_bytes(&blob, blob.size).await;
+        assert!(read.is_ok(), "{source}: {:?}", read.err());
+    }
+    // Also when the token is no longer valid.
+    other.revoke_tokens();
+    assert!(repository.blob_bytes(&blob, blob.size).await.is_ok());
+    let asked = other.saw("GET", "/token").len();
+    assert!((2..=3).contains(&asked), "{asked}");
+    for request in other.requests() {
+        let shown = request.header("authorization").unwrap_or("Bearer");
+        assert!(shown.starts_with("Bearer"), "{shown}");
+    }
+}
+
+/// A token that no service gives, and one that is refused, end with the refusal.
+#[tokio::test]
+async fn a_redirect_to_what_is_private_is_an_error() {
+    let nobody = RegistrySettings {
+        bearer: Some(Some(("someone".to_owned(), "else".to_owned()))),
+        ..RegistrySettings::default()
+    };
+    let other = Faulty::honest(nobody).await;
+    other.add_image("v1", &tar(1, 2, 30_000));
+    let place = other.host();
+    let registry = Faulty::start(RegistrySettings::default(), move |request, _| {
+        Some(redirect(307, &format!("http://{place}{}", request.path)))
+    })
+    .await;
+    let read = repository(&registry, config()).manifest(&tag()).await;
+    assert_eq!(read.unwrap_err().status(), Some(401));
+    assert!(other.requests().len() < 10, "{}", other.requests().len());
+}
+
+/// Any request may be redirected: the list of tags, referrers, a manifest, a part of a blob.
+#[tokio::test]
+async fn every_request_that_reads_may_be_redirected() {
+    let source = "github.com/opencontainers/distribution-spec/pull/607";
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let other = Faulty::honest(settings).await;
+    let layer = other.add_image("v1", &tar(1, 2, 30_000));
+    let place = other.host();
+    let registry = Faulty::start(RegistrySettings::default(), move |request, _| {
+        Some(redirect(302, &format!("http://{place}{}", request.path)))
+    })
+    .await;
+    let repository = repository(&registry, config());
+    let manifest = repository.manifest(&tag()).await;
+    let manifest = manifest.unwrap_or_else(|error| panic!("{source}: {error:?}"));
+    let page = repository.tags(None).await.unwrap().next_page().await;
+    assert_eq!(page.unwrap().unwrap().names, ["v1"], "{source}");
+    let referrers = repository.referrers(&Digest::sha256(&manifest.bytes), None).await;
+    assert!(referrers.unwrap().api, "{source}");
+    let blob = Descriptor::of("x/y", &other.blob(&layer).unwrap());
+    assert!(repository.blob_part(&blob, 100..200, false).await.is_ok(), "{source}");
+}
+
+/// Where a redirect for a blob leads, if it leads anywhere.
+#[tokio::test]
+async fn redirects_to_other_schemes_are_refused() {
+    let source = "github.com/oras-project/oras-dotnet/pull/423";
+    for (location, is_followed) in [
+        ("/elsewhere/blob", true),
+        ("//HOST/elsewhere/blob", true),
+        ("elsewhere/blob", true),
+        ("?elsewhere/blob", true),
+        ("javascript:alert(1)", false),
+        ("file:///etc/passwd", false),
+        ("ftp://HOST/elsewhere/blob", false),
+        ("http://u:p@HOST/elsewhere/blob", false),
+        ("ht!tp://[bad", false),
+        ("http://[bad", false),
+    ] {
+        let registry = Faulty::start(RegistrySettings::default(), move |request, registry| {
+            if request.path.contains("elsewhere/blob") {
+                return Some(Response::new(Body::from("x")));
+            }
+            let location = location.replace("HOST", &registry.host());
+            request.is("GET", "/blobs/").then(|| redirect(307, &location))
+        })
+        .await;
+        let blob = Descriptor::of("x/y", b"x");
+        let read = repository(&registry, config()).blob_bytes(&blob, 1).await;
+        assert_eq!(read.is_ok(), is_followed, "{source}, {location}: {read:?}");
+    }
+}
+
+/// What a redirect's URL has is sent as it is: a signature may cover the text. Go does it so.
+#[tokio::test]
+async fn redirects_are_followed_to_the_letter() {
+    for target in [
+        "/s/%2e%2e/b?sig=a%2Fb%2f+c",
+        "/s/b?name*=UTF-8''x&sig='1'",
+        "/s/%2E/b%20c?sig=~!*()%27",
+        "/s/b'c?sig=1",
+    ] {
+        for host in ["http://HOST", "", "//HOST"] {
+            let registry = Faulty::start(RegistrySettings::default(), move |request, registry| {
+                if request.path.starts_with("/s") {
+                    let is_right = request.path == target && request.header("range").is_some();
+                    let status = if is_right { 206 } else { 403 };
+                    let answer = Response::builder().status(status);
+                    let answer = answer.header("content-range", "bytes 1-2/4");
+                    return Some(answer.body(Body::from("bc")).unwrap());
+                }
+                let host = host.replace("HOST", &registry.host());
+                request.is("GET", "/blobs/").then(|| redirect(307, &format!("{host}{target}")))
+            })
+            .await;
+            let blob = Descriptor::of("x/y", b"abcd");
+            let repository = repository(&registry, config());
+            for _ in 0..2 {
+                let part = repository.blob_part(&blob, 1..3, false).await;
+                let mut part = part.unwrap_or_else(|error| panic!("{host}{target}: {error:?}"));
+                assert_eq!(part.next().await.unwrap().unwrap(), "bc");
+            }
+            let asked = registry.requests().iter().filter(|it| it.path == target).count();
+            assert_eq!(asked, 2, "{host}{target}: {:?}", registry.requests());
+        }
+    }
+}
+
+/// An identity token that has expired: the error names the place of the login, and what to do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_expired_identity_token_is_named() {
+    let source = "github.com/smol-machines/smolvm/pull/1068";
+    let settings = RegistrySettings {
+        bearer: Some(Some(("u".to_owned(), "p".to_owned()))),
+        ..RegistrySettings::default()
+    };
+    let registry = Faulty::honest(settings).await;
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.path(".docker")).unwrap();
+    let auths = json!({"auths": {registry.host(): {"identitytoken": "expired"}}});
+    std::fs::write(sandbox.path(".docker/config.json"), auths.to_string()).unwrap();
+    let image = format!("{}/a/b:v1", registry.host());
+    let text = tokio::task::block_in_place(|| sandbox.run(&["inspect", &image]));
+    for part in ["401", ".docker/config.json", "docker login"] {
+        assert!(text.contains(part), "{source}: {part}: {text}");
+    }
+}

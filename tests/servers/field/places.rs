@@ -1,0 +1,113 @@
+//! Where logins and mirrors come from, as public reports of 2025 and 2026 describe it. Each has its
+//! source.
+
+use ociseek_store::registry::{ClientConfig, CredentialProviders, CredentialSource};
+use serde_json::json;
+
+use super::reports::{config, repository, tag};
+use crate::support::faulty::{Faulty, RegistrySettings};
+use crate::support::sandbox::{Sandbox, tar};
+
+/// hosts.toml, where `HOST` is the registry itself.
+const HOSTS: &[(&str, &str)] = &[
+    (
+        "github.com/containerd/containerd/issues/13212",
+        "server = \"http://HOST\"\nskip_verify = false\n",
+    ),
+    // Nobody listens on port 1, and the registry itself is in no table.
+    (
+        "github.com/casosorg/casos/pull/126",
+        "server = \"http://HOST\"\n[host.\"http://127.0.0.1:1\"]\n  capabilities = [\"pull\", \"resolve\"]\n",
+    ),
+    (
+        "github.com/containerd/containerd/issues/12636",
+        "[host.\"http://127.0.0.1:1\"]\n  capabilities = [\"pull\", \"resolve\"]\n  skip_verify = true\n",
+    ),
+];
+
+#[tokio::test]
+async fn the_registry_is_asked_if_no_mirror_answers() {
+    for (source, hosts) in HOSTS {
+        let registry = Faulty::honest(RegistrySettings::default()).await;
+        registry.add_image("v1", &tar(1, 2, 30_000));
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join(registry.host());
+        std::fs::create_dir(&folder).unwrap();
+        let hosts = hosts.replace("HOST", &registry.host());
+        std::fs::write(folder.join("hosts.toml"), hosts).unwrap();
+        let hosts_dir = Some(dir.path().to_owned());
+        let read =
+            repository(&registry, ClientConfig { hosts_dir, ..config() }).manifest(&tag()).await;
+        assert!(read.is_ok(), "{source}: {:?}", read.err());
+    }
+}
+
+fn locked() -> RegistrySettings {
+    RegistrySettings {
+        basic: Some(("u".to_owned(), "p".to_owned())),
+        ..RegistrySettings::default()
+    }
+}
+
+/// A helper that knows each registry by its bare name, as docker writes it, in a file without
+/// `auths`; and one that fails, which is named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_helper_is_asked_by_the_bare_name_and_named_if_it_fails() {
+    let registry = Faulty::honest(locked()).await;
+    registry.add_image("v1", &tar(1, 2, 30_000));
+    let host = registry.host();
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.path(".docker")).unwrap();
+    let file = json!({"credsStore": "own"}).to_string();
+    std::fs::write(sandbox.path(".docker/config.json"), file).unwrap();
+    let answer = json!({"ServerURL": host, "Username": "u", "Secret": "p"});
+    let image = format!("{host}/a/b:v1");
+    for (source, script, parts) in [
+        (
+            "github.com/opentofu/opentofu/issues/2743",
+            format!("read name; [ \"$1 $name\" = \"get {host}\" ] && echo '{answer}'"),
+            vec!["--- status 0 ---"],
+        ),
+        (
+            "github.com/keirlawson/docker_credential/pull/16",
+            "echo keychain is locked; exit 1".to_owned(),
+            vec!["docker-credential-own", "--- status 1 ---"],
+        ),
+    ] {
+        sandbox.script("docker-credential-own", &script);
+        let path = format!("{}:{}", sandbox.dir.path().display(), std::env::var("PATH").unwrap());
+        let text = tokio::task::block_in_place(|| {
+            let mut command = sandbox.command(&["inspect", &image]);
+            crate::support::sandbox::shown(command.env("PATH", &path))
+        });
+        assert!(parts.iter().all(|part| text.contains(part)), "{source}: {text}");
+    }
+}
+
+/// kubelet 1.34 wants `cacheType` for providers that take the pod's token. Those that also work
+/// without one are asked.
+#[tokio::test]
+async fn providers_may_have_attributes_of_tokens() {
+    let source = "github.com/kubernetes/kubernetes/pull/132617";
+    let registry = Faulty::honest(locked()).await;
+    registry.add_image("v1", &tar(1, 2, 30_000));
+    let host = registry.host();
+    let sandbox = Sandbox::new();
+    let version = "credentialprovider.kubelet.k8s.io/v1";
+    let file = format!(
+        "kind: CredentialProviderConfig\napiVersion: kubelet.config.k8s.io/v1\nproviders:\n- name: cloud\n  \
+         apiVersion: {version}\n  matchImages: [\"{host}\"]\n  defaultCacheDuration: 5m\n  tokenAttributes:\n    \
+         serviceAccountTokenAudience: a\n    cacheType: ServiceAccount\n    requireServiceAccount: false\n"
+    );
+    std::fs::write(sandbox.path("providers.yaml"), file).unwrap();
+    let auth = json!({host: {"username": "u", "password": "p"}});
+    let answer = json!({"kind": "CredentialProviderResponse", "apiVersion": version,
+        "cacheKeyType": "Registry", "cacheDuration": "1m", "auth": auth});
+    sandbox.script("cloud", &format!("cat >/dev/null; echo '{answer}'"));
+    let providers =
+        CredentialProviders::open(&sandbox.path("providers.yaml"), sandbox.dir.path()).unwrap();
+    let credentials = CredentialSource::Node(providers);
+    let read =
+        repository(&registry, ClientConfig { credentials, ..config() }).manifest(&tag()).await;
+    assert!(read.is_ok(), "{source}: {:?}", read.err());
+}
