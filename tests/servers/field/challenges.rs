@@ -1,5 +1,5 @@
-//! Logins, tokens and redirects of registries as public reports of 2025 and 2026 describe them. Each
-//! row has its source.
+//! Logins, tokens and redirects of registries in public reports of 2025 and 2026. Each row has its
+//! source.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response};

@@ -1,5 +1,5 @@
-//! Layers, images and archives as builders made them in public reports of 2025 and 2026. Each row has
-//! its source.
+//! Layers, images and archives of builders in public reports of 2025 and 2026. Each row has its
+//! source.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! What registries answer to those who read, as public reports of 2025 and 2026 describe it. Each row
-//! has its source.
+//! What registries answer to those who read, in public reports of 2025 and 2026. Each row has its
+//! source.
 
 use axum::body::Body;
 use axum::http::Response;
