@@ -231,7 +231,7 @@ fn an_index_may_be_in_an_index() {
     let sandbox = Sandbox::new();
     let (mut layout, image) = image(&sandbox.path("img"));
     let inner = layout.image_index(&[for_platform(image, "amd64")]);
-    let outer = layout.image_index(&[inner.clone()]);
+    let outer = layout.image_index(std::slice::from_ref(&inner));
     layout.tag(inner, "v1");
     layout.tag(outer, "v2");
     for tag in ["v1", "v2"] {
