@@ -1,7 +1,7 @@
 //! Gets the ztocs of layers from all sources: the cache, SOCI indexes that list them, and the
 //! layers themselves, each read once, several at a time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::future::ready;
 use std::sync::Arc;
@@ -11,13 +11,14 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::task::spawn_blocking;
 
 use super::IndexError;
-use super::assemble::{is_only_fine, lacks_document as has_no_document};
+use super::assemble::is_only_fine;
 use super::fine::reuse_documents;
 use super::model::Origin;
 use super::options::{IndexOptions, Work};
 use super::reuse::reuse;
 use super::supply::{
-    BlobKey, BuiltLayer, Layers, Supply, ZtocOffer, cached, cached_document, keep, keep_document,
+    BlobKey, BuiltDocument, BuiltLayer, Layers, Supply, Wanted, ZtocOffer, cached, cached_document,
+    keep, keep_document, key_of,
 };
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::Digest;
@@ -47,46 +48,24 @@ pub(crate) async fn ztocs(
     announce: impl FnOnce(&[Descriptor]),
 ) -> Result<Layers, IndexError> {
     let options = supply.work.options;
-    let ztocs = wanted.ztocs.clone();
-    let mut documents = wanted.documents.clone();
-    let (mut layers, unread) = look_up(wanted, built, supply).await?;
-    let lacks_document = |layers: &Layers, layer: &Descriptor| {
-        documents.contains(&(layer.digest, layer.size)) && layers.document(layer).is_none()
-    };
-    let missing = unread.iter().filter(|layer| lacks_document(&layers, layer)).cloned().collect();
+    let mut layers =
+        built.map_or_else(|| Layers::new(supply.source.budget()), Layers::carried_over);
+    take_cached(&mut layers, &wanted, supply).await?;
+    let documents = wanted.lacking(&layers).filter(|(_, lacking)| lacking.document);
+    let documents = documents.map(|(layer, _)| layer.clone()).collect();
     // Boxed, as in `index`.
-    Box::pin(reuse_documents(&mut layers, missing, supply)).await;
+    Box::pin(reuse_documents(&mut layers, documents, supply)).await;
     // Reading a layer for its document gives the ztoc too.
-    let (mut unread, reusable): (Vec<_>, Vec<_>) =
-        unread.into_iter().partition(|layer| lacks_document(&layers, layer));
-    let mut no_ztoc = Vec::new();
-    for layer in reusable {
-        let blob = (layer.digest, layer.size);
-        if layers.get(&layer).is_some() {
-            continue;
-        }
-        // The cache was not asked to the end where it had no document.
-        let outcome = if documents.contains(&blob) {
-            cached(supply.work.cache, &layer, options).await
-        } else {
-            None
-        };
-        match outcome {
-            _ if !ztocs.contains(&blob) => {}
-            Some(outcome) => {
-                let built =
-                    BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache, sampled: None };
-                layers.add(&layer, built).map_err(|over| IndexError::memory(&layer, over))?;
-            }
-            None => no_ztoc.push(layer),
-        }
-    }
-    unread.extend(Box::pin(reuse(&mut layers, no_ztoc, supply)).await);
-    documents.retain(|blob| layers.document_of(blob).is_none());
+    let (for_document, for_ztoc): (Vec<_>, Vec<_>) =
+        wanted.lacking(&layers).partition(|(_, lacking)| lacking.document);
+    let for_ztoc = for_ztoc.into_iter().map(|(layer, _)| layer.clone()).collect();
+    let mut unread: Vec<Descriptor> =
+        for_document.into_iter().map(|(layer, _)| layer.clone()).collect();
+    unread.extend(Box::pin(reuse(&mut layers, for_ztoc, supply)).await);
     sort(&mut unread, options);
     announce(&unread);
     let guides = guides(&supply.known, &unread, options).await;
-    let reader = Reader { supply, documents: &documents };
+    let reader = Reader { supply, wanted: &wanted };
     reader.read_all(&mut layers, unread, guides).await?;
     Ok(layers)
 }
@@ -96,75 +75,62 @@ pub(crate) async fn ztocs(
 #[derive(Default)]
 pub(crate) struct LayersToBuild {
     layers: Vec<Descriptor>,
-    known: BTreeSet<BlobKey>,
-    /// Those whose ztoc is wanted.
-    ztocs: BTreeSet<BlobKey>,
-    /// Those whose fine document is wanted.
-    documents: BTreeSet<BlobKey>,
+    wanted: BTreeMap<BlobKey, Wanted>,
 }
 
 impl LayersToBuild {
-    /// Adds a layer whose ztoc is wanted. Returns false if it was already added.
-    pub(crate) fn add(&mut self, layer: &Descriptor) -> bool {
-        self.ztocs.insert((layer.digest, layer.size));
-        self.add_layer(layer)
-    }
-
-    /// Adds a layer whose fine document is wanted. Returns false if it was already added.
-    pub(crate) fn add_document(&mut self, layer: &Descriptor) -> bool {
-        self.documents.insert((layer.digest, layer.size));
-        self.add_layer(layer)
-    }
-
-    fn add_layer(&mut self, layer: &Descriptor) -> bool {
-        let new = self.known.insert((layer.digest, layer.size));
-        if new {
+    /// Adds a layer, or what is wanted of it. Returns false if the layer was already added.
+    pub(crate) fn add(&mut self, layer: &Descriptor, wanted: Wanted) -> bool {
+        let mut is_new = false;
+        let all = self.wanted.entry(key_of(layer)).or_insert_with(|| {
+            is_new = true;
+            Wanted::default()
+        });
+        all.ztoc |= wanted.ztoc;
+        all.document |= wanted.document;
+        if is_new {
             self.layers.push(layer.clone());
         }
-        new
+        is_new
+    }
+
+    fn of(&self, layer: &Descriptor) -> Wanted {
+        self.wanted.get(&key_of(layer)).copied().unwrap_or_default()
+    }
+
+    /// The layers of which `layers` lacks something, and what.
+    fn lacking<'a>(
+        &'a self,
+        layers: &'a Layers,
+    ) -> impl Iterator<Item = (&'a Descriptor, Wanted)> {
+        let lacking = self.layers.iter().map(|layer| (layer, layers.lacks(layer, self.of(layer))));
+        lacking.filter(|(_, lacking)| !lacking.is_nothing())
     }
 }
 
-/// Splits `wanted` into layers that the cache has and layers that must be read, in reading order.
-async fn look_up(
-    wanted: LayersToBuild,
-    built: Option<Layers>,
+/// Adds what the cache has. The ztoc also tells whether a layer can have a document.
+async fn take_cached(
+    layers: &mut Layers,
+    wanted: &LayersToBuild,
     supply: &Supply<'_>,
-) -> Result<(Layers, Vec<Descriptor>), IndexError> {
-    let (Work { cache, options, .. }, budget) = (supply.work, supply.source.budget());
-    let mut layers = built.map_or_else(|| Layers::new(budget), Layers::carried_over);
-    let mut unread = Vec::new();
-    for layer in wanted.layers {
-        let blob = (layer.digest, layer.size);
-        let known = layers.get(&layer).map(|built| Arc::clone(&built.outcome));
-        // A build of the ztoc alone leaves the document out.
-        let lacks_document = wanted.documents.contains(&blob) && layers.document(&layer).is_none();
-        if known.is_some() && !lacks_document {
-            continue;
-        }
-        let outcome = if known.is_none() { cached(cache, &layer, options).await } else { None };
-        let outcome_of = outcome.as_ref().or(known.as_deref());
-        let wants_document =
-            lacks_document && !outcome_of.is_some_and(|outcome| has_no_document(&layer, outcome));
-        let document =
-            if wants_document { cached_document(cache, &layer, budget).await } else { None };
-        let lacks_ztoc = wanted.ztocs.contains(&blob) && known.is_none() && outcome.is_none();
-        if (wants_document && document.is_none()) || lacks_ztoc {
-            unread.push(layer);
-            continue;
-        }
-        let memory = |over| IndexError::memory(&layer, over);
-        if let Some(outcome) = outcome {
+) -> Result<(), IndexError> {
+    let Work { cache, options, .. } = supply.work;
+    for layer in &wanted.layers {
+        let memory = |over| IndexError::memory(layer, over);
+        if layers.get(layer).is_none()
+            && let Some(outcome) = cached(cache, layer, options).await
+        {
             let built =
                 BuiltLayer { outcome: Arc::new(outcome), origin: Origin::Cache, sampled: None };
-            layers.add(&layer, built).map_err(memory)?;
+            layers.add(layer, built).map_err(memory)?;
         }
-        if let Some(document) = document {
-            layers.add_document(&layer, document).map_err(memory)?;
+        if layers.lacks(layer, wanted.of(layer)).document
+            && let Some(document) = cached_document(cache, layer, supply.source.budget()).await
+        {
+            layers.add_document(layer, BuiltDocument::Made(document)).map_err(memory)?;
         }
     }
-    sort(&mut unread, options);
-    Ok((layers, unread))
+    Ok(())
 }
 
 /// Sorts layers into reading order.
@@ -183,12 +149,11 @@ fn sort(unread: &mut [Descriptor], options: &IndexOptions) {
 /// Reads layers.
 struct Reader<'a> {
     supply: &'a Supply<'a>,
-    /// The layers whose fine document is wanted.
-    documents: &'a BTreeSet<BlobKey>,
+    wanted: &'a LayersToBuild,
 }
 
-/// A layer that was read, with its fine document if one is wanted and possible.
-type Read = (BuiltLayer, Option<Arc<EncodedFine>>);
+/// A layer that was read, with its fine document if one is wanted.
+type Read = (BuiltLayer, BuiltDocument);
 
 impl Reader<'_> {
     /// Reads the layers that the cache did not have, until the deadline. Stops at the first layer
@@ -249,27 +214,28 @@ impl Reader<'_> {
         jobs: usize,
         guide: Option<Arc<Ztoc>>,
     ) -> Result<Read, IndexError> {
-        let Reader { supply, documents } = *self;
+        let Reader { supply, wanted } = *self;
         let Work { cache, options, progress } = supply.work;
-        let fine = documents.contains(&(layer.digest, layer.size));
+        let fine = wanted.of(layer).document;
         let layer_options = LayerOptions { fine, ..options.layer.clone() };
         let read = match read(supply.source, layer, layer_options, jobs, guide, progress).await {
             Err(IndexError::BrokenLayer { source, .. })
                 if is_only_fine(layer, options) && source.is_of_content() =>
             {
-                return Ok((left_out(layer, &source, progress), None));
+                return Ok((left_out(layer, &source, progress), BuiltDocument::Impossible));
             }
             read => read?,
         };
         let ReadLayer { indexed, seconds } = read;
         let outcome = Arc::new(indexed.outcome);
         let document = match indexed.fine {
-            Some(fine) => Some(Arc::new(encoded(layer, fine).await?)),
-            None => None,
+            Some(fine) => BuiltDocument::Made(Arc::new(encoded(layer, fine).await?)),
+            None if fine => BuiltDocument::Impossible,
+            None => BuiltDocument::Unknown,
         };
         if !options.dry_run {
             keep(cache, layer, options, &outcome).await;
-            if let Some(document) = &document {
+            if let BuiltDocument::Made(document) = &document {
                 keep_document(cache, layer, document).await;
             }
         }
@@ -310,8 +276,8 @@ fn done(
     layers.bytes_read += layer.size;
     layers.add(layer, built).map_err(memory)?;
     match document {
-        Some(document) => layers.add_document(layer, document).map_err(memory),
-        None => Ok(()),
+        BuiltDocument::Unknown => Ok(()),
+        document => layers.add_document(layer, document).map_err(memory),
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) use existing_manifest::{BLOBS_SIDE_BY_SIDE, BlobCheck, are_whole, rea
 pub(crate) use fine::{BoundFine, bound_fine};
 pub(crate) use prefetch::{Artifact, OldList, old_lists, prefetch_artifacts};
 pub(crate) use publish::{NewBlob, WriteBlob, push_blob, soci_blobs};
-pub(crate) use supply::{Layers, OwnImage, Supply, ZtocOffer, cached};
+pub(crate) use supply::{Layers, OwnImage, Supply, Wanted, ZtocOffer, cached};
 
 use assemble::unservable;
 use existing::Decision;

@@ -12,7 +12,7 @@ use super::fine::FinePlan;
 use super::model::{ExistingCheck, LeftOutReason, Origin};
 use super::options::{Gate, Work};
 use super::prefetch::{OldList, old_lists};
-use super::supply::{BlobKey, OwnImage, Supply, ZtocOffer};
+use super::supply::{BlobKey, OwnImage, Supply, Wanted, ZtocOffer};
 use super::{IndexError, build};
 use crate::discover::{UnusableIndexError, parse_index};
 use crate::opened::open_ztoc;
@@ -43,11 +43,11 @@ impl Plans {
             Plans { each: Vec::new(), first: Vec::new(), wanted: build::LayersToBuild::default() };
         for manifest in manifests {
             let plan = IndexPlan::make(manifest, destination, work).await?;
-            let ztocs = plan.to_build().filter(|layer| plans.wanted.add(layer));
+            let ztocs = plan.to_build().filter(|layer| plans.wanted.add(layer, Wanted::ZTOC));
             let mut first: BTreeSet<BlobKey> =
                 ztocs.map(|layer| (layer.digest, layer.size)).collect();
             let documents = plan.fine.iter().flat_map(FinePlan::to_build);
-            let documents = documents.filter(|layer| plans.wanted.add_document(layer));
+            let documents = documents.filter(|layer| plans.wanted.add(layer, Wanted::DOCUMENT));
             first.extend(documents.map(|layer| (layer.digest, layer.size)));
             plans.first.push(first);
             plans.each.push(plan);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::assemble::lacks_document;
 use super::model::Origin;
 use super::options::{IndexOptions, Work};
 use crate::resolve::PlatformManifest;
@@ -73,18 +74,54 @@ pub(crate) struct DocumentOffer {
 /// exist.
 pub(super) type BlobKey = (Digest, u64);
 
+pub(super) fn key_of(layer: &Descriptor) -> BlobKey {
+    (layer.digest, layer.size)
+}
+
+/// What is wanted of a layer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub ztoc: bool,
+    /// The fine document.
+    pub document: bool,
+}
+
+impl Wanted {
+    pub(crate) const ZTOC: Wanted = Wanted { ztoc: true, document: false };
+    pub(crate) const DOCUMENT: Wanted = Wanted { ztoc: false, document: true };
+
+    pub(crate) fn is_nothing(self) -> bool {
+        self == Wanted::default()
+    }
+}
+
 /// The results for each layer after building.
 pub(crate) struct Layers {
-    by_blob: BTreeMap<BlobKey, BuiltLayer>,
+    by_blob: BTreeMap<BlobKey, BuiltParts>,
     pub bytes_read: u64,
     /// How many bytes of layers were compared with reused ztocs and fine documents.
     pub bytes_compared: u64,
-    /// Fine documents without a recorded start.
-    documents: BTreeMap<BlobKey, Arc<EncodedFine>>,
     /// Whether no layer was finished before time ran out.
     pub stuck: bool,
     /// The memory charge for the ztocs.
     memory: Charge,
+}
+
+#[derive(Default)]
+struct BuiltParts {
+    layer: Option<BuiltLayer>,
+    document: BuiltDocument,
+}
+
+/// The fine document of a layer, without a recorded start.
+#[derive(Default)]
+pub(super) enum BuiltDocument {
+    /// Nobody looked for it.
+    #[default]
+    Unknown,
+    /// The layer was read, and can have none.
+    Impossible,
+    Made(Arc<EncodedFine>),
 }
 
 pub(crate) struct BuiltLayer {
@@ -98,10 +135,13 @@ pub(crate) struct BuiltLayer {
 impl Layers {
     /// Starts without layers. Their ztocs will be charged to `budget`.
     pub(super) fn new(budget: &Budget) -> Layers {
-        let by_blob = BTreeMap::new();
-        let documents = BTreeMap::new();
-        let memory = budget.open();
-        Layers { by_blob, documents, bytes_read: 0, bytes_compared: 0, stuck: false, memory }
+        Layers {
+            by_blob: BTreeMap::new(),
+            bytes_read: 0,
+            bytes_compared: 0,
+            stuck: false,
+            memory: budget.open(),
+        }
     }
 
     /// The same layers for another build, with the statistics reset.
@@ -110,14 +150,27 @@ impl Layers {
     }
 
     pub(crate) fn get(&self, layer: &Descriptor) -> Option<&BuiltLayer> {
-        self.by_blob.get(&(layer.digest, layer.size))
+        self.by_blob.get(&key_of(layer))?.layer.as_ref()
+    }
+
+    /// What is `wanted` of a layer and still has to be found or made.
+    pub(super) fn lacks(&self, layer: &Descriptor, wanted: Wanted) -> Wanted {
+        let built = self.get(layer);
+        let can_have_document =
+            built.is_none_or(|built| !lacks_document(layer, &built.outcome));
+        let known = self.by_blob.get(&key_of(layer)).map(|parts| &parts.document);
+        let is_unknown = matches!(known, None | Some(BuiltDocument::Unknown));
+        Wanted {
+            ztoc: wanted.ztoc && built.is_none(),
+            document: wanted.document && can_have_document && is_unknown,
+        }
     }
 
     /// Whether some layer was not read, and all that is known against `ztoc` is another ztoc of
     /// that layer if only a sample of it was compared.
     pub(super) fn only_sampled_against(&self, ztoc: &ZtocRef) -> bool {
-        let built =
-            self.by_blob.range((ztoc.layer, 0)..=(ztoc.layer, u64::MAX)).map(|(_, built)| built);
+        let parts = self.by_blob.range((ztoc.layer, 0)..=(ztoc.layer, u64::MAX));
+        let built = parts.filter_map(|(_, parts)| parts.layer.as_ref());
         let mut sampled = built.filter_map(|built| match (&*built.outcome, built.sampled) {
             (Outcome::Ztoc(new), Some(from)) => Some([new.digest, from]),
             _ => None,
@@ -127,11 +180,10 @@ impl Layers {
 
     /// The fine document of a layer, without a recorded start.
     pub(super) fn document(&self, layer: &Descriptor) -> Option<&Arc<EncodedFine>> {
-        self.document_of(&(layer.digest, layer.size))
-    }
-
-    pub(super) fn document_of(&self, blob: &BlobKey) -> Option<&Arc<EncodedFine>> {
-        self.documents.get(blob)
+        match &self.by_blob.get(&key_of(layer))?.document {
+            BuiltDocument::Made(document) => Some(document),
+            BuiltDocument::Impossible | BuiltDocument::Unknown => None,
+        }
     }
 
     /// Charges and adds a fine document.
@@ -141,11 +193,13 @@ impl Layers {
     pub(super) fn add_document(
         &mut self,
         layer: &Descriptor,
-        document: Arc<EncodedFine>,
+        document: BuiltDocument,
     ) -> Result<(), OverBudget> {
-        let bytes = document.bytes.len() as u64;
-        self.memory.grow(bytes, || format!("its fine document of {bytes} bytes"))?;
-        self.documents.insert((layer.digest, layer.size), document);
+        if let BuiltDocument::Made(document) = &document {
+            let bytes = document.bytes.len() as u64;
+            self.memory.grow(bytes, || format!("its fine document of {bytes} bytes"))?;
+        }
+        self.by_blob.entry(key_of(layer)).or_default().document = document;
         Ok(())
     }
 
@@ -165,7 +219,7 @@ impl Layers {
             let bytes = ztoc.bytes.len() as u64;
             self.memory.grow(bytes, || format!("its ztoc {} of {bytes} bytes", ztoc.digest))?;
         }
-        self.by_blob.insert((layer.digest, layer.size), built);
+        self.by_blob.entry(key_of(layer)).or_default().layer = Some(built);
         Ok(())
     }
 }

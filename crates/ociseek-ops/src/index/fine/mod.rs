@@ -20,7 +20,7 @@ use super::existing_manifest::{candidates, decide_examined, find};
 use super::model::{ExistingCheck, ExistingManifest};
 use super::options::{Existing, IndexOptions, Work};
 use super::reuse::{NotReusable, in_proportion};
-use super::supply::{DocumentOffer, Layers, Supply, cached_document};
+use super::supply::{BuiltDocument, DocumentOffer, Layers, Supply, cached_document};
 use crate::discover::{UnusableIndexError, parse_fine, preferred};
 use crate::maker::builds_alike;
 use crate::verify::probe_document;
@@ -286,7 +286,7 @@ pub(in crate::index) async fn reuse_documents(
         layers.bytes_compared += read;
         if let Some(document) = found {
             // One that does not fit into memory is built later, when less may be in use.
-            let _ = layers.add_document(&layer, Arc::new(document));
+            let _ = layers.add_document(&layer, BuiltDocument::Made(Arc::new(document)));
         }
     }
 }

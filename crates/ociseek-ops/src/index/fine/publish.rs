@@ -15,7 +15,7 @@ use crate::index::existing_manifest::BlobCheck;
 use crate::index::model::{ExistingCheck, IndexedFine, ManifestResult};
 use crate::index::options::{IndexOptions, Work};
 use crate::index::publish::{NewBlob, NewIndex, Publisher};
-use crate::index::supply::Layers;
+use crate::index::supply::{Layers, Wanted};
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::Digest;
 use ociseek_format::fine::EncodedFine;
@@ -48,9 +48,8 @@ impl Publisher<'_> {
             Decision::Done(place) => stays(&found[place], found[place].already_there(false, check)),
             Decision::Keep(place) => stays(&found[place], found[place].kept()),
             Decision::Build { replaces } => {
-                let is_left = |layer: &&Descriptor| {
-                    self.layers.get(layer).is_none() && self.layers.document(layer).is_none()
-                };
+                let is_left =
+                    |layer: &&Descriptor| self.layers.lacks(layer, Wanted::DOCUMENT).document;
                 left = wanted.iter().filter(is_left).cloned().collect();
                 self.build_fine(
                     subject,
