@@ -8,8 +8,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use ociseek_format::codec::gzip::{BlockStart, GzipReader, Sink};
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
+use ociseek_format::internals::{BlockStart, GzipReader, Sink};
 use ociseek_format::layer::span::SpanTable;
 use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek_format::offset::{SpanId, SpanSize};

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::io::Read;
 use std::time::Instant;
 
-use ociseek_format::codec::gzip::{BlockStart, GzipReader, Sink};
+use ociseek_format::internals::{BlockStart, GzipReader, Sink};
 
 /// The size of a gzip header without a name, as written by image builders. The trailer follows RFC
 /// 1952, section 2.3.

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use ociseek_format::budget::Budget;
-use ociseek_format::codec::zstd::ZstdReader;
+use ociseek_format::codec::ZstdReader;
 use ociseek_format::digest::{Algorithm, Hasher};
 use ociseek_format::fine::FineLayer;
 use ociseek_format::layer::LayerOptions;

@@ -6,11 +6,12 @@
 use std::sync::LazyLock;
 
 use ociseek_format::budget::{Budget, Charge};
-use ociseek_format::codec::{UsedBytes, WINDOW};
+use ociseek_format::codec::WINDOW;
 use ociseek_format::digest::{ChainState, Digest};
 use ociseek_format::fine::{
     self, Codec, FineHead, FineLayer, FineSpans, FineStart, PageId, SpanParts, SpanWindow, Windows,
 };
+use ociseek_format::internals::UsedBytes;
 use ociseek_format::offset::{Compressed, SpanId, Uncompressed};
 use ociseek_format::time::Time;
 use ociseek_format::ztoc::FileMetadata;

@@ -1,7 +1,7 @@
 //! Compares our deflate decoder with zlib-rs. tests/pure/inflate.rs calls it too.
 
 use flate2::{Decompress, FlushDecompress, Status};
-use ociseek_format::codec::inflate::{Inflate, Stop};
+use ociseek_format::internals::{Inflate, Stop};
 
 /// The output, and how many bytes of input the stream took. None if it is refused or truncated.
 pub type Decoded = Option<(Vec<u8>, usize)>;

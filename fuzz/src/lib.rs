@@ -23,10 +23,11 @@ use std::io::Read;
 use std::sync::Arc;
 
 use ociseek_format::budget::Budget;
-use ociseek_format::codec::gzip::{BlockStart, GzipEnd, GzipError, GzipReader, Sink};
-use ociseek_format::codec::stretch::{MemberFinder, Stretch, StretchStart};
+use ociseek_format::codec::GzipError;
 use ociseek_format::digest::Algorithm;
 use ociseek_format::fine::FineLayer;
+use ociseek_format::internals::{BlockStart, GzipEnd, GzipReader, Sink};
+use ociseek_format::internals::{MemberFinder, Stretch, StretchStart};
 use ociseek_format::layer::prove::LayerProof;
 use ociseek_format::layer::{
     IndexedLayer, LayerError, LayerIndexer, LayerOptions, Outcome, UnservableCode,

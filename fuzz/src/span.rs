@@ -7,8 +7,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use ociseek_format::codec::gzip::{BlockStart, GzipReader, Sink};
 use ociseek_format::digest::Digest;
+use ociseek_format::internals::{BlockStart, GzipReader, Sink};
 use ociseek_format::layer::span::{SpanError, SpanTable};
 use ociseek_format::offset::{Compressed, SpanId, SpanSize, Uncompressed};
 use ociseek_format::ztoc::{Checkpoint, Checkpoints, VERSION, Ztoc};

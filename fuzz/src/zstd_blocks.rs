@@ -9,9 +9,10 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::LazyLock;
 
-use ociseek_format::codec::zstd::{
-    ZstdBlocks, ZstdBorder, ZstdDictionary, ZstdReader, ZstdReference, ZstdResumed, ZstdSink,
-    ZstdState, zstd_state_after,
+use ociseek_format::codec::ZstdReader;
+use ociseek_format::internals::{
+    ZstdBlocks, ZstdBorder, ZstdDictionary, ZstdReference, ZstdResumed, ZstdSink, ZstdState,
+    zstd_state_after,
 };
 use ociseek_format::offset::{Compressed, Uncompressed};
 use zstd::zstd_safe::zstd_sys::ZSTD_EndDirective;

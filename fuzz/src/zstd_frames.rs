@@ -6,7 +6,7 @@
 
 use std::io::{self, Read};
 
-use ociseek_format::codec::zstd::ZstdReader;
+use ociseek_format::codec::ZstdReader;
 
 /// A frame that decoders pass over (RFC 8878 section 3.1.2).
 const SKIPPABLE: &[u8] = b"\x50\x2a\x4d\x18\x03\0\0\0abc";

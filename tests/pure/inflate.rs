@@ -2,7 +2,7 @@
 //! bytes and the same end, with any chunks.
 
 use flate2::{Compress, Compression, FlushCompress};
-use ociseek_format::codec::inflate::{Inflate, Stop};
+use ociseek_format::internals::{Inflate, Stop};
 use proptest::prelude::*;
 
 use crate::bodies::inflate::{compare, ours};

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ociseek_format::budget::Budget;
-use ociseek_format::codec::{UsedBytes, WINDOW};
+use ociseek_format::codec::WINDOW;
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::fine::{
     self, Codec, EncodedFine, FineLayer, FineSpans, FineStart, SpanParts, SpanWindow,
@@ -11,6 +11,7 @@ use ociseek_format::fine::{
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::fine::{FineIndex, FineRef};
 use ociseek_format::image::manifest::OCI_MANIFEST;
+use ociseek_format::internals::UsedBytes;
 use ociseek_format::layer::{LayerIndexer, LayerOptions};
 use ociseek_format::offset::SpanId;
 use ociseek_format::ztoc::{self, Checkpoint, Checkpoints, FileMetadata};

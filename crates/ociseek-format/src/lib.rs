@@ -89,6 +89,8 @@ pub mod fine;
 pub mod glob;
 pub mod header;
 pub mod image;
+#[doc(hidden)]
+pub mod internals;
 pub mod layer;
 pub mod offset;
 mod opaque;

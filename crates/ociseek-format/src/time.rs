@@ -50,7 +50,7 @@ impl Time {
     }
 
     /// Whether [`Time::to_rfc3339`] returns a text.
-    pub fn has_rfc3339(self) -> bool {
+    pub(crate) fn has_rfc3339(self) -> bool {
         RFC3339_SECONDS.contains(&self.seconds)
     }
 

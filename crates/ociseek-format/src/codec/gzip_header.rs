@@ -28,7 +28,7 @@ pub enum HeaderError {
 
 /// A partly parsed header.
 #[derive(Clone, Default)]
-pub struct HeaderParser {
+pub(crate) struct HeaderParser {
     field: Field,
     flags: u8,
     crc: crc32fast::Hasher,
@@ -55,7 +55,7 @@ enum Field {
 
 impl HeaderParser {
     /// Whether no byte has been consumed yet.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         matches!(self.field, Field::Id1)
     }
 
@@ -64,7 +64,7 @@ impl HeaderParser {
     ///
     /// # Errors
     /// On anything that zlib or Go's compress/gzip rejects.
-    pub fn parse(&mut self, input: &[u8]) -> Result<(usize, bool), HeaderError> {
+    pub(crate) fn parse(&mut self, input: &[u8]) -> Result<(usize, bool), HeaderError> {
         for (taken, &byte) in input.iter().enumerate() {
             self.byte(byte)?;
             if matches!(self.field, Field::Done) {

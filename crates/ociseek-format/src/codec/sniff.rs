@@ -53,7 +53,7 @@ pub fn format(head: &[u8]) -> Format {
 }
 
 /// A guess, for error messages, at what a blob is that is not a layer.
-pub fn looks_like(head: &[u8]) -> Option<&'static str> {
+pub(crate) fn looks_like(head: &[u8]) -> Option<&'static str> {
     let text = head.trim_ascii_start();
     let zlib = head.len() >= 2
         && head[0] & 0x0f == 8

@@ -7,8 +7,8 @@ use sha2::Digest as _;
 
 mod sha256;
 
+pub use sha256::ChainState;
 use sha256::Sha256;
-pub use sha256::{ChainState, SHA256_BLOCK};
 
 /// The digest algorithms that registries use, of those that image-spec registers (descriptor.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,7 +72,7 @@ impl Digest {
     }
 
     /// A digest from the result of a SHA-256.
-    pub fn from_sha256(digest: [u8; 32]) -> Digest {
+    pub(crate) fn from_sha256(digest: [u8; 32]) -> Digest {
         let mut bytes = [0; 64];
         bytes[..32].copy_from_slice(&digest);
         Digest { algorithm: Algorithm::Sha256, bytes }
@@ -182,8 +182,7 @@ impl Hasher {
         }
     }
 
-    /// A SHA-256 that continues after `length` bytes, a multiple of [`SHA256_BLOCK`], with their
-    /// `state`.
+    /// A SHA-256 that continues after `length` bytes, a multiple of 64, with their `state`.
     pub fn resume(state: ChainState, length: u64) -> Hasher {
         Hasher::Sha256(Sha256::resume(state, length))
     }

@@ -15,8 +15,7 @@ use sha2::block_api::compress256;
 mod x86;
 
 /// The block size of SHA-256 in bytes.
-pub const SHA256_BLOCK: usize = 64;
-const BLOCK: usize = SHA256_BLOCK;
+const BLOCK: usize = 64;
 
 /// The state of a SHA-256 after whole blocks. Together with the state after further blocks it
 /// proves the bytes of these blocks, without the bytes before.

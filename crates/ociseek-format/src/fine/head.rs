@@ -48,7 +48,6 @@ pub struct FineHead {
     pages: Vec<Page>,
     size: u64,
     start_size: u64,
-    document_size: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -488,7 +487,6 @@ fn decode_parts<'a>(
         pages,
         size: actual,
         start_size,
-        document_size,
     };
     Ok((head, entries))
 }
@@ -564,11 +562,6 @@ impl FineHead {
     /// Bytes of the head and of the pages with the windows of the recorded start, which follow it.
     pub fn start_size(&self) -> u64 {
         self.start_size
-    }
-
-    /// Bytes of the document.
-    pub fn document_size(&self) -> u64 {
-        self.document_size
     }
 
     /// All pages in order. Those of the recorded start come first.

@@ -35,7 +35,7 @@ pub const SPAN_SIZE: u64 = 256 << 10;
 pub const DIVIDED_SPAN_SIZE: u64 = 64 << 10;
 /// The size limit of a head that is written or read, in bytes, both stored and with its frames
 /// decoded. A layer with a million files needs about that much.
-pub const MAX_HEAD: usize = 64 << 20;
+pub(crate) const MAX_HEAD: usize = 64 << 20;
 /// The most bytes of the tar that a span of zstd holds. It takes at most twice as many of the blob.
 pub(crate) const MAX_ZSTD_SPAN: u64 = 64 << 20;
 /// The size limit of a window of zstd in bytes, as it is encoded.

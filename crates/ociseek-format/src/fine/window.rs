@@ -185,7 +185,7 @@ impl SpanWindow {
     }
 
     /// Whether the bytes that are not left out are those of `window`.
-    pub fn is_part_of(&self, window: &[u8; WINDOW]) -> bool {
+    pub(crate) fn is_part_of(&self, window: &[u8; WINDOW]) -> bool {
         self.parts().all(|(from, part)| window[from..from + part.len()] == *part)
     }
 

@@ -23,32 +23,32 @@ use crate::digest::{Algorithm, Digest};
 /// The artifact type of a fine index.
 pub const FINE_INDEX: &str = "application/vnd.ociseek.fine.v1+json";
 /// The media type of a fine document, which belongs to one layer.
-pub const FINE_DOCUMENT: &str = "application/vnd.ociseek.fine.layer.v1";
+pub(crate) const FINE_DOCUMENT: &str = "application/vnd.ociseek.fine.layer.v1";
 /// The media type of the config, which is `{}`.
 pub const EMPTY_CONFIG: &str = "application/vnd.oci.empty.v1+json";
 
 /// The annotation of a document that names the digest of its layer.
 pub const LAYER_DIGEST: &str = "dev.ociseek.fine.layer-digest";
 /// The annotation of a document that states the size of its head, in bytes.
-pub const HEAD_SIZE: &str = "dev.ociseek.fine.head-size";
+pub(crate) const HEAD_SIZE: &str = "dev.ociseek.fine.head-size";
 /// The annotation of a document that names the digest of its head.
-pub const HEAD_DIGEST: &str = "dev.ociseek.fine.head-digest";
+pub(crate) const HEAD_DIGEST: &str = "dev.ociseek.fine.head-digest";
 /// The annotation of a document that states the size of its head and of the pages for a start, in
 /// bytes.
-pub const START_SIZE: &str = "dev.ociseek.fine.start-size";
+pub(crate) const START_SIZE: &str = "dev.ociseek.fine.start-size";
 /// The annotation of a fine index that names the tool that built it.
-pub const BUILD_TOOL: &str = "dev.ociseek.fine.build-tool";
+pub(crate) const BUILD_TOOL: &str = "dev.ociseek.fine.build-tool";
 /// The annotation of an image manifest that names the digest of its bound fine index.
 pub const BOUND_INDEX: &str = "dev.ociseek.fine.index-digest";
 /// The annotation of a bound fine index's descriptor, in an image index, that names the digest of
 /// its image manifest.
-pub const BOUND_TO: &str = "dev.ociseek.fine.image-manifest-digest";
+pub(crate) const BOUND_TO: &str = "dev.ociseek.fine.image-manifest-digest";
 /// The annotation of a fine index that names the digest of the profile that it was built
 /// with.
-pub const PROFILE: &str = "dev.ociseek.fine.profile";
+pub(crate) const PROFILE: &str = "dev.ociseek.fine.profile";
 
 /// The size limit of a document's head, in bytes.
-pub const MAX_HEAD: u64 = 64 << 20;
+pub(crate) const MAX_HEAD: u64 = 64 << 20;
 
 /// A fine document and its layer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

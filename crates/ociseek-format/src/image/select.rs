@@ -18,12 +18,12 @@ use crate::digest::Digest;
 pub const MAX_NESTING: usize = 4;
 
 /// The annotation that BuildKit marks attestation manifests.
-pub const REFERENCE_TYPE: &str = "vnd.docker.reference.type";
+pub(crate) const REFERENCE_TYPE: &str = "vnd.docker.reference.type";
 /// The only value of [`REFERENCE_TYPE`] that BuildKit writes and that Docker looks for.
 pub const ATTESTATION: &str = "attestation-manifest";
 
 /// Whether an entry of an image index is marked as an attestation.
-pub fn is_marked_attestation(descriptor: &Descriptor) -> bool {
+pub(crate) fn is_marked_attestation(descriptor: &Descriptor) -> bool {
     descriptor.annotations.get(REFERENCE_TYPE).is_some_and(|kind| kind == ATTESTATION)
 }
 

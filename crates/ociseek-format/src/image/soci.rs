@@ -30,11 +30,11 @@ pub const CONFIG: &[u8] = b"{}";
 /// The annotation of a ztoc that names the digest of its layer.
 pub const LAYER_DIGEST: &str = "com.amazon.soci.image-layer-digest";
 /// The annotation of a ztoc that names the media type of its layer.
-pub const LAYER_MEDIA_TYPE: &str = "com.amazon.soci.image-layer-mediaType";
+pub(crate) const LAYER_MEDIA_TYPE: &str = "com.amazon.soci.image-layer-mediaType";
 /// The annotation of a ztoc that states its span size in bytes.
 pub const SPAN_SIZE: &str = "com.amazon.soci.span-size";
 /// The annotation of a SOCI index that names the tool that built it.
-pub const BUILD_TOOL: &str = "com.amazon.soci.build-tool-identifier";
+pub(crate) const BUILD_TOOL: &str = "com.amazon.soci.build-tool-identifier";
 
 /// A ztoc and its layer.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -36,7 +36,7 @@ pub(super) enum BadHeader {
 }
 
 /// Whether the block is a tar header of any dialect, which suggests that the blob is a tar.
-pub fn has_valid_checksum(block: &[u8; BLOCK]) -> bool {
+pub(crate) fn has_valid_checksum(block: &[u8; BLOCK]) -> bool {
     let Some(stored) = octal(&block[148..156]) else { return false };
     let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>();
     // The checksum field itself counts as spaces.

@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use header::has_valid_checksum;
+pub(crate) use header::has_valid_checksum;
 pub use walker::{TarError, TarFault, Walker};
 
 use crate::copy::copy_short;
@@ -101,7 +101,7 @@ pub enum Kind {
 impl Kind {
     /// Whether Go reads no data for this type regardless of its size (archive/tar
     /// isHeaderOnlyType).
-    pub fn is_header_only(self) -> bool {
+    pub(crate) fn is_header_only(self) -> bool {
         use Kind::{BlockDevice, CharDevice, Directory, Fifo, HardLink, Symlink};
         matches!(self, HardLink | Symlink | CharDevice | BlockDevice | Directory | Fifo)
     }

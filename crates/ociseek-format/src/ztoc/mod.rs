@@ -189,7 +189,7 @@ pub struct FileMetadata {
 
 impl FileMetadata {
     /// The end of its data, including padding.
-    pub fn data_end(&self) -> Uncompressed {
+    pub(crate) fn data_end(&self) -> Uncompressed {
         Uncompressed((self.offset.0 + self.size).next_multiple_of(BLOCK as u64))
     }
 
@@ -263,7 +263,7 @@ impl FileKind {
     }
 
     /// The type with this name in a ztoc.
-    pub fn from_name(name: &[u8]) -> Option<FileKind> {
+    pub(crate) fn from_name(name: &[u8]) -> Option<FileKind> {
         FileKind::NAMES.iter().find(|(_, known)| known.as_bytes() == name).map(|(kind, _)| *kind)
     }
 }

@@ -17,7 +17,8 @@ use std::sync::Arc;
 use crate::index::{
     Artifact, BoundFine, Gate, IndexError, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport,
     Layers, LayersToBuild, LeftOutReason, OwnImage, PrefetchSummary, RefusedImage, RefusedManifest,
-    Supply, Wanted, Work, assemble, bound_fine, is_only_fine, prefetch_artifacts, shortfalls, ztocs,
+    Supply, Wanted, Work, assemble, bound_fine, is_only_fine, prefetch_artifacts, shortfalls,
+    ztocs,
 };
 use crate::resolve::PlatformManifest;
 use ociseek_format::budget::Budget;
@@ -91,9 +92,8 @@ pub(crate) async fn convert_built(
     for (layer, left_out) in planned.iter().flatten() {
         let is_indexed = left_out.is_none() || is_only_fine(layer, options);
         // A document refers to its layer by SHA-256.
-        let document = options.kinds.has_fine()
-            && is_indexed
-            && layer.digest.algorithm() == Algorithm::Sha256;
+        let document =
+            options.kinds.has_fine() && is_indexed && layer.digest.algorithm() == Algorithm::Sha256;
         let parts = Wanted { ztoc: left_out.is_none(), document };
         if !parts.is_nothing() {
             wanted.add(layer, parts);

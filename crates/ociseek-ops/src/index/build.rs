@@ -99,10 +99,7 @@ impl LayersToBuild {
     }
 
     /// The layers of which `layers` lacks something, and what.
-    fn lacking<'a>(
-        &'a self,
-        layers: &'a Layers,
-    ) -> impl Iterator<Item = (&'a Descriptor, Wanted)> {
+    fn lacking<'a>(&'a self, layers: &'a Layers) -> impl Iterator<Item = (&'a Descriptor, Wanted)> {
         let lacking = self.layers.iter().map(|layer| (layer, layers.lacks(layer, self.of(layer))));
         lacking.filter(|(_, lacking)| !lacking.is_nothing())
     }

@@ -156,8 +156,7 @@ impl Layers {
     /// What is `wanted` of a layer and still has to be found or made.
     pub(super) fn lacks(&self, layer: &Descriptor, wanted: Wanted) -> Wanted {
         let built = self.get(layer);
-        let can_have_document =
-            built.is_none_or(|built| !lacks_document(layer, &built.outcome));
+        let can_have_document = built.is_none_or(|built| !lacks_document(layer, &built.outcome));
         let known = self.by_blob.get(&key_of(layer)).map(|parts| &parts.document);
         let is_unknown = matches!(known, None | Some(BuiltDocument::Unknown));
         Wanted {

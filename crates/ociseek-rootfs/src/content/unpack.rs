@@ -19,7 +19,7 @@ use super::in_flight::SpanRequest;
 use super::inner::{Layer, LayerHandle};
 use super::pieces::PieceSink;
 use crate::layers::OpenError;
-use ociseek_format::codec::zstd::ZstdReader;
+use ociseek_format::codec::ZstdReader;
 use ociseek_format::digest::Hasher;
 use ociseek_format::layer::span::SpanError;
 use ociseek_format::offset::{LayerId, SpanId, Uncompressed};

@@ -22,7 +22,7 @@ use tables::{
 };
 use track::{Track, Tracker};
 
-pub use track::BackReference;
+pub(crate) use track::BackReference;
 
 /// Buffer size for the output of many steps, large enough to make the cost of moving the window
 /// negligible.
