@@ -479,15 +479,8 @@ fn decode_parts<'a>(
     let plain = header.entries_size[1];
     let end = spans.plain_end();
     let entries = StoredEntries { frame, plain, count: header.entries, end };
-    let head = FineHead {
-        spans,
-        files: Vec::new(),
-        start,
-        places,
-        pages,
-        size: actual,
-        start_size,
-    };
+    let head =
+        FineHead { spans, files: Vec::new(), start, places, pages, size: actual, start_size };
     Ok((head, entries))
 }
 
