@@ -140,10 +140,12 @@ fn a_pod_installs_the_snapshotter(root: &Path) {
     let first = "daemon-reload\nenable ociseek-snapshotter\n";
     // The first installation, the same again, another configuration, and an invalid one.
     for (text, status, last) in [
-        ("memory = \"1GiB\"\n", 0, "restart ociseek-snapshotter\n"),
-        ("memory = \"1GiB\"\n", 0, "start ociseek-snapshotter\n"),
-        ("memory = \"2GiB\"\n", 0, "restart ociseek-snapshotter\n"),
+        ("lazy-from = [\"*\"]\n", 0, "restart ociseek-snapshotter\n"),
+        ("lazy-from = [\"*\"]\n", 0, "start ociseek-snapshotter\n"),
+        ("lazy-from = [\"r.example\"]\n", 0, "restart ociseek-snapshotter\n"),
         ("nonsense = true\n", 1, ""),
+        // systemd would start it again and again.
+        ("memory = \"1GiB\"\n", 2, ""),
     ] {
         std::fs::write(&config, text).unwrap();
         let (code, said, told) = install();
@@ -151,10 +153,12 @@ fn a_pod_installs_the_snapshotter(root: &Path) {
         assert_eq!((code, told), (Some(status), wanted), "{text}: {said}");
     }
     let installed = std::fs::read_to_string(root.join("etc/ociseek/snapshotter.toml")).unwrap();
-    assert_eq!(installed, "memory = \"2GiB\"\n");
+    assert_eq!(installed, "lazy-from = [\"r.example\"]\n");
     let unit = std::fs::read_to_string(root.join("etc/systemd/system/ociseek-snapshotter.service"))
         .unwrap();
-    assert!(unit.contains("KillMode=process\n"), "{unit}");
+    for line in ["KillMode=process", "Type=notify", "RestartPreventExitStatus=2"] {
+        assert!(unit.lines().any(|found| found == line), "{line}: {unit}");
+    }
     let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
     let (path, _) = command.split_once(' ').unwrap();
     assert_eq!(run(Path::new("chroot"), &[at, path, "--version"]), format!("ociseek {VERSION}\n"));
@@ -164,7 +168,7 @@ fn a_pod_installs_the_snapshotter(root: &Path) {
     );
 
     // containerd's file comes last, and only if containerd reads it.
-    std::fs::write(&config, "memory = \"2GiB\"\n").unwrap();
+    std::fs::write(&config, "lazy-from = [\"r.example\"]\n").unwrap();
     let configure = || run_with(&["install", "--configure-containerd", "--config", given, at]);
     let conf = root.join("etc/containerd/conf.d/ociseek.toml");
     let (code, said, told) = configure();
@@ -200,7 +204,7 @@ fn a_pod_installs_the_snapshotter(root: &Path) {
         assert!(std::fs::symlink_metadata(root.join(gone)).is_err(), "{gone}");
     }
 
-    std::fs::write(&config, "").unwrap();
+    std::fs::write(&config, "lazy-from = [\"*\"]\n").unwrap();
     std::fs::write(root.join("fails"), "").unwrap();
     let (code, said, _) = install();
     assert!(code == Some(1) && said.contains("systemctl daemon-reload: no bus"), "{said}");

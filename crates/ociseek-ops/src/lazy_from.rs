@@ -10,7 +10,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::judge::NotLazy;
-use super::trust::{AcceptedTrust, TrustRules};
+use super::trust::{AcceptedTrust, NotedDocuments, TrustRules};
 use super::verify::policy::Policy;
 use ociseek_format::image::ImageName;
 use ociseek_format::image::allow::{Allow, AllowError};
@@ -73,19 +73,19 @@ impl LazyFrom {
             rules if rules.iter().any(admits) => AcceptedTrust::Repository,
             _ => return Err(NotLazy::NotListed),
         };
-        Ok(TrustRules { accepted, policy: self.policy.clone() })
+        Ok(TrustRules { accepted, policy: self.policy.clone(), ..TrustRules::default() })
     }
-}
 
-impl LazyFrom {
-    /// What is required of the indexes of an image that containers use: nothing takes its files
-    /// away, so it is served also when the operator no longer names its repository.
-    pub fn rules_in_use(&self, image: &ImageName) -> TrustRules {
-        let named = self.rules_for(image);
-        named.unwrap_or(TrustRules {
-            accepted: AcceptedTrust::Repository,
+    /// What is required of the indexes of an image in use, whose layers are read by the documents
+    /// that were `noted`. Nothing takes its files away, so it is served also when the operator no
+    /// longer names its repository. What was pushed there since does not count then.
+    pub fn rules_in_use(&self, image: &ImageName, noted: NotedDocuments) -> TrustRules {
+        let rules = self.rules_for(image).unwrap_or_else(|_| TrustRules {
+            accepted: AcceptedTrust::Noted,
             policy: self.policy.clone(),
-        })
+            ..TrustRules::default()
+        });
+        TrustRules { noted, ..rules }
     }
 }
 

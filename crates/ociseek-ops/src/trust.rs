@@ -6,6 +6,7 @@
 //! that digest's content only if the image itself binds the index, if a trusted key signed it, or
 //! if this machine compared it with the layer.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -83,7 +84,13 @@ pub enum AcceptedTrust {
     /// Only those whose signature by a trusted key also covers the image. What this machine proved
     /// does not count: it says which files a layer has, not that the layer belongs to the image.
     Signed,
+    /// Only documents by which layers in use are read ([`TrustRules::noted`]).
+    Noted,
 }
+
+/// The documents by which the layers of an image in use are read, by the digest of the layer: the
+/// digest of a ztoc, or of the head of a fine document. None for a layer that is read completely.
+pub type NotedDocuments = BTreeMap<Digest, Option<Digest>>;
 
 /// What a reader requires of an index.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -93,6 +100,18 @@ pub struct TrustRules {
     /// The requirements for each index that is taken, also for a bound one. What this machine
     /// proved needs no index.
     pub policy: Policy,
+    /// No other document is taken for these layers.
+    pub noted: NotedDocuments,
+}
+
+impl TrustRules {
+    /// Whether a layer in use is read by this document, or the layer is not in use.
+    fn fits(&self, layer: &Digest, document: &Digest) -> bool {
+        match self.noted.get(layer) {
+            Some(noted) => noted.as_ref() == Some(document),
+            None => self.accepted != AcceptedTrust::Noted,
+        }
+    }
 }
 
 /// The levels of the documents that are taken, by the digest of their layer.
@@ -202,6 +221,16 @@ impl Chooser<'_> {
         candidates: Vec<Candidate>,
         left_out: &mut BTreeSet<Digest>,
     ) -> Result<(Option<usize>, BTreeMap<Digest, TrustLevel>), DiscoverError> {
+        let mut candidates = candidates;
+        if !self.rules.noted.is_empty() {
+            candidates.sort_by_cached_key(|candidate| {
+                let documents = documents_of(image, *candidate).unwrap_or_default();
+                let fits = |(layer, document): &&(Digest, Digest)| {
+                    self.rules.noted.get(layer) == Some(&Some(*document))
+                };
+                Reverse(documents.iter().filter(fits).count())
+            });
+        }
         for candidate in candidates {
             let Some(documents) = documents_of(image, candidate) else { continue };
             let verdict = self.judge(image, candidate).await;
@@ -213,11 +242,12 @@ impl Chooser<'_> {
                 IndexVerdict::Refused(_) => None,
             };
             let least = match self.rules.accepted {
-                AcceptedTrust::Repository => TrustLevel::Repository,
+                AcceptedTrust::Repository | AcceptedTrust::Noted => TrustLevel::Repository,
                 AcceptedTrust::Vouched => TrustLevel::Named,
                 AcceptedTrust::Signed => TrustLevel::Signed,
             };
             let levels: BTreeMap<Digest, TrustLevel> = (documents.iter())
+                .filter(|(layer, document)| self.rules.fits(layer, document))
                 .filter_map(|(layer, _)| {
                     Some((*layer, level(layer).filter(|level| *level >= least)?))
                 })

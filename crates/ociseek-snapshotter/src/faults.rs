@@ -16,7 +16,7 @@ use futures_util::future::{BoxFuture, pending, ready};
 
 use super::lazy::{ImageLayers, LazyImages, OpenedLayers};
 use super::messages::{CommitRequest, CreateRequest, SnapshotError};
-use super::rows::{LazyLayer, SnapshotKind};
+use super::rows::{LazyStack, SnapshotKind};
 use super::snapshotter::{IMAGE, LAYER, MANIFEST, Snapshotter, TARGET};
 
 /// An image of the layers `a` and `b`, and one that states their names for others. They cannot
@@ -42,10 +42,10 @@ impl LazyImages for Unmountable {
 
     fn open<'a>(
         &'a self,
-        layer: &'a LazyLayer,
+        stack: &'a LazyStack,
         _: &'a Path,
     ) -> BoxFuture<'a, Result<OpenedLayers, String>> {
-        if layer.image.ends_with("@hanging") {
+        if stack.top.image.ends_with("@hanging") {
             return pending().boxed();
         }
         ready(Err("the registry is away".to_owned())).boxed()

@@ -15,7 +15,7 @@ use tracing::warn;
 
 use super::lazy::{ImageLayers, LazyImages};
 use super::messages::SnapshotError;
-use super::rows::LazyLayer;
+use super::rows::LazyStack;
 use super::session::{ImageSession, Phase, SessionPlace, clear};
 use ociseek_ops::mount_server::divide_memory;
 use ociseek_rootfs::fuse::{DeviceKeeper, FS_TYPE, mounted_at};
@@ -80,13 +80,13 @@ struct Inner {
 }
 
 impl ImageDir {
-    /// Continues with the mounts of an earlier server. `layers` has the lazy layers by the id of
-    /// their snapshot. Must be called on a tokio runtime.
+    /// Continues with the mounts of an earlier server. `stacks` has what is mounted by the id of
+    /// its snapshot. Must be called on a tokio runtime.
     pub(crate) async fn open(
         root: &Path,
         lazy: Arc<dyn LazyImages>,
         memory: u64,
-        layers: HashMap<u64, LazyLayer>,
+        stacks: HashMap<u64, LazyStack>,
     ) -> ImageDir {
         let dir = root.to_owned();
         let (keeper, left) = match spawn_blocking(move || DeviceKeeper::open(&dir)).await {
@@ -103,13 +103,13 @@ impl ImageDir {
             fetched: Mutex::default(),
         }));
         for (held, device) in left {
-            let layer = MountKey::of_dir(&held.name)
+            let stack = MountKey::of_dir(&held.name)
                 .filter(|key| images.point(*key) == held.point && held.tree.is_some())
-                .and_then(|key| Some((key, layers.get(&key.id)?)));
-            match layer {
-                Some((key, layer)) => {
+                .and_then(|key| Some((key, stacks.get(&key.id)?)));
+            match stack {
+                Some((key, stack)) => {
                     let left = Some((held, Arc::new(device)));
-                    let session = ImageSession::start(images.place(key), layer.clone(), left);
+                    let session = ImageSession::start(images.place(key), stack.clone(), left);
                     images.0.sessions.hold().insert(key, session);
                 }
                 None => images.0.keeper.release(&held.name),
@@ -167,12 +167,12 @@ impl ImageDir {
     pub(crate) async fn mounted(
         &self,
         key: MountKey,
-        layer: &LazyLayer,
+        stack: &LazyStack,
     ) -> Result<MountedImage, SnapshotError> {
         let point = self.point(key);
         let is_mounted =
             mounted_at(&point).is_ok_and(|mount| mount.is_some_and(|it| it.fs_type == FS_TYPE));
-        let session = self.session(key, layer, is_mounted);
+        let session = self.session(key, stack, is_mounted);
         match timeout(WAIT, session.settled()).await {
             Ok(Phase::Serving { owner }) => Ok(MountedImage { point, owner }),
             Ok(Phase::Failed(why)) => {
@@ -180,16 +180,17 @@ impl ImageDir {
                 Err(SnapshotError::Mount(why))
             }
             Ok(Phase::Opening | Phase::Ended) => {
-                Err(SnapshotError::Mount(format!("{} was unmounted", layer.image)))
+                Err(SnapshotError::Mount(format!("{} was unmounted", stack.top.image)))
             }
-            Err(_) => {
-                Err(SnapshotError::Mount(format!("{} is being mounted, try again", layer.image)))
-            }
+            Err(_) => Err(SnapshotError::Mount(format!(
+                "{} is being mounted, try again",
+                stack.top.image
+            ))),
         }
     }
 
     /// The session of a mount, which is started unless it is there.
-    fn session(&self, key: MountKey, layer: &LazyLayer, is_mounted: bool) -> Arc<ImageSession> {
+    fn session(&self, key: MountKey, stack: &LazyStack, is_mounted: bool) -> Arc<ImageSession> {
         let mut sessions = self.0.sessions.hold();
         if let Some(session) = sessions.get(&key) {
             match session.phase() {
@@ -199,7 +200,7 @@ impl ImageDir {
                 Phase::Opening | Phase::Serving { .. } => return Arc::clone(session),
             }
         }
-        let session = ImageSession::start(self.place(key), layer.clone(), None);
+        let session = ImageSession::start(self.place(key), stack.clone(), None);
         if let Some(old) = sessions.insert(key, Arc::clone(&session)) {
             *self.0.fetched.hold() += old.fetched();
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-use super::rows::LazyLayer;
+use super::rows::LazyStack;
 use ociseek_format::progress::Progress;
 use ociseek_ops::mount::Prefetch;
 use ociseek_ops::open::RootFs;
@@ -32,11 +32,12 @@ pub trait LazyImages: Send + Sync {
     /// `target` has another layer of the image `other`, or reads it by another document.
     fn cannot_share(&self, image: &str, target: &str, other: &str);
 
-    /// Opens the lowest layers of an image. `answers` is a file with the answers of the registry by
-    /// which it was opened before. They are not asked for again, and the file gets the others.
+    /// Opens the lowest layers of an image: these, by these documents and no others. `answers` is a
+    /// file with the answers of the registry by which it was opened before. They are not asked for
+    /// again, and the file gets the others.
     fn open<'a>(
         &'a self,
-        layer: &'a LazyLayer,
+        stack: &'a LazyStack,
         answers: &'a Path,
     ) -> BoxFuture<'a, Result<OpenedLayers, String>>;
 

@@ -32,7 +32,7 @@ pub use health::serves;
 pub use image_service::ImageService;
 pub use lazy::{ImageLayers, LazyImages, MountAttempt, OpenedLayers, ServingOptions};
 pub use messages::SnapshotError;
-pub use rows::LazyLayer;
+pub use rows::{LazyLayer, LazyStack};
 pub use service::{AnsweredCall, CallObserver, Listener, serve};
 pub use snapshotter::{KeptNumbers, Snapshotter};
 pub use status::{KeptImage, KeptMount, KeptState, kept, memory};

@@ -6,7 +6,7 @@
 //! space. The file then still has the row of a snapshot without files, until the next change is
 //! written, or until the next start finds the files missing.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::messages::{CommitRequest, SnapshotError, SnapshotInfo, Timestamp};
 use ociseek_store::lock::Hold;
-use ociseek_store::state_file;
+use ociseek_store::state_file::{self, Entry};
 
 /// The numbers are containerd's (`Kind`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +44,15 @@ pub struct LazyLayer {
     pub layers: usize,
 }
 
+/// A layer that was not unpacked, with those below it: what is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LazyStack {
+    /// The uppermost layer. Its image is mounted.
+    pub top: LazyLayer,
+    /// The digests of the layers from the bottom up, each with that of its document.
+    pub layers: Vec<(String, Option<String>)>,
+}
+
 /// Seconds and nanoseconds since 1970.
 type Time = (i64, i32);
 
@@ -64,9 +73,35 @@ pub(crate) struct SnapshotRow {
 
 /// All snapshots by name.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(from = "StoredRows")]
 pub(crate) struct SnapshotRows {
     last_id: u64,
     rows: BTreeMap<String, SnapshotRow>,
+    /// Directories whose rows were damaged. Containers may use them, so they are not removed.
+    left: BTreeSet<u64>,
+    /// How many rows of the file are damaged.
+    #[serde(skip)]
+    damaged: usize,
+}
+
+/// The rows in the file. One that is damaged costs only itself.
+#[derive(Deserialize)]
+struct StoredRows {
+    last_id: u64,
+    rows: BTreeMap<String, Entry<SnapshotRow>>,
+    #[serde(default)]
+    left: BTreeSet<u64>,
+}
+
+impl From<StoredRows> for SnapshotRows {
+    fn from(stored: StoredRows) -> SnapshotRows {
+        let StoredRows { last_id, rows, left } = stored;
+        let all = rows.len();
+        let valid = |(name, row): (String, Entry<SnapshotRow>)| Some((name, row.valid()?));
+        let rows: BTreeMap<String, SnapshotRow> = rows.into_iter().filter_map(valid).collect();
+        let last_id = rows.values().map(|row| row.id).fold(last_id, u64::max);
+        SnapshotRows { last_id, damaged: all - rows.len(), rows, left }
+    }
 }
 
 fn now() -> Time {
@@ -100,6 +135,22 @@ impl SnapshotRows {
     /// Whether a snapshot has or had this id.
     pub(crate) fn was_used(&self, id: u64) -> bool {
         id <= self.last_id
+    }
+
+    /// Notes which directories exist: their ids are not used. If rows were lost, those without a row
+    /// are left alone from now on.
+    fn note_directories(&mut self, found: &BTreeSet<u64>, are_lost: bool) {
+        self.last_id = found.last().copied().unwrap_or(0).max(self.last_id);
+        let known: HashSet<u64> = self.rows.values().map(|row| row.id).collect();
+        if are_lost {
+            self.left.extend(found.iter().filter(|id| !known.contains(id)));
+        }
+        self.left.retain(|id| found.contains(id));
+    }
+
+    /// Whether a directory is left alone.
+    pub(crate) fn is_left(&self, id: u64) -> bool {
+        self.left.contains(&id)
     }
 
     /// Does not use the ids that `other` has used.
@@ -243,9 +294,31 @@ impl SnapshotRows {
     ) -> impl Iterator<Item = &'a SnapshotRow> {
         std::iter::successors(self.rows.get(&row.parent), |row| self.rows.get(&row.parent))
     }
+
+    /// The name of a snapshot below `row` that is missing.
+    pub(crate) fn missing_below<'a>(&'a self, row: &'a SnapshotRow) -> Option<&'a str> {
+        let lowest = self.below(row).last().unwrap_or(row);
+        Some(&*lowest.parent).filter(|parent| !parent.is_empty())
+    }
+
+    /// What is mounted for `row`, if it was not unpacked.
+    pub(crate) fn stack(&self, row: &SnapshotRow) -> Option<LazyStack> {
+        let top = row.lazy.clone()?;
+        let below = self.below(row).filter_map(|row| row.lazy.as_ref());
+        let layers = std::iter::once(&top).chain(below);
+        let mut layers: Vec<_> =
+            layers.map(|layer| (layer.digest.clone(), layer.document.clone())).collect();
+        layers.reverse();
+        (layers.len() == top.layers).then_some(LazyStack { top, layers })
+    }
 }
 
 const STATE: &str = "state.json";
+
+/// Logs what is wrong with a state.
+pub(crate) fn warned(text: &str) {
+    warn!("{text}");
+}
 
 #[derive(Debug)]
 pub(crate) struct RowStore {
@@ -268,10 +341,28 @@ fn is_full(error: &io::Error) -> bool {
 }
 
 impl RowStore {
-    /// Opens the rows in `root`, which no other process may use.
-    pub(crate) fn open(root: &Path) -> io::Result<RowStore> {
-        let lock = state_file::lock(root, "snapshotter")?;
-        let held = Held { rows: read(root)?, is_ahead: false };
+    /// Opens the rows in `root`, which no other process may use. `found` has the ids of the
+    /// directories there. Damaged rows are set aside.
+    pub(crate) fn open(root: &Path, found: &BTreeSet<u64>) -> io::Result<RowStore> {
+        let lock = state_file::lock(root, "snapshotter", &warned)?;
+        let (mut rows, is_lost) =
+            state_file::read_or_set_aside::<SnapshotRows>(root, STATE, &warned)?;
+        if rows.damaged > 0 {
+            let why = format!("{} of its rows are damaged", rows.damaged);
+            state_file::set_aside(&root.join(STATE), &why, &warned);
+        }
+        let is_lost = is_lost || rows.damaged > 0;
+        rows.note_directories(found, is_lost);
+        if is_lost {
+            warn!(
+                left = ?rows.left,
+                "directories whose snapshots are not known any more are left: remove them once their containers ended"
+            );
+            if let Err(error) = state_file::save(root, STATE, &rows) {
+                warn!(%error, "{STATE} cannot be written");
+            }
+        }
+        let held = Held { rows, is_ahead: false };
         Ok(RowStore { root: root.to_owned(), rows: Mutex::new(held), _lock: lock })
     }
 

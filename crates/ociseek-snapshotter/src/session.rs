@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::lazy::{LazyImages, MountAttempt, OpenedLayers};
-use super::rows::LazyLayer;
+use super::rows::LazyStack;
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::causes;
 use ociseek_format::tree::{NodeId, Tree};
@@ -82,7 +82,7 @@ impl ImageSession {
     /// called on a tokio runtime.
     pub(crate) fn start(
         place: SessionPlace,
-        layer: LazyLayer,
+        stack: LazyStack,
         left: Option<(HeldMount, Arc<OwnedFd>)>,
     ) -> Arc<ImageSession> {
         let session = Arc::new(ImageSession {
@@ -93,7 +93,7 @@ impl ImageSession {
             look: Mutex::default(),
         });
         let running = Arc::clone(&session);
-        tokio::spawn(async move { Run { session: running, place, layer }.run(left).await });
+        tokio::spawn(async move { Run { session: running, place, stack }.run(left).await });
         session
     }
 
@@ -163,7 +163,7 @@ enum Over {
 struct Run {
     session: Arc<ImageSession>,
     place: SessionPlace,
-    layer: LazyLayer,
+    stack: LazyStack,
 }
 
 impl Run {
@@ -171,7 +171,7 @@ impl Run {
         let mut left = left;
         let mut is_silent = false;
         loop {
-            let image = &self.layer.image;
+            let image = &self.stack.top.image;
             let is_replacement = left.is_some();
             let live = match self.live(left.take()).await {
                 Ok(Some(live)) => live,
@@ -187,7 +187,7 @@ impl Run {
             };
             let point = self.place.point.display();
             let event = if is_replacement { "the mount is served again" } else { "mounted" };
-            info!(image, layers = self.layer.layers, %point, "{event}");
+            info!(image, layers = self.stack.top.layers, %point, "{event}");
             let (over, live) = self.serve(live, is_replacement, is_silent).await;
             match over {
                 Over::Silent => {
@@ -225,7 +225,7 @@ impl Run {
             let opened = tokio::select! {
                 biased;
                 () = session.cancelled() => break,
-                opened = self.place.lazy.open(&self.layer, &self.place.answers) => opened,
+                opened = self.place.lazy.open(&self.stack, &self.place.answers) => opened,
             };
             // From here to the end, it is not cancelled, so that nothing stays mounted.
             let live = match opened {
@@ -237,7 +237,7 @@ impl Run {
             match (live, &left, pauses.next()) {
                 (Ok(live), ..) => return Ok(Some(live)),
                 (Err(why), Some(_), Some(pause)) => {
-                    let image = &self.layer.image;
+                    let image = &self.stack.top.image;
                     warn!(image, error = why, "the mount is not served yet");
                     tokio::select! {
                         () = session.cancelled() => break,
@@ -282,9 +282,9 @@ impl Run {
         let is_first = left.is_none() && !self.place.answers_xattrs;
         let is_recorded = serving.record_starts.is_some()
             && is_first
-            && StartRecord::is_wanted(&layers.image, Some(self.layer.layers));
+            && StartRecord::is_wanted(&layers.image, Some(self.stack.top.layers));
         let fuse = FuseOptions {
-            source: self.layer.image.clone(),
+            source: self.stack.top.image.clone(),
             allow_other: true,
             suid: true,
             dev: true,
@@ -338,7 +338,7 @@ impl Run {
         let root = layers.image.tree.node(NodeId(0));
         session.phase.send_replace(Phase::Serving { owner: (root.uid, root.gid) });
         let recorded = self.place.lazy.serving().record_starts.filter(|_| !is_replacement);
-        let file = StartRecord::file_of(&self.place.root, &self.layer.image);
+        let file = StartRecord::file_of(&self.place.root, &self.stack.top.image);
         let mut start = StartRecord::new(&mount, file.filter(|_| recorded.is_some()));
         let recorded_until = Instant::now() + recorded.unwrap_or_default();
         let mut fetched = FetchedFile::open(&self.place.fetched).ok();
@@ -358,7 +358,7 @@ impl Run {
                     () = session.cancelled() => break Over::Cancelled,
                     _ = &mut ended => break Over::Unmounted,
                     () = sleep_until(recorded_until), if start.is_some() => {
-                        write_start(start.take(), &self.layer.image).await;
+                        write_start(start.take(), &self.stack.top.image).await;
                     }
                     _ = looks.tick() => {
                         count();
@@ -371,7 +371,7 @@ impl Run {
             }
         };
         count();
-        write_start(start.take(), &self.layer.image).await;
+        write_start(start.take(), &self.stack.top.image).await;
         (over, Live { layers, mount, device, tree })
     }
 

@@ -3,7 +3,7 @@
 //! A row is written after what it needs, and removed before that. What a crash leaves without a row
 //! is removed at the next start, or by containerd's `Cleanup`.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, lchown};
@@ -19,9 +19,10 @@ use super::lazy::LazyImages;
 use super::messages::{
     CommitRequest, CreateRequest, SnapshotError, SnapshotFilter, SnapshotInfo, SnapshotMount,
 };
-use super::rows::{LazyLayer, RowStore, SnapshotKind, SnapshotRow, SnapshotRows};
+use super::rows::{LazyLayer, RowStore, SnapshotKind, SnapshotRow, SnapshotRows, warned};
 use super::status::{points, usage};
 use ociseek_rootfs::fuse::Release;
+use ociseek_store::state_file::make_directory;
 
 /// The label with the name of the snapshot that containerd would commit (`core/snapshots`).
 pub(crate) const TARGET: &str = "containerd.io/snapshot.ref";
@@ -77,9 +78,7 @@ impl Snapshotter {
         let create = || {
             DirBuilder::new().recursive(true).mode(0o700).create(root)?;
             let root = root.canonicalize()?;
-            ["snapshots", "images"]
-                .iter()
-                .try_for_each(|dir| fs::create_dir_all(root.join(dir)))?;
+            DIRS.iter().try_for_each(|dir| make_directory(&root.join(dir), &warned))?;
             // They cannot be escaped in the options that containerd passes to the kernel.
             match root.to_str().filter(|path| !path.contains([',', ':', '\\'])) {
                 Some(_) => Ok(root),
@@ -89,14 +88,19 @@ impl Snapshotter {
             }
         };
         let root = create().map_err(failed)?;
-        let store = RowStore::open(&root).map_err(failed)?;
-        let layers = store.read(|rows| {
-            rows.iter().filter_map(|(_, row)| Some((row.id, row.lazy.clone()?))).collect()
+        let found = directories(&root).map_err(failed)?;
+        let store = RowStore::open(&root, &found).map_err(failed)?;
+        let stacks = store.read(|rows| {
+            rows.iter().filter_map(|(_, row)| Some((row.id, rows.stack(row)?))).collect()
         });
-        let images = ImageDir::open(&root, lazy, memory, layers).await;
+        let images = ImageDir::open(&root, lazy, memory, stacks).await;
         let snapshotter = Snapshotter { root, store, images };
-        snapshotter.remove_gone()?;
-        snapshotter.remove_unknown(|_, _| true).await?;
+        // Containers of the node need a snapshotter more than they need these to be gone.
+        for left in [snapshotter.remove_gone(), snapshotter.remove_unknown(|_, _| true).await] {
+            if let Err(error) = left {
+                warn!(%error, "what an earlier process left is not removed");
+            }
+        }
         Ok(snapshotter)
     }
 
@@ -252,26 +256,34 @@ impl Snapshotter {
     /// An active snapshot or view, and the directories below it from the top down. Mounts its image
     /// if necessary.
     async fn layers(&self, key: &str) -> Result<(SnapshotRow, Vec<LowerDir>), SnapshotError> {
-        let (top, below) = self.store.read(|rows| {
+        let (top, unpacked, lazy) = self.store.read(|rows| {
             let top = rows.get(key)?.clone();
-            let below: Vec<SnapshotRow> = rows.below(&top).cloned().collect();
-            Ok::<_, SnapshotError>((top, below))
+            let mut unpacked: Vec<SnapshotRow> = rows.below(&top).cloned().collect();
+            if let Some(missing) = rows.missing_below(&top) {
+                return Err(SnapshotError::Precondition(format!(
+                    "the row of {missing}, below snapshot {key}, was damaged"
+                )));
+            }
+            let at = unpacked.iter().position(|row| row.lazy.is_some());
+            let lazy = at.and_then(|at| unpacked.drain(at..).next());
+            let stack = lazy.as_ref().map(|row| {
+                let damaged = || format!("the rows of the image below snapshot {key} are damaged");
+                rows.stack(row).ok_or_else(|| SnapshotError::Precondition(damaged()))
+            });
+            Ok::<_, SnapshotError>((top, unpacked, stack.transpose()?.zip(lazy)))
         })?;
         if top.kind == SnapshotKind::Committed {
             return Err(SnapshotError::Precondition(format!(
                 "snapshot {key} is neither active nor a view"
             )));
         }
-        let mut lower = Vec::new();
-        for row in below {
-            if let Some(lazy) = &row.lazy {
-                let key = MountKey { id: row.id, answers_xattrs: is_compared(&top, &row) };
-                let mounted = self.images.mounted(key, lazy).await?;
-                let path = mounted.point.to_string_lossy().into_owned();
-                lower.push(LowerDir { path, owner: Some(mounted.owner) });
-                break;
-            }
-            lower.push(LowerDir { path: self.part(row.id, "fs"), owner: None });
+        let dir = |row: SnapshotRow| LowerDir { path: self.part(row.id, "fs"), owner: None };
+        let mut lower: Vec<LowerDir> = unpacked.into_iter().map(dir).collect();
+        if let Some((stack, row)) = lazy {
+            let key = MountKey { id: row.id, answers_xattrs: is_compared(&top, &row) };
+            let mounted = self.images.mounted(key, &stack).await?;
+            let path = mounted.point.to_string_lossy().into_owned();
+            lower.push(LowerDir { path, owner: Some(mounted.owner) });
         }
         Ok((top, lower))
     }
@@ -383,23 +395,20 @@ impl Snapshotter {
     ) -> Result<(), SnapshotError> {
         let left = |rows: &SnapshotRows| {
             let known: HashSet<u64> = rows.iter().map(|(_, row)| row.id).collect();
-            let mut left = HashSet::new();
-            for dir in ["snapshots", "images"] {
-                for entry in fs::read_dir(self.root.join(dir))? {
-                    let name = entry?.file_name();
-                    let id = name.to_str().map(|name| name.split('.').next().unwrap_or_default());
-                    left.extend(id.and_then(|id| id.parse::<u64>().ok()));
-                }
-            }
-            left.retain(|id| is_old(rows, *id) && !known.contains(id));
+            let mut left = directories(&self.root)?;
+            left.retain(|id| is_old(rows, *id) && !known.contains(id) && !rows.is_left(*id));
             Ok(left)
         };
         // Meanwhile no snapshot is created.
         let left = block_in_place(|| self.store.read(left));
-        for id in left.map_err(|source| SnapshotError::Files { path: self.root.clone(), source })? {
-            self.discard(id).await?;
+        let left =
+            left.map_err(|source| SnapshotError::Files { path: self.root.clone(), source })?;
+        let mut first = Ok(());
+        for id in left {
+            // One that cannot be removed does not keep the others.
+            first = first.and(self.discard(id).await);
         }
-        Ok(())
+        first
     }
 
     pub(crate) fn stat(&self, key: &str) -> Result<SnapshotInfo, SnapshotError> {
@@ -443,6 +452,22 @@ impl Snapshotter {
             _ => SnapshotError::Files { path, source },
         })
     }
+}
+
+/// The directories of snapshots and of their mounts.
+const DIRS: [&str; 2] = ["snapshots", "images"];
+
+/// The ids of the directories in `root`.
+fn directories(root: &Path) -> io::Result<BTreeSet<u64>> {
+    let mut ids = BTreeSet::new();
+    for dir in DIRS {
+        for entry in fs::read_dir(root.join(dir))? {
+            let name = entry?.file_name();
+            let id = name.to_str().map(|name| name.split('.').next().unwrap_or_default());
+            ids.extend(id.and_then(|id| id.parse::<u64>().ok()));
+        }
+    }
+    Ok(ids)
 }
 
 /// A directory below a snapshot.
@@ -628,9 +653,95 @@ mod tests {
         // Its id is not used again.
         it.create(SnapshotKind::View, request("new", "", &[])).await.unwrap();
         assert!(root.path().join("snapshots/3").exists());
+    }
+
+    fn names(it: &Snapshotter) -> Vec<String> {
+        it.list(&[]).unwrap().into_iter().map(|info| info.name).collect()
+    }
+
+    /// Containers may use what the rows were about.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_damaged_state_is_set_aside_and_its_directories_stay() {
+        let root = tempfile::tempdir().unwrap();
+        let state = root.path().join("state.json");
+        let it = open(root.path()).await.unwrap();
+        let create = async |it: &Snapshotter, key: &str, parent: &str| {
+            it.create(SnapshotKind::Active, request(key, parent, &[])).await
+        };
+        for key in ["base", "other"] {
+            create(&it, key, "").await.unwrap();
+            let commit = CommitRequest {
+                name: key.to_uppercase(),
+                key: key.to_owned(),
+                ..CommitRequest::default()
+            };
+            it.commit(commit).unwrap();
+        }
+        create(&it, "above", "BASE").await.unwrap();
         drop(it);
-        fs::write(root.path().join("state.json"), "{").unwrap();
-        assert!(open(root.path()).await.is_err(), "a damaged state is not taken for an empty one");
+        // One row.
+        let text = fs::read_to_string(&state).unwrap();
+        let damaged = text.replacen("\"id\":1,", "\"id\":-1,", 1);
+        assert_ne!(text, damaged);
+        fs::write(&state, &damaged).unwrap();
+        let it = open(root.path()).await.unwrap();
+        assert_eq!(names(&it), ["OTHER", "above"]);
+        assert_eq!(fs::read_to_string(root.path().join("state.json.damaged")).unwrap(), damaged);
+        let error = it.mounts("above").await.unwrap_err().to_string();
+        assert!(error.contains("the row of BASE, below snapshot above, was damaged"), "{error}");
+        create(&it, "new", "OTHER").await.unwrap();
+        it.cleanup().await.unwrap();
+        assert!(root.path().join("snapshots/1/fs").exists());
+        drop(it);
+        // All of them.
+        for (damage, number) in [("{", "1"), ("", "2"), ("[]", "3")] {
+            fs::write(&state, damage).unwrap();
+            let it = open(root.path()).await.unwrap();
+            assert_eq!(names(&it), Vec::<String>::new());
+            it.cleanup().await.unwrap();
+            let set_aside = root.path().join(format!("state.json.damaged{number}"));
+            assert_eq!(fs::read_to_string(set_aside).unwrap(), damage);
+        }
+        // They also stay after another start, and their ids are not used again.
+        let it = open(root.path()).await.unwrap();
+        create(&it, "new", "").await.unwrap();
+        let left: BTreeSet<u64> = (1..=5).collect();
+        assert_eq!(directories(root.path()).unwrap(), left);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_cannot_be_removed_or_is_in_the_way_does_not_keep_it_from_serving() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        // A mount is busy, as an immutable file would be.
+        let held = at("snapshots/7/fs/held");
+        fs::create_dir_all(&held).unwrap();
+        let is_held = mount("none", &held, "tmpfs", MountFlags::empty(), c"size=64k").is_ok();
+        fs::create_dir_all(at("snapshots/8/fs/file")).unwrap();
+        fs::create_dir_all(at("state.json/full")).unwrap();
+        fs::create_dir_all(at("lock/full")).unwrap();
+        fs::create_dir_all(at("keeper.json/full")).unwrap();
+        fs::create_dir_all(at("keeper.sock/full")).unwrap();
+        fs::create_dir_all(at("unfinished-dir/full")).unwrap();
+        fs::write(at("images"), "").unwrap();
+        let opened = open(root.path()).await;
+        let again = match &opened {
+            Ok(it) => it.create(SnapshotKind::Active, request("new", "", &[])).await,
+            Err(_) => Ok(Vec::new()),
+        };
+        let is_left = held.exists();
+        if is_held {
+            unmount(&held, UnmountFlags::DETACH).unwrap();
+        }
+        let it = opened.unwrap();
+        again.unwrap();
+        assert_eq!(is_left, is_held);
+        for name in ["state.json", "lock", "keeper.json", "images"] {
+            assert!(at(&format!("{name}.damaged")).exists(), "{name}");
+        }
+        assert_eq!(names(&it), ["new"]);
+        it.cleanup().await.unwrap();
+        assert!(!held.exists());
     }
 
     #[tokio::test(flavor = "multi_thread")]

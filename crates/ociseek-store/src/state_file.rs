@@ -3,12 +3,12 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
 
 use crate::durable::{UNFINISHED, replace};
 
@@ -38,13 +38,27 @@ fn lock_within(file: &File, wait: Duration) -> io::Result<()> {
     }
 }
 
+/// Receives what is wrong with a state, with the path, where that does not keep its user from
+/// working.
+pub type Report<'a> = &'a dyn Fn(&str);
+
 /// Locks the directory `dir` for as long as the file is open, and removes what a crash left there.
 /// `user` names what may use it, for the error.
 ///
 /// # Errors
 /// If another process has locked it, or it cannot be read.
-pub fn lock(dir: &Path, user: &str) -> io::Result<File> {
-    let lock = File::create(dir.join("lock"))?;
+pub fn lock(dir: &Path, user: &str, report: Report<'_>) -> io::Result<File> {
+    let path = dir.join("lock");
+    // Not for writing: the file may be immutable.
+    let lock = match File::open(&path) {
+        Ok(file) if file.metadata()?.is_file() => file,
+        Ok(_) => {
+            set_aside(&path, "it is not a file", report);
+            File::create(&path)?
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => File::create(&path)?,
+        Err(error) => return Err(error),
+    };
     lock_file(&lock).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => io::Error::other(format!("another {user} uses it")),
         _ => error,
@@ -52,7 +66,10 @@ pub fn lock(dir: &Path, user: &str) -> io::Result<File> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
-            fs::remove_file(entry.path())?;
+            let path = entry.path();
+            if let Err(error) = fs::remove_file(&path) {
+                report(&format!("{}: cannot remove what a crash left: {error}", path.display()));
+            }
         }
     }
     Ok(lock)
@@ -71,6 +88,75 @@ pub fn read<T: DeserializeOwned + Default>(dir: &Path, name: &str) -> io::Result
     }
 }
 
+/// As [`read`], but what is damaged is renamed and reported, and taken for a missing file. Returns
+/// whether that was so, too.
+///
+/// # Errors
+/// If this process may not read it.
+pub fn read_or_set_aside<T: DeserializeOwned + Default>(
+    dir: &Path,
+    name: &str,
+    report: Report<'_>,
+) -> io::Result<(T, bool)> {
+    match read(dir, name) {
+        Ok(state) => Ok((state, false)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+        Err(error) => {
+            set_aside(&dir.join(name), &error.to_string(), report);
+            Ok((T::default(), true))
+        }
+    }
+}
+
+/// Makes the directory `path`. What is there and is not a directory is renamed and reported.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn make_directory(path: &Path, report: Report<'_>) -> io::Result<()> {
+    if fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+        set_aside(path, "it is not a directory", report);
+    }
+    fs::create_dir_all(path)
+}
+
+/// Renames what is damaged or in the way to a name with this end, and reports that. If that is
+/// impossible, it stays, and is reported.
+pub fn set_aside(path: &Path, why: &str, report: Report<'_>) {
+    let free = |name: &PathBuf| fs::symlink_metadata(name).is_err();
+    let names = (0..1000).map(|number| match number {
+        0 => path.with_added_extension("damaged"),
+        number => path.with_added_extension(format!("damaged{number}")),
+    });
+    let shown = path.display();
+    let Some(name) = names.into_iter().find(free) else {
+        return report(&format!("{shown}: {why}; remove it"));
+    };
+    match fs::rename(path, &name) {
+        Ok(()) => report(&format!("{shown}: {why}; it is now {}", name.display())),
+        Err(error) => report(&format!("{shown}: {why}; it cannot be renamed: {error}")),
+    }
+}
+
+/// An entry of a state that may be damaged by itself.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub enum Entry<T> {
+    /// It can be read.
+    Valid(T),
+    /// It cannot.
+    Damaged(IgnoredAny),
+}
+
+impl<T> Entry<T> {
+    /// The entry, if it can be read.
+    pub fn valid(self) -> Option<T> {
+        match self {
+            Entry::Valid(entry) => Some(entry),
+            Entry::Damaged(_) => None,
+        }
+    }
+}
+
 /// Replaces the file `name` of `dir`. It survives a power failure.
 ///
 /// # Errors
@@ -86,8 +172,9 @@ mod tests {
     #[test]
     fn a_lock_that_is_held_for_a_moment_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
-        let held = lock(dir.path(), "test").unwrap();
-        assert_eq!(lock(dir.path(), "test").unwrap_err().to_string(), "another test uses it");
+        let lock = || super::lock(dir.path(), "test", &|_| ());
+        let held = lock().unwrap();
+        assert_eq!(lock().unwrap_err().to_string(), "another test uses it");
         // As a child process has it between fork(2) and execve(2).
         let child = held.try_clone().unwrap();
         drop(held);
@@ -97,5 +184,40 @@ mod tests {
         assert!(!waiting.is_finished());
         drop(child);
         assert!(waiting.join().unwrap().is_ok());
+    }
+
+    #[test]
+    fn what_is_damaged_or_in_the_way_is_set_aside_and_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let reports = std::cell::RefCell::new(Vec::new());
+        let report: Report<'_> = &|text| reports.borrow_mut().push(text.to_owned());
+        let read = || read_or_set_aside::<Vec<u32>>(dir.path(), "state", report).unwrap();
+        assert_eq!(read(), (vec![], false));
+        save(dir.path(), "state", &[7]).unwrap();
+        assert_eq!(read(), (vec![7], false));
+        fs::write(at("state"), "[7").unwrap();
+        assert_eq!(read(), (vec![], true));
+        fs::create_dir(at("state")).unwrap();
+        assert_eq!(read(), (vec![], true));
+        save(dir.path(), "state", &[8]).unwrap();
+        assert_eq!(read(), (vec![8], false));
+        assert_eq!(fs::read_to_string(at("state.damaged")).unwrap(), "[7");
+        assert!(at("state.damaged1").is_dir());
+
+        fs::create_dir_all(at("lock/full")).unwrap();
+        fs::create_dir_all(at("unfinished-1/full")).unwrap();
+        drop(lock(dir.path(), "test", report).unwrap());
+        assert!(at("lock").is_file() && at("lock.damaged/full").exists());
+        fs::write(at("dir"), "").unwrap();
+        make_directory(&at("dir"), report).unwrap();
+        make_directory(&at("dir"), report).unwrap();
+        assert!(at("dir").is_dir() && at("dir.damaged").is_file());
+        let reports = reports.into_inner();
+        assert_eq!(reports.len(), 5, "{reports:?}");
+        for (report, name) in reports.iter().zip(["state", "state", "lock", "unfinished-1", "dir"])
+        {
+            assert!(report.starts_with(&*at(name).to_string_lossy()), "{report}");
+        }
     }
 }

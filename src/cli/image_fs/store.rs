@@ -13,11 +13,12 @@ use crate::cli::image_fs::LazyArgs;
 use crate::cli::image_fs::detach::{self, Log};
 use crate::cli::shared::caches::{self, NODE_CACHE};
 use crate::cli::shared::error::CliError;
+use crate::cli::shared::notify;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::source::{Images, check_hosts};
 use crate::cli::shared::terminal::{complain, safe};
-use crate::cli::shared::trust::LazyFromArgs;
+use crate::cli::shared::trust::{LazyFromArgs, of_a_node};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::{blocking, until};
 use ociseek_format::budget::Budget;
@@ -65,6 +66,7 @@ const MEMORY: u64 = 16 << 20;
 /// Start containers in podman and CRI-O before their image is pulled
 #[derive(Debug, Args)]
 #[command(long_about = STORE_LONG_ABOUT, after_long_help = STORE_AFTER_HELP)]
+#[command(mut_args(of_a_node))]
 pub(crate) struct StoreArgs {
     /// Where to mount the store
     #[arg(value_name = "DIR")]
@@ -131,8 +133,9 @@ pub(crate) async fn run(
     if !verbosity.quiet {
         complain(&safe(&format!("layers are served at {point}")));
     }
-    if let Some(log) = log {
-        log.ready()?;
+    match log {
+        Some(log) => log.ready()?,
+        None => notify::ready(),
     }
     let ended = tokio::select! {
         biased;

@@ -10,6 +10,8 @@ pub(super) mod hint;
 pub(super) mod indexing;
 pub(super) mod json;
 pub(super) mod layers;
+#[cfg(mounts)]
+pub(super) mod notify;
 pub(super) mod parse;
 pub(super) mod progress;
 pub(super) mod read_image;

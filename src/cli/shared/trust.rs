@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::builder::BoolishValueParser;
-use clap::{Args, ValueEnum};
+use clap::{Arg, Args, ValueEnum};
 use serde::{Deserialize, Deserializer};
 
 use super::error::{CliError, PolicyError};
@@ -70,6 +70,13 @@ nobody vouches for the images that start lazily: write lazy-from = [\"registry.e
 (--lazy-from registry.example/team/*) with the repositories whose word counts, or lazy-from = [\"*\"] if one party \
 chooses every image of this node, or signature-key = [\"/etc/ociseek/cosign.pub\"] with the key that signs indexes";
 
+/// Hides the options for commands that read one image: the servers of a node refuse them.
+pub(crate) fn of_a_node(arg: Arg) -> Arg {
+    let is_for_one_image =
+        ["trust", "index", "stats", "password_stdin"].contains(&arg.get_id().as_str());
+    if is_for_one_image { arg.hide(true) } else { arg }
+}
+
 /// Whose images a node starts lazily.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Trust")]
@@ -86,6 +93,30 @@ pub(crate) struct LazyFromArgs {
 }
 
 impl LazyFromArgs {
+    /// Checks that there can be the operator's word, without reading files.
+    ///
+    /// # Errors
+    /// If nobody vouches for images.
+    pub(crate) fn check(&self, trust: &TrustArgs) -> Result<(), CliError> {
+        let TrustArgs { policy, signature_key, signature_cert, .. } = trust;
+        let nobody = self.lazy_from.is_empty()
+            && policy.is_none()
+            && signature_key.is_empty()
+            && signature_cert.is_empty();
+        if nobody { Err(CliError::Usage(NOBODY_VOUCHES)) } else { Ok(()) }
+    }
+
+    /// The repositories.
+    ///
+    /// # Errors
+    /// If none is named.
+    pub(crate) fn named(&self) -> Result<&[LazyRule], CliError> {
+        match &self.lazy_from[..] {
+            [] => Err(CliError::Usage(NOBODY_VOUCHES)),
+            named => Ok(named),
+        }
+    }
+
     /// The operator's word.
     ///
     /// # Errors
@@ -135,7 +166,7 @@ impl TrustArgs {
             None if is_strict => AcceptedTrust::Vouched,
             None => AcceptedTrust::Repository,
         };
-        Ok(TrustRules { accepted, policy })
+        Ok(TrustRules { accepted, policy, ..TrustRules::default() })
     }
 }
 

@@ -16,6 +16,7 @@ use super::{config, containerd};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::parse;
 use crate::cli::shared::terminal::complain;
+use ociseek_ops::lazy_from::LazyRule;
 use ociseek_snapshotter::serves;
 
 const INSTALL_LONG_ABOUT: &str = "\
@@ -26,11 +27,15 @@ answers. It writes the program as /opt/ociseek/bin/ociseek with a link in /usr/l
 It is for a DaemonSet, whose pods come and go: the processes that serve mounts must outlive them, so they run on the \
 host. Run again, it replaces what differs and restarts the snapshotter; containers keep running.
 
+The configuration must say whose images start lazily: lazy-from, or a key of signatures. On a host without one, \
+--lazy-from is enough.
+
 With --configure-containerd it also writes containerd's file, last of all: a containerd that names a snapshotter which \
 does not answer starts no container. It restarts nothing but the snapshotter. docs/kubernetes.md has the manifest.";
 
 const INSTALL_AFTER_HELP: &str = "\
 Examples:
+  ociseek snapshotter install --lazy-from 'registry.example/team/*' /
   ociseek snapshotter install --config /config/snapshotter.toml /host
   ociseek snapshotter install --configure-containerd /
 
@@ -73,9 +78,14 @@ pub(crate) struct InstallArgs {
     #[arg(value_name = "DIR")]
     pub host: PathBuf,
 
-    /// The configuration to install [default: the host's, or one of comments only]
+    /// The configuration to install [default: the host's]
     #[arg(long, value_name = "FILE", env = "OCISEEK_SNAPSHOTTER_CONFIG")]
     pub config: Option<PathBuf>,
+
+    /// On a host without a configuration, write one with these repositories, whose images start
+    /// lazily; can be repeated
+    #[arg(long, value_name = "REPOSITORIES", value_delimiter = ',', conflicts_with = "config")]
+    pub lazy_from: Vec<LazyRule>,
 
     /// Once the snapshotter answers, write /etc/containerd/conf.d/ociseek.toml, for containerd 2.1
     /// and later
@@ -98,8 +108,8 @@ pub(crate) struct UninstallArgs {
 }
 
 pub(super) fn run(args: InstallArgs) -> Result<(), CliError> {
-    let InstallArgs { host, config, configure_containerd, wait } = args;
-    let configuration = configuration(&host, config.as_deref())?;
+    let InstallArgs { host, config, lazy_from, configure_containerd, wait } = args;
+    let configuration = configuration(&host, config.as_deref(), &lazy_from)?;
     if configure_containerd {
         containerd::check(&host)?;
     }
@@ -196,17 +206,40 @@ fn link(host: &Path) {
     }
 }
 
-/// The text of the configuration, if it should be written. An invalid one would keep the
-/// snapshotter from starting.
-fn configuration(host: &Path, given: Option<&Path>) -> Result<Option<String>, CliError> {
-    match given {
-        Some(path) => {
-            config::or_defaults(Some(path))?;
-            let text = fs::read_to_string(path);
-            text.map(Some).map_err(|source| CliError::Read { path: path.to_owned(), source })
-        }
-        None => Ok((!below(host, CONFIG).exists()).then(config::printed)),
+/// The text of the configuration, if it should be written. By an invalid one, or one by which nobody
+/// vouches for images, the snapshotter would not start.
+fn configuration(
+    host: &Path,
+    given: Option<&Path>,
+    lazy_from: &[LazyRule],
+) -> Result<Option<String>, CliError> {
+    let hosts = below(host, CONFIG);
+    let checked = |path: &Path| {
+        let args = config::or_defaults(Some(path))?;
+        args.lazy_from.check(&args.lazy.view.trust)?;
+        Ok::<_, CliError>(args)
+    };
+    if let Some(path) = given {
+        checked(path)?;
+        let text = fs::read_to_string(path);
+        return text.map(Some).map_err(|source| CliError::Read { path: path.to_owned(), source });
     }
+    if hosts.exists() {
+        let args = checked(&hosts)?;
+        if !lazy_from.is_empty() && args.lazy_from.lazy_from != lazy_from {
+            return Err(CliError::Usage(
+                "the host's /etc/ociseek/snapshotter.toml names other repositories: change lazy-from there",
+            ));
+        }
+        return Ok(None);
+    }
+    let mut by_variable = config::or_defaults(None)?.lazy_from;
+    if !lazy_from.is_empty() {
+        by_variable.lazy_from = lazy_from.to_vec();
+    }
+    let repositories = by_variable.named()?;
+    let quoted: Vec<String> = repositories.iter().map(|rule| format!("\"{rule}\"")).collect();
+    Ok(Some(format!("{}\nlazy-from = [{}]\n", config::printed(), quoted.join(", "))))
 }
 
 fn systemctl(arguments: &[&str]) -> Result<(), CliError> {
@@ -243,17 +276,39 @@ mod tests {
     #[test]
     fn the_hosts_configuration_stays_unless_another_one_is_given() {
         let host = tempfile::tempdir().unwrap();
-        assert!(configuration(host.path(), None).unwrap().unwrap().contains("# socket = "));
-        put(host.path(), CONFIG, b"", 0o644).unwrap();
-        assert_eq!(configuration(host.path(), None).unwrap(), None);
-        let given = host.path().join("given");
-        fs::write(&given, "nonsense = 1\n").unwrap();
-        assert!(configuration(host.path(), Some(&given)).is_err());
-        fs::write(&given, "memory = \"1GiB\"\n").unwrap();
-        assert_eq!(
-            configuration(host.path(), Some(&given)).unwrap().unwrap(),
-            "memory = \"1GiB\"\n"
+        let rules = |texts: &[&str]| -> Vec<LazyRule> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let configured = |given: Option<&Path>, lazy_from: &[&str]| {
+            configuration(host.path(), given, &rules(lazy_from))
+        };
+        // Nobody vouches.
+        let error = configured(None, &[]).unwrap_err().to_string();
+        assert!(error.contains("write lazy-from = ["), "{error}");
+        let written = configured(None, &["r.example/team/*", "*.s.example"]).unwrap().unwrap();
+        assert!(written.contains("# socket = "), "{written}");
+        assert!(
+            written.ends_with("\nlazy-from = [\"r.example/team/*\", \"*.s.example\"]\n"),
+            "{written}"
         );
+        put(host.path(), CONFIG, written.as_bytes(), 0o644).unwrap();
+        assert_eq!(configured(None, &[]).unwrap(), None);
+        assert_eq!(configured(None, &["r.example/team/*", "*.s.example"]).unwrap(), None);
+        assert!(configured(None, &["*"]).unwrap_err().to_string().contains("change lazy-from"));
+        put(host.path(), CONFIG, b"memory = \"1GiB\"\n", 0o644).unwrap();
+        assert!(configured(None, &[]).is_err());
+        let given = host.path().join("given");
+        for (text, is_right) in [
+            ("nonsense = 1\n", false),
+            ("memory = \"1GiB\"\n", false),
+            ("lazy-from = \"*\"\n", true),
+            // A file of the host.
+            ("signature-key = \"/etc/ociseek/cosign.pub\"\n", true),
+        ] {
+            fs::write(&given, text).unwrap();
+            let configured = configured(Some(&given), &[]).ok().flatten();
+            assert_eq!(configured.as_deref(), is_right.then_some(text));
+        }
         assert!(UNIT.contains(&format!("ExecStart={PACKAGED} snapshotter --config {CONFIG}\n")));
     }
 }

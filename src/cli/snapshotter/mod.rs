@@ -20,13 +20,14 @@ use crate::cli::image_fs::LazyArgs;
 use crate::cli::shared::args::{FormatArgs, RegistryArgs};
 use crate::cli::shared::caches::{self, NODE_CACHE};
 use crate::cli::shared::error::{CliError, DONE};
+use crate::cli::shared::notify;
 use crate::cli::shared::parse;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::size::ByteSize;
 use crate::cli::shared::source::{Images, check_hosts};
 use crate::cli::shared::terminal::Stdout;
-use crate::cli::shared::trust::LazyFromArgs;
+use crate::cli::shared::trust::{LazyFromArgs, of_a_node};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::{blocking, until};
 use ociseek_format::budget::Budget;
@@ -37,10 +38,11 @@ use ociseek_ops::ahead::{DocumentsAhead, Fetching, FetchingAhead};
 use ociseek_ops::judge::{JudgedLayer, NotLazy, judge};
 use ociseek_ops::lazy_from::LazyFrom;
 use ociseek_ops::open::{LayerChoice, OpenOptions, open};
+use ociseek_ops::trust::NotedDocuments;
 use ociseek_rootfs::content::ContentOptions;
 use ociseek_rootfs::layers::Caches;
 use ociseek_snapshotter::{
-    CallObserver, ImageLayers, ImageService, LazyImages, LazyLayer, Listener, MountAttempt,
+    CallObserver, ImageLayers, ImageService, LazyImages, LazyStack, Listener, MountAttempt,
     OpenedLayers, ServingOptions, Snapshotter, serve,
 };
 use ociseek_store::lock::Hold;
@@ -104,6 +106,7 @@ const LOGIN_IS_GONE: &str = "the logins of pulls are in memory only, and are los
 #[derive(Debug, Args)]
 #[command(long_about = SNAPSHOTTER_LONG_ABOUT, after_long_help = SNAPSHOTTER_AFTER_HELP)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
+#[command(mut_args(of_a_node))]
 pub(crate) struct SnapshotterArgs {
     /// The socket to listen on
     #[arg(long, value_name = "PATH", default_value = "/run/ociseek/snapshotter.sock")]
@@ -270,6 +273,7 @@ pub(crate) async fn run(
     let listener =
         listener.map_err(|source| CliError::Write { path: args.socket.clone(), source })?;
     info!(socket = %args.socket.display(), "listening");
+    notify::ready();
     let observer: CallObserver = Arc::new(move |call| metrics::count(&counted, call));
     let ended = tokio::select! {
         ended = serve(snapshotter, listener, observer, image_service, interrupted.map(|_| ())) => ended.map_err(CliError::Start),
@@ -419,8 +423,13 @@ impl NodeImages {
     }
 
     /// Opens the lowest layers of an image.
-    async fn opened(&self, layer: &LazyLayer, answers: &Path) -> Result<OpenedLayers, CliError> {
-        let name = &layer.image;
+    async fn opened(
+        &self,
+        stack: &LazyStack,
+        noted: NotedDocuments,
+        answers: &Path,
+    ) -> Result<OpenedLayers, CliError> {
+        let name = &stack.top.image;
         let parsed = ImageName::from_str(name);
         let image = parsed.map_err(|source| CliError::ImageName { typed: name.clone(), source })?;
         let file = answers.to_owned();
@@ -435,8 +444,8 @@ impl NodeImages {
         };
         let progress: Arc<dyn Progress> = Arc::new(ImageLog(name.clone()));
         let content = ContentOptions { deadline: self.lazy.deadline, ..ContentOptions::default() };
-        let layers = LayerChoice::Lowest(layer.layers);
-        let trust = self.word.rules_in_use(&image);
+        let layers = LayerChoice::Lowest(stack.layers.len());
+        let trust = self.word.rules_in_use(&image, noted);
         let options = OpenOptions { layers, content, trust, ..self.lazy.open_options(&image)? };
         let opening = |registry: RegistryArgs| async {
             let images = Images::new(registry, [&image], &progress).await?;
@@ -523,12 +532,20 @@ impl LazyImages for NodeImages {
 
     fn open<'a>(
         &'a self,
-        layer: &'a LazyLayer,
+        stack: &'a LazyStack,
         answers: &'a Path,
     ) -> BoxFuture<'a, Result<OpenedLayers, String>> {
-        Box::pin(
-            async move { self.opened(layer, answers).await.map_err(|error| self.unopened(&error)) },
-        )
+        Box::pin(async move {
+            let noted = noted(stack).ok_or("its row has an invalid digest")?;
+            let opened = self.opened(stack, noted, answers).await;
+            let opened = opened.map_err(|error| self.unopened(&error))?;
+            let layers = opened.image.layers.iter().map(|layer| text(layer.descriptor.digest));
+            if layers.eq(stack.layers.iter().map(|(layer, _)| layer.clone())) {
+                Ok(opened)
+            } else {
+                Err("its manifest has other layers than those that were noted".to_owned())
+            }
+        })
     }
 
     fn serving(&self) -> ServingOptions {
@@ -543,6 +560,15 @@ impl LazyImages for NodeImages {
         };
         self.metrics.count(counter, if attempt.has_succeeded { done } else { "failed" });
     }
+}
+
+/// The documents by which the layers of a mount are read.
+fn noted(stack: &LazyStack) -> Option<NotedDocuments> {
+    let parsed = |(layer, document): &(String, Option<String>)| {
+        let document = document.as_deref().map(Digest::from_str).transpose();
+        Some((layer.parse().ok()?, document.ok()?))
+    };
+    stack.layers.iter().map(parsed).collect()
 }
 
 fn text(digest: Digest) -> String {

@@ -8,7 +8,7 @@ use ociseek_format::image::fine::{BOUND_INDEX, FineRef};
 use ociseek_format::layer::prove::headers_across;
 use ociseek_format::tree::NodeKind;
 use ociseek_format::ztoc::{FileKind, FileMetadata};
-use ociseek_ops::trust::{AcceptedTrust, TrustLevel, TrustRules};
+use ociseek_ops::trust::{AcceptedTrust, NotedDocuments, TrustLevel, TrustRules};
 
 use super::*;
 use crate::support::fine::{DocumentParts, with_wrong_byte};
@@ -86,6 +86,10 @@ fn lying((_, lie): &Lie) -> (FineLayer, usize) {
 
 pub(super) async fn open_by(reader: &Reader, target: &Target, accepted: AcceptedTrust) -> RootFs {
     let trust = TrustRules { accepted, ..TrustRules::default() };
+    open_under(reader, target, trust).await
+}
+
+async fn open_under(reader: &Reader, target: &Target, trust: TrustRules) -> RootFs {
     let options = OpenOptions {
         content: options(),
         trust,
@@ -145,6 +149,46 @@ async fn under_a_digest_only_the_layer_is_shown() {
             lie.0
         );
     }
+}
+
+/// Also if another index was pushed meanwhile, or the operator does not name the repository any
+/// more.
+#[tokio::test]
+async fn a_layer_in_use_is_read_by_the_document_that_was_noted_or_as_a_whole() {
+    let (registry, manifest) = registry().await;
+    let by_digest = Target::Digest(Digest::sha256(&manifest));
+    fine::attach(&registry, &manifest, &[(built(&layer()), Vec::new())]);
+    let reader = Reader::new(&registry, None);
+    let image = open_by(&reader, &by_digest, AcceptedTrust::Repository).await;
+    let truth = shown(&image).await;
+    let layer = image.layers[0].descriptor.digest;
+    let documents = &image.fine.as_ref().unwrap().content.as_ref().unwrap().documents;
+    let noted = NotedDocuments::from([(layer, Some(documents[&layer].head_digest))]);
+
+    for lie in &LIES {
+        for is_noted_there in [true, false] {
+            let (registry, manifest) = self::registry().await;
+            let mut attached = vec![lying(lie).0];
+            if is_noted_there {
+                attached.push(built(&self::layer()));
+            }
+            for document in attached {
+                fine::attach(&registry, &manifest, &[(document, Vec::new())]);
+            }
+            for accepted in [AcceptedTrust::Noted, AcceptedTrust::Repository] {
+                let trust = TrustRules { accepted, noted: noted.clone(), ..TrustRules::default() };
+                let image = open_under(&Reader::new(&registry, None), &by_digest, trust).await;
+                let how = if is_noted_there { LayerAccess::Fine } else { LayerAccess::Local };
+                assert_eq!(image.layers[0].how, how, "{} {accepted:?}", lie.0);
+                assert!(shown(&image).await == truth, "{} {accepted:?}", lie.0);
+            }
+        }
+    }
+    // A layer that was not noted has no document, if the repository is not named.
+    let accepted = AcceptedTrust::Noted;
+    let trust = TrustRules { accepted, ..TrustRules::default() };
+    let image = open_under(&Reader::new(&registry, None), &by_digest, trust).await;
+    assert_eq!(image.layers[0].how, LayerAccess::Local);
 }
 
 /// Packs the list of files, as a mount does after a while, or leaves it.

@@ -27,7 +27,7 @@ use ociseek_format::offset::LayerId;
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_format::tree::{OpaqueXattr, Tree};
 use ociseek_rootfs::content::Content;
-use ociseek_rootfs::fuse::store::LayerBlob;
+use ociseek_rootfs::fuse::store::{LayerBlob, LayerOrigin};
 use ociseek_rootfs::layers::{Caches, LayerAccess};
 use ociseek_store::Source;
 
@@ -210,6 +210,11 @@ impl StoredImage {
 }
 
 impl ImageLayer {
+    /// Where its files come from, in the image with this manifest.
+    pub(super) fn origin(&self, manifest: Digest) -> LayerOrigin {
+        LayerOrigin { manifest, blob: self.descriptor.digest, document: self.document }
+    }
+
     fn toc(&self) -> Option<Digest> {
         self.descriptor.annotations.get(TOC_DIGEST)?.parse().ok()
     }

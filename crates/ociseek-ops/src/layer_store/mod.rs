@@ -22,13 +22,14 @@ use tokio::time::timeout;
 
 use crate::lazy_from::LazyFrom;
 use crate::open::OpenOptions;
+use crate::trust::NotedDocuments;
 use image::{FetchedBlob, StoredImage, StoredOptions};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{ImageName, Reference};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_format::tree::OpaqueXattr;
 use ociseek_rootfs::fuse::MountInfo;
-use ociseek_rootfs::fuse::store::{KnownNames, LayerSource, NoLayer, StoredLayer};
+use ociseek_rootfs::fuse::store::{KnownNames, LayerOrigin, LayerSource, NoLayer, StoredLayer};
 use ociseek_rootfs::layers::Caches;
 use ociseek_store::blob::Target;
 use ociseek_store::lock::Hold;
@@ -120,7 +121,8 @@ impl LayerStore {
     ) -> io::Result<LayerStore> {
         let recent = Mutex::default();
         let open = Mutex::default();
-        let used = UsedLayers::open(dir)?;
+        let warn = |text: &str| progress.report(ProgressEvent::Warning(text.to_owned()));
+        let used = UsedLayers::open(dir, &warn)?;
         let served = Mutex::new(Some(ServedNames::default()));
         let answers = AnswerFiles::open(dir, |manifest| used.has(manifest));
         Ok(LayerStore {
@@ -221,7 +223,13 @@ impl LayerStore {
         let reference = reference(name).ok_or("not the name of an image in a registry")?;
         let repository = repository(&reference);
         let root = manifest.map_or_else(|| Target::of(&reference), Target::Digest);
-        let trust = self.options.lazy_from.rules_in_use(&ImageName::Registry(reference.clone()));
+        let is_same = |name: &str| {
+            self::reference(name).is_some_and(|other| self::repository(&other) == repository)
+        };
+        let noted = manifest
+            .map_or_else(NotedDocuments::new, |manifest| self.used.documents(&manifest, is_same));
+        let image = ImageName::Registry(reference.clone());
+        let trust = self.options.lazy_from.rules_in_use(&image, noted);
         let (source, open) = (self.options.opener)(reference).await?;
         let open = OpenOptions { trust, ..open };
         // An image that is used is opened again without asking.
@@ -274,7 +282,7 @@ impl LayerStore {
             tree,
             content: image.content.clone(),
             info,
-            manifest: image.manifest,
+            origin: found.origin(image.manifest),
             blob_size,
             blob: Arc::new(blob),
             hold: Arc::clone(&image) as _,
@@ -312,12 +320,12 @@ impl LayerSource for LayerStore {
         self.used.manifest(name, layer).is_some()
     }
 
-    fn begin_use(&self, name: &str, layer: &Digest, manifest: Option<Digest>) {
-        if let Err(error) = self.used.begin(name, layer, manifest) {
+    fn begin_use(&self, name: &str, layer: &Digest, origin: Option<LayerOrigin>) {
+        if let Err(error) = self.used.begin(name, layer, origin) {
             self.warn(format!("cannot write down that layer {layer} is used: {error}"));
         }
         let repository = reference(name).map(|reference| repository(&reference));
-        if let Some(key) = repository.zip(manifest)
+        if let Some(key) = repository.zip(origin.map(|origin| origin.manifest))
             && let Some(answers) = self.open.hold().get(&key).map(|opened| opened.answers.clone())
             && let Err(error) = self.answers.write(&key.0, &key.1, &answers)
         {

@@ -14,10 +14,12 @@ use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 
+use crate::trust::NotedDocuments;
 use ociseek_format::digest::Digest;
+use ociseek_rootfs::fuse::store::LayerOrigin;
 use ociseek_store::lock::Hold;
 use ociseek_store::recall::Recall;
-use ociseek_store::state_file;
+use ociseek_store::state_file::{self, Entry, Report};
 
 const STATE: &str = "layers.json";
 
@@ -25,13 +27,32 @@ const STATE: &str = "layers.json";
 struct UsedLayer {
     reference: String,
     layer: Digest,
-    manifest: Digest,
+    #[serde(flatten)]
+    origin: LayerOrigin,
     uses: u64,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(from = "StoredState")]
 struct State {
     layers: Vec<UsedLayer>,
+    /// How many entries of the file are damaged.
+    #[serde(skip)]
+    damaged: usize,
+}
+
+/// The entries in the file. One that is damaged costs only itself.
+#[derive(Deserialize)]
+struct StoredState {
+    layers: Vec<Entry<UsedLayer>>,
+}
+
+impl From<StoredState> for State {
+    fn from(stored: StoredState) -> State {
+        let all = stored.layers.len();
+        let layers: Vec<UsedLayer> = stored.layers.into_iter().filter_map(Entry::valid).collect();
+        State { damaged: all - layers.len(), layers }
+    }
 }
 
 /// The layers that runtimes use.
@@ -43,12 +64,16 @@ pub(super) struct UsedLayers {
 }
 
 impl UsedLayers {
-    /// Opens the file in `dir`, which no other process may use.
-    pub(super) fn open(dir: &Path) -> io::Result<UsedLayers> {
+    /// Opens the file in `dir`, which no other process may use. What is damaged is set aside.
+    pub(super) fn open(dir: &Path, report: Report<'_>) -> io::Result<UsedLayers> {
         fs::create_dir_all(dir)?;
-        let lock = state_file::lock(dir, "layer store")?;
-        let state = Mutex::new(state_file::read(dir, STATE)?);
-        Ok(UsedLayers { dir: dir.to_owned(), state, lock })
+        let lock = state_file::lock(dir, "layer store", report)?;
+        let (state, _) = state_file::read_or_set_aside::<State>(dir, STATE, report)?;
+        if state.damaged > 0 {
+            let why = format!("{} of its entries are damaged", state.damaged);
+            state_file::set_aside(&dir.join(STATE), &why, report);
+        }
+        Ok(UsedLayers { dir: dir.to_owned(), state: Mutex::new(state), lock })
     }
 
     /// Lets another process use the file.
@@ -61,15 +86,29 @@ impl UsedLayers {
     pub(super) fn manifest(&self, reference: &str, layer: &Digest) -> Option<Digest> {
         let state = self.state.hold();
         let row = state.layers.iter().find(|row| row.layer == *layer && row.reference == reference);
-        row.map(|row| row.manifest)
+        row.map(|row| row.origin.manifest)
+    }
+
+    /// The documents by which the used layers of an image are read. `is_name` says which names the
+    /// image has.
+    pub(super) fn documents(
+        &self,
+        manifest: &Digest,
+        is_name: impl Fn(&str) -> bool,
+    ) -> NotedDocuments {
+        let state = self.state.hold();
+        let of_image =
+            |row: &&UsedLayer| row.origin.manifest == *manifest && is_name(&row.reference);
+        let rows = state.layers.iter().filter(of_image);
+        rows.map(|row| (row.origin.blob, Some(row.origin.document))).collect()
     }
 
     /// Whether a layer of the image with this manifest is used.
     pub(super) fn has(&self, manifest: &Digest) -> bool {
-        self.state.hold().layers.iter().any(|row| row.manifest == *manifest)
+        self.state.hold().layers.iter().any(|row| row.origin.manifest == *manifest)
     }
 
-    /// Counts one use more. `manifest` is noted down with the first one.
+    /// Counts one use more. `origin` is noted down with the first one.
     ///
     /// # Errors
     /// If the file cannot be written. The use counts nevertheless.
@@ -77,18 +116,18 @@ impl UsedLayers {
         &self,
         reference: &str,
         layer: &Digest,
-        manifest: Option<Digest>,
+        origin: Option<LayerOrigin>,
     ) -> io::Result<()> {
         self.change(|layers| {
             let row =
                 layers.iter_mut().find(|row| row.layer == *layer && row.reference == reference);
-            match (row, manifest) {
+            match (row, origin) {
                 (Some(row), _) => row.uses = row.uses.saturating_add(1),
-                (None, Some(manifest)) => {
+                (None, Some(origin)) => {
                     layers.push(UsedLayer {
                         reference: reference.to_owned(),
                         layer: *layer,
-                        manifest,
+                        origin,
                         uses: 1,
                     });
                 }
@@ -183,30 +222,74 @@ mod tests {
         let layer = Digest::sha256(b"layer");
         let one = Digest::sha256(b"one");
         let other = Digest::sha256(b"other");
-        let layers = UsedLayers::open(dir.path()).unwrap();
-        assert!(
-            UsedLayers::open(dir.path()).unwrap_err().to_string().contains("another layer store")
-        );
+        let origin = |manifest, document: &[u8]| {
+            Some(LayerOrigin { manifest, blob: layer, document: Digest::sha256(document) })
+        };
+        let open = || UsedLayers::open(dir.path(), &|_| ());
+        let layers = open().unwrap();
+        assert!(open().unwrap_err().to_string().contains("another layer store"));
         layers.begin("a", &layer, None).unwrap();
         assert_eq!(layers.manifest("a", &layer), None);
-        layers.begin("a", &layer, Some(one)).unwrap();
-        layers.begin("a", &layer, Some(other)).unwrap();
-        layers.begin("b", &layer, Some(other)).unwrap();
+        layers.begin("a", &layer, origin(one, b"first")).unwrap();
+        layers.begin("a", &layer, origin(other, b"second")).unwrap();
+        layers.begin("b", &layer, origin(other, b"third")).unwrap();
         layers.end("b", &layer).unwrap();
         layers.end("b", &layer).unwrap();
         drop(layers);
         fs::write(dir.path().join("unfinished-x"), "x").unwrap();
-        let layers = UsedLayers::open(dir.path()).unwrap();
+        let layers = open().unwrap();
         assert!(!dir.path().join("unfinished-x").exists());
         assert_eq!((layers.manifest("a", &layer), layers.manifest("b", &layer)), (Some(one), None));
         assert!(layers.has(&one) && !layers.has(&other));
+        let documents = layers.documents(&one, |name| name == "a");
+        assert_eq!(documents, NotedDocuments::from([(layer, Some(Digest::sha256(b"first")))]));
+        assert!(layers.documents(&one, |name| name == "b").is_empty());
         layers.end("a", &layer).unwrap();
         assert_eq!(layers.manifest("a", &layer), Some(one));
         layers.end("a", &layer).unwrap();
         drop(layers);
-        assert_eq!(UsedLayers::open(dir.path()).unwrap().manifest("a", &layer), None);
-        fs::write(dir.path().join(STATE), "{").unwrap();
-        assert!(UsedLayers::open(dir.path()).unwrap_err().to_string().contains("damaged"));
+        assert_eq!(open().unwrap().manifest("a", &layer), None);
+    }
+
+    #[test]
+    fn damaged_entries_are_set_aside_and_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join(STATE);
+        let reports = std::cell::RefCell::new(Vec::new());
+        let report = |text: &str| reports.borrow_mut().push(text.to_owned());
+        let open = || UsedLayers::open(dir.path(), &report).unwrap();
+        let digest = Digest::sha256(b"layer");
+        let origin = LayerOrigin { manifest: digest, blob: digest, document: digest };
+        let layers = open();
+        layers.begin("one", &digest, Some(origin)).unwrap();
+        layers.begin("two", &digest, Some(origin)).unwrap();
+        drop(layers);
+        let text = fs::read_to_string(&state).unwrap();
+        let damaged = text.replacen("\"uses\":1", "\"uses\":-1", 1);
+        fs::write(&state, &damaged).unwrap();
+        let layers = open();
+        assert_eq!(layers.manifest("one", &digest), None);
+        assert_eq!(layers.manifest("two", &digest), Some(digest));
+        layers.begin("one", &digest, Some(origin)).unwrap();
+        drop(layers);
+        fs::write(&state, "{").unwrap();
+        let layers = open();
+        assert_eq!(layers.manifest("two", &digest), None);
+        layers.begin("two", &digest, Some(origin)).unwrap();
+        drop(layers);
+        fs::remove_file(&state).unwrap();
+        fs::create_dir_all(state.join("full")).unwrap();
+        open().begin("two", &digest, Some(origin)).unwrap();
+        let reports = reports.into_inner();
+        assert!(
+            reports.len() == 3 && reports.iter().all(|said| said.contains(STATE)),
+            "{reports:?}"
+        );
+        let set_aside = |end: &str| fs::read_to_string(dir.path().join(format!("{STATE}{end}")));
+        assert_eq!(
+            (set_aside(".damaged").unwrap(), set_aside(".damaged1").unwrap()),
+            (damaged, "{".to_owned())
+        );
     }
 
     #[test]

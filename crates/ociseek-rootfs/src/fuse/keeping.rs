@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -206,9 +207,28 @@ impl Shared {
     }
 }
 
-/// The keeper that the state names, and what it has. One that does not answer is killed.
+/// The keeper that the state names, and what it has. One that does not answer is killed. If the
+/// state is damaged, the socket says which process it is: only this user can use the directory.
 fn found(dir: &Path) -> Option<(Running, Vec<LeftMount>)> {
-    let keeper = state_file::read::<State>(dir, STATE).ok()?.keeper?;
+    let warned = |text: &str| warn!("{text}");
+    if fs::symlink_metadata(dir.join(SOCKET)).is_ok_and(|found| !found.file_type().is_socket()) {
+        state_file::set_aside(&dir.join(SOCKET), "it is not a socket", &warned);
+    }
+    let state = state_file::read_or_set_aside::<State>(dir, STATE, &warned);
+    let keeper = match state {
+        Ok((State { keeper }, false)) => keeper?,
+        Ok((_, true)) => {
+            let keeper = listener(dir)?;
+            if let Err(error) = state_file::save(dir, STATE, &State { keeper: Some(keeper) }) {
+                warn!(%error, "{STATE} cannot be written");
+            }
+            keeper
+        }
+        Err(error) => {
+            warn!(%error, "{STATE} cannot be read");
+            return None;
+        }
+    };
     if !keeper.is_ours() {
         return None;
     }
@@ -302,8 +322,13 @@ fn start(dir: &Path, mounts: &KeptMounts) -> io::Result<Running> {
     }
 }
 
-/// A connection to the socket in `dir`, on which `keeper` listens.
-fn connected(dir: &Path, keeper: &ProcessId) -> io::Result<OwnedFd> {
+/// The process that listens on the socket in `dir`.
+fn listener(dir: &Path) -> Option<ProcessId> {
+    ProcessId::of(connection(dir).ok()?.1)
+}
+
+/// A connection to the socket in `dir`, and the number of the process that listens there.
+fn connection(dir: &Path) -> io::Result<(OwnedFd, i32)> {
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     for side in [Timeout::Recv, Timeout::Send] {
@@ -311,6 +336,12 @@ fn connected(dir: &Path, keeper: &ProcessId) -> io::Result<OwnedFd> {
     }
     connect(&socket, &address(dir)?.1)?;
     let peer = socket_peercred(&socket)?.pid.as_raw_nonzero().get();
+    Ok((socket, peer))
+}
+
+/// A connection to the socket in `dir`, on which `keeper` listens.
+fn connected(dir: &Path, keeper: &ProcessId) -> io::Result<OwnedFd> {
+    let (socket, peer) = connection(dir)?;
     if peer == keeper.pid && keeper.is_ours() {
         Ok(socket)
     } else {

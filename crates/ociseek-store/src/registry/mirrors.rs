@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use reqwest::header::HeaderMap;
+use tokio::time::timeout;
 use tracing::debug;
 use url::Url;
 
@@ -22,6 +23,9 @@ use crate::lock::Hold;
 /// How long a mirror that does not answer is not asked again. It doubles each time: asking one that
 /// accepts connections and says nothing takes as long (goodrain/rainbond#2598).
 const REST: Duration = Duration::from_secs(30);
+/// How long a mirror may take to begin its answer: others have the content, too. A pull waits for
+/// it (bottlerocket-os/bottlerocket#4564); containerd gives up a connection after 30 s.
+const ANSWER: Duration = Duration::from_secs(3);
 /// How often it doubles.
 const DOUBLINGS: u32 = 4;
 
@@ -167,7 +171,12 @@ impl<H: AskedHost> Mirrors<H> {
         let asked =
             self.first.iter().filter(|_| !request.is_past_caches() && !request.skips_mirrors);
         for mirror in asked.filter(|mirror| (mirror.resolves || is_immutable) && !mirror.rests()) {
-            match mirror.follow(request, scope).await? {
+            let Ok(answer) = timeout(ANSWER, mirror.follow(request, scope)).await else {
+                mirror.failures.hold().note(Instant::now(), true);
+                debug!(name: "mirror", target: TARGET, mirror = mirror.host.name(), silent = true);
+                continue;
+            };
+            match answer? {
                 // A page to log in is not the content (containerd/containerd#7400). Blobs may be
                 // labelled as one by their first bytes.
                 Ok(response)
@@ -439,6 +448,65 @@ mod tests {
         assert_eq!(storage.requests(), 1);
         assert!(!storage.got_a_login() && !storage.was_asked("x-key"));
         assert!(storage.was_asked("accept:"));
+    }
+
+    #[tokio::test]
+    async fn a_silent_mirror_delays_the_next_one_for_seconds_and_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = with(CONTENT).await;
+        // The kernel takes connections for it.
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let full = with(CONTENT).await;
+        let text = table(&silent.local_addr().unwrap().to_string(), "") + &table(&full.address, "");
+        let repository = repository(dir.path(), &own.address, &text);
+        let begun = Instant::now();
+        for _ in 0..2 {
+            assert_eq!(content(&repository).await, CONTENT);
+        }
+        // Without a limit it is 30 s.
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        assert_eq!([&own, &full].map(Host::requests), [0, 2]);
+    }
+
+    /// As containerd does (core/remotes/docker/authorizer.go): whatever realm the host names, but
+    /// over TLS only, or where both are on this machine. No redirect takes them along.
+    #[tokio::test]
+    async fn the_token_service_gets_the_headers_of_its_host() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = with(CONTENT).await;
+        let other = host(|_| (200, "", r#"{"token":"t"}"#.to_owned())).await;
+        let moved: &'static str = format!("Location: http://{}/t\r\n", other.address).leak();
+        let is_moving = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let moving = Arc::clone(&is_moving);
+        let tokens = host(move |_| {
+            if moving.load(std::sync::atomic::Ordering::Relaxed) {
+                (307, moved, String::new())
+            } else {
+                (200, "", r#"{"token":"t"}"#.to_owned())
+            }
+        });
+        let tokens = tokens.await;
+        let ask: &'static str =
+            format!("WWW-Authenticate: Bearer realm=\"http://{}/token\"\r\n", tokens.address)
+                .leak();
+        for moves in [false, true] {
+            is_moving.store(moves, std::sync::atomic::Ordering::Relaxed);
+            let mirror = host(move |header| {
+                if header.contains("Bearer t\r") {
+                    (200, "", CONTENT.to_owned())
+                } else {
+                    (401, ask, String::new())
+                }
+            });
+            let mirror = mirror.await;
+            let text = table(&mirror.address, "")
+                + &format!("[host.\"http://{}\".header]\nx-key = \"secret\"\n", mirror.address);
+            let repository = repository(dir.path(), &own.address, &text);
+            assert_eq!(content(&repository).await, CONTENT);
+            assert_eq!(own.requests() > 0, moves, "the mirror has no token then");
+            assert!(mirror.was_asked("x-key: secret") && tokens.was_asked("x-key: secret"));
+        }
+        assert!(!own.was_asked("x-key") && other.requests() == 0);
     }
 
     #[test]

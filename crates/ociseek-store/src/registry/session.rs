@@ -91,8 +91,9 @@ impl Registry {
         let RegistryHosts { mirrors, server, tls } = found.transpose()?.unwrap_or_default();
         let mirror = |mirror: MirrorConfig| {
             let plain_http = Some(mirror.url.scheme() == "http");
-            let host =
+            let mut host =
                 Registry::with(common, config, &name_of(&mirror.url), plain_http, &mirror.tls)?;
+            host.auth.own_headers = mirror.headers.clone();
             Ok::<_, RegistryError>(Mirror::new(host, name, mirror))
         };
         let first = mirrors.into_iter().map(mirror).collect::<Result<_, _>>()?;

@@ -281,8 +281,8 @@ impl Shared {
             if ends {
                 shared.source.end_use(reference, layer)
             } else {
-                let manifest = slot.open.get().map(|open| open.layer.manifest);
-                shared.source.begin_use(reference, layer, manifest);
+                let origin = slot.open.get().map(|open| open.layer.origin);
+                shared.source.begin_use(reference, layer, origin);
             }
             let is_used = shared.source.is_used(reference, layer);
             {

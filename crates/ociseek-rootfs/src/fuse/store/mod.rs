@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 
 pub(super) use filesystem::StoreFs;
 pub use nodes::KnownNames;
@@ -33,8 +34,8 @@ pub struct StoredLayer {
     pub content: Content,
     /// What containers/storage notes down of the layer, as JSON.
     pub info: Bytes,
-    /// The digest of the image manifest that it was opened by.
-    pub manifest: Digest,
+    /// Where its files come from.
+    pub origin: LayerOrigin,
     /// The size of the layer's blob in bytes.
     pub blob_size: u64,
     /// The layer's blob.
@@ -44,6 +45,17 @@ pub struct StoredLayer {
 }
 
 ociseek_format::opaque_debug!(StoredLayer);
+
+/// Where the files of a layer come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerOrigin {
+    /// The digest of the image manifest that it was opened by.
+    pub manifest: Digest,
+    /// The digest of its blob.
+    pub blob: Digest,
+    /// The digest of the document that it is read by.
+    pub document: Digest,
+}
 
 /// Reads the blob of a layer.
 pub trait LayerBlob: Send + Sync + 'static {
@@ -75,9 +87,8 @@ pub trait LayerSource: Send + Sync + 'static {
     /// Whether a runtime uses a layer.
     fn is_used(&self, reference: &str, layer: &Digest) -> bool;
 
-    /// A runtime begins to use a layer once more. `manifest` is that of the image by which it was
-    /// opened, unless a runtime uses it already. Blocks.
-    fn begin_use(&self, reference: &str, layer: &Digest, manifest: Option<Digest>);
+    /// A runtime begins to use a layer once more. `origin` is known if it was opened. Blocks.
+    fn begin_use(&self, reference: &str, layer: &Digest, origin: Option<LayerOrigin>);
 
     /// A runtime ends to use a layer once. Blocks.
     fn end_use(&self, reference: &str, layer: &Digest);

@@ -79,6 +79,9 @@ pub(super) struct Authorizer {
     last: Mutex<Option<Challenge>>,
     tokens: Mutex<TokenCache>,
     credentials: tokio::sync::Mutex<KnownCredentials>,
+    /// The headers that `hosts.toml` has for this host. As containerd does (its
+    /// core/remotes/docker/config/hosts.go, `WithAuthHeader`), its token service gets them, too.
+    pub(super) own_headers: HeaderMap,
     /// Whether the user was warned about a token service on another host that receives the
     /// credentials.
     pub(super) has_warned: AtomicBool,
@@ -139,6 +142,7 @@ impl Authorizer {
             last: Mutex::default(),
             tokens: Mutex::default(),
             credentials: tokio::sync::Mutex::default(),
+            own_headers: HeaderMap::new(),
             has_warned: AtomicBool::new(false),
         }
     }

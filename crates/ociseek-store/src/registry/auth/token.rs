@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::Method;
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use tokio::time::Instant;
 use tracing::debug;
 use url::{Url, form_urlencoded};
@@ -83,7 +83,16 @@ impl Authorizer {
                 request
             }
         };
-        Ok(request.header(ACCEPT, HeaderValue::from_static("application/json")))
+        let mut request = request.header(ACCEPT, HeaderValue::from_static("application/json"));
+        for (name, value) in &self.own_headers {
+            // A login replaces an Authorization header, as in containerd.
+            let is_stated = [ACCEPT, CONTENT_TYPE].contains(name)
+                || name == AUTHORIZATION && request.headers.contains_key(AUTHORIZATION);
+            if !is_stated {
+                request = request.header(name.clone(), value.clone());
+            }
+        }
+        Ok(request)
     }
 
     /// Requests a token from the token service.
