@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::messages::{CommitRequest, SnapshotError, SnapshotInfo, Timestamp};
 use ociseek_store::lock::Hold;
-use ociseek_store::state_file::{self, Entry};
+use ociseek_store::state_file::{self, StateEntry};
 
 /// The numbers are containerd's (`Kind`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,7 +88,7 @@ pub(crate) struct SnapshotRows {
 #[derive(Deserialize)]
 struct StoredRows {
     last_id: u64,
-    rows: BTreeMap<String, Entry<SnapshotRow>>,
+    rows: BTreeMap<String, StateEntry<SnapshotRow>>,
     #[serde(default)]
     left: BTreeSet<u64>,
 }
@@ -97,7 +97,7 @@ impl From<StoredRows> for SnapshotRows {
     fn from(stored: StoredRows) -> SnapshotRows {
         let StoredRows { last_id, rows, left } = stored;
         let all = rows.len();
-        let valid = |(name, row): (String, Entry<SnapshotRow>)| Some((name, row.valid()?));
+        let valid = |(name, row): (String, StateEntry<SnapshotRow>)| Some((name, row.valid()?));
         let rows: BTreeMap<String, SnapshotRow> = rows.into_iter().filter_map(valid).collect();
         let last_id = rows.values().map(|row| row.id).fold(last_id, u64::max);
         SnapshotRows { last_id, damaged: all - rows.len(), rows, left }
@@ -137,8 +137,8 @@ impl SnapshotRows {
         id <= self.last_id
     }
 
-    /// Notes which directories exist: their ids are not used. If rows were lost, those without a row
-    /// are left alone from now on.
+    /// Notes which directories exist: their ids are not used. If rows were lost, those without a
+    /// row are left alone from now on.
     fn note_directories(&mut self, found: &BTreeSet<u64>, are_lost: bool) {
         self.last_id = found.last().copied().unwrap_or(0).max(self.last_id);
         let known: HashSet<u64> = self.rows.values().map(|row| row.id).collect();

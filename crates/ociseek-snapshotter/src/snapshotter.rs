@@ -702,6 +702,9 @@ mod tests {
             let set_aside = root.path().join(format!("state.json.damaged{number}"));
             assert_eq!(fs::read_to_string(set_aside).unwrap(), damage);
         }
+        fs::remove_file(&state).unwrap();
+        fs::create_dir_all(state.join("full")).unwrap();
+        drop(open(root.path()).await.unwrap());
         // They also stay after another start, and their ids are not used again.
         let it = open(root.path()).await.unwrap();
         create(&it, "new", "").await.unwrap();
@@ -718,7 +721,6 @@ mod tests {
         fs::create_dir_all(&held).unwrap();
         let is_held = mount("none", &held, "tmpfs", MountFlags::empty(), c"size=64k").is_ok();
         fs::create_dir_all(at("snapshots/8/fs/file")).unwrap();
-        fs::create_dir_all(at("state.json/full")).unwrap();
         fs::create_dir_all(at("lock/full")).unwrap();
         fs::create_dir_all(at("keeper.json/full")).unwrap();
         fs::create_dir_all(at("keeper.sock/full")).unwrap();
@@ -736,7 +738,7 @@ mod tests {
         let it = opened.unwrap();
         again.unwrap();
         assert_eq!(is_left, is_held);
-        for name in ["state.json", "lock", "keeper.json", "images"] {
+        for name in ["lock", "keeper.json", "keeper.sock", "images"] {
             assert!(at(&format!("{name}.damaged")).exists(), "{name}");
         }
         assert_eq!(names(&it), ["new"]);

@@ -40,14 +40,14 @@ fn lock_within(file: &File, wait: Duration) -> io::Result<()> {
 
 /// Receives what is wrong with a state, with the path, where that does not keep its user from
 /// working.
-pub type Report<'a> = &'a dyn Fn(&str);
+pub type StateReport<'a> = &'a dyn Fn(&str);
 
 /// Locks the directory `dir` for as long as the file is open, and removes what a crash left there.
 /// `user` names what may use it, for the error.
 ///
 /// # Errors
 /// If another process has locked it, or it cannot be read.
-pub fn lock(dir: &Path, user: &str, report: Report<'_>) -> io::Result<File> {
+pub fn lock(dir: &Path, user: &str, report: StateReport<'_>) -> io::Result<File> {
     let path = dir.join("lock");
     // Not for writing: the file may be immutable.
     let lock = match File::open(&path) {
@@ -96,7 +96,7 @@ pub fn read<T: DeserializeOwned + Default>(dir: &Path, name: &str) -> io::Result
 pub fn read_or_set_aside<T: DeserializeOwned + Default>(
     dir: &Path,
     name: &str,
-    report: Report<'_>,
+    report: StateReport<'_>,
 ) -> io::Result<(T, bool)> {
     match read(dir, name) {
         Ok(state) => Ok((state, false)),
@@ -112,7 +112,7 @@ pub fn read_or_set_aside<T: DeserializeOwned + Default>(
 ///
 /// # Errors
 /// If it cannot be made.
-pub fn make_directory(path: &Path, report: Report<'_>) -> io::Result<()> {
+pub fn make_directory(path: &Path, report: StateReport<'_>) -> io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
         set_aside(path, "it is not a directory", report);
     }
@@ -121,7 +121,7 @@ pub fn make_directory(path: &Path, report: Report<'_>) -> io::Result<()> {
 
 /// Renames what is damaged or in the way to a name with this end, and reports that. If that is
 /// impossible, it stays, and is reported.
-pub fn set_aside(path: &Path, why: &str, report: Report<'_>) {
+pub fn set_aside(path: &Path, why: &str, report: StateReport<'_>) {
     let free = |name: &PathBuf| fs::symlink_metadata(name).is_err();
     let names = (0..1000).map(|number| match number {
         0 => path.with_added_extension("damaged"),
@@ -140,19 +140,19 @@ pub fn set_aside(path: &Path, why: &str, report: Report<'_>) {
 /// An entry of a state that may be damaged by itself.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
-pub enum Entry<T> {
+pub enum StateEntry<T> {
     /// It can be read.
     Valid(T),
     /// It cannot.
     Damaged(IgnoredAny),
 }
 
-impl<T> Entry<T> {
+impl<T> StateEntry<T> {
     /// The entry, if it can be read.
     pub fn valid(self) -> Option<T> {
         match self {
-            Entry::Valid(entry) => Some(entry),
-            Entry::Damaged(_) => None,
+            StateEntry::Valid(entry) => Some(entry),
+            StateEntry::Damaged(_) => None,
         }
     }
 }
@@ -191,7 +191,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let reports = std::cell::RefCell::new(Vec::new());
-        let report: Report<'_> = &|text| reports.borrow_mut().push(text.to_owned());
+        let report: StateReport<'_> = &|text| reports.borrow_mut().push(text.to_owned());
         let read = || read_or_set_aside::<Vec<u32>>(dir.path(), "state", report).unwrap();
         assert_eq!(read(), (vec![], false));
         save(dir.path(), "state", &[7]).unwrap();

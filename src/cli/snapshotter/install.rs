@@ -206,8 +206,8 @@ fn link(host: &Path) {
     }
 }
 
-/// The text of the configuration, if it should be written. By an invalid one, or one by which nobody
-/// vouches for images, the snapshotter would not start.
+/// The text of the configuration, if it should be written. By an invalid one, or one by which
+/// nobody vouches for images, the snapshotter would not start.
 fn configuration(
     host: &Path,
     given: Option<&Path>,

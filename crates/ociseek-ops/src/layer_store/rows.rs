@@ -19,7 +19,7 @@ use ociseek_format::digest::Digest;
 use ociseek_rootfs::fuse::store::LayerOrigin;
 use ociseek_store::lock::Hold;
 use ociseek_store::recall::Recall;
-use ociseek_store::state_file::{self, Entry, Report};
+use ociseek_store::state_file::{self, StateEntry, StateReport};
 
 const STATE: &str = "layers.json";
 
@@ -44,13 +44,14 @@ struct State {
 /// The entries in the file. One that is damaged costs only itself.
 #[derive(Deserialize)]
 struct StoredState {
-    layers: Vec<Entry<UsedLayer>>,
+    layers: Vec<StateEntry<UsedLayer>>,
 }
 
 impl From<StoredState> for State {
     fn from(stored: StoredState) -> State {
         let all = stored.layers.len();
-        let layers: Vec<UsedLayer> = stored.layers.into_iter().filter_map(Entry::valid).collect();
+        let layers: Vec<UsedLayer> =
+            stored.layers.into_iter().filter_map(StateEntry::valid).collect();
         State { damaged: all - layers.len(), layers }
     }
 }
@@ -65,7 +66,7 @@ pub(super) struct UsedLayers {
 
 impl UsedLayers {
     /// Opens the file in `dir`, which no other process may use. What is damaged is set aside.
-    pub(super) fn open(dir: &Path, report: Report<'_>) -> io::Result<UsedLayers> {
+    pub(super) fn open(dir: &Path, report: StateReport<'_>) -> io::Result<UsedLayers> {
         fs::create_dir_all(dir)?;
         let lock = state_file::lock(dir, "layer store", report)?;
         let (state, _) = state_file::read_or_set_aside::<State>(dir, STATE, report)?;
