@@ -13,9 +13,11 @@
 
 #![cfg(target_os = "linux")]
 
+mod containerd;
 mod cri;
 #[cfg(test)]
 mod faults;
+mod grpc;
 mod health;
 mod ids;
 mod image_service;
@@ -28,11 +30,12 @@ mod session;
 mod snapshotter;
 mod status;
 
+pub use containerd::repositories_with;
 pub use health::serves;
 pub use image_service::ImageService;
 pub use lazy::{ImageLayers, LazyImages, MountAttempt, OpenedLayers, ServingOptions};
 pub use messages::SnapshotError;
 pub use rows::{LazyLayer, LazyStack};
-pub use service::{AnsweredCall, CallObserver, Listener, serve};
+pub use service::{ANSWER, AnsweredCall, CallObserver, Listener, serve};
 pub use snapshotter::{KeptNumbers, Snapshotter};
 pub use status::{KeptImage, KeptMount, KeptState, kept, memory};

@@ -33,7 +33,7 @@ use super::snapshotter::Snapshotter;
 
 /// How long a call may take. containerd lets others wait meanwhile, and kubelet gives up after two
 /// minutes.
-const ANSWER: Duration = Duration::from_secs(20);
+pub const ANSWER: Duration = Duration::from_secs(20);
 /// How many snapshots a message of a list has.
 const LISTED: usize = 100;
 /// How long calls may take to end after the service was asked to stop.

@@ -72,7 +72,15 @@ impl Source {
     pub async fn manifest(&self, target: &Target) -> Result<Document, StoreError> {
         let target = target.clone();
         let document = match self {
-            Source::Registry(repository) => repository.manifest(&target).await?,
+            Source::Registry(repository) => match target {
+                Target::Digest(digest) => {
+                    let ask = |repository: Repository| async move {
+                        repository.manifest(&Target::Digest(digest)).await
+                    };
+                    repository.anywhere(ask).await?
+                }
+                Target::Tag(_) => repository.manifest(&target).await?,
+            },
             Source::Layout(layout) => local(layout, move |layout| layout.manifest(&target)).await?,
             Source::Archive(archive) => {
                 local(archive, move |archive| archive.manifest(&target)).await?
@@ -95,7 +103,13 @@ impl Source {
             self.budget().charge(size.min(limit), || format!("blob {digest} of {size} bytes"))?;
         let blob = blob.clone();
         let content = match self {
-            Source::Registry(repository) => repository.blob_bytes(&blob, limit).await?,
+            Source::Registry(repository) => {
+                let blob = &blob;
+                let ask = |repository: Repository| async move {
+                    repository.blob_bytes(blob, limit).await
+                };
+                repository.anywhere(ask).await?
+            }
             Source::Layout(layout) => {
                 local(layout, move |layout| layout.blob_bytes(&blob, limit)).await?
             }
@@ -130,7 +144,11 @@ impl Source {
         let wanted = blob.clone();
         let reader = match self {
             Source::Registry(repository) => {
-                return Ok(Blob::of_registry(repository.layer(&wanted, bypass_caches).await?));
+                let wanted = &wanted;
+                let ask = |repository: Repository| async move {
+                    repository.layer(wanted, bypass_caches).await
+                };
+                return Ok(Blob::of_registry(repository.anywhere(ask).await?));
             }
             Source::Layout(layout) => local(layout, move |layout| layout.blob(&wanted)).await?,
             Source::Archive(archive) => {
@@ -192,9 +210,12 @@ impl Source {
         let wanted = blob.clone();
         let bytes = match self {
             Source::Registry(repository) => {
-                return Ok(Part::of_registry(
-                    repository.blob_part(&wanted, range, bypass_caches).await?,
-                ));
+                let wanted = &wanted;
+                let ask = |repository: Repository| {
+                    let range = range.clone();
+                    async move { repository.blob_part(wanted, range, bypass_caches).await }
+                };
+                return Ok(Part::of_registry(repository.anywhere(ask).await?));
             }
             Source::Layout(layout) => {
                 local(layout, move |layout| layout.blob_range(&wanted, range)).await?
@@ -254,7 +275,10 @@ impl Source {
         let subject = *subject;
         match self {
             Source::Registry(repository) => {
-                Ok(repository.recalled_referrers(&subject, None).await?)
+                let ask = |repository: Repository| async move {
+                    repository.recalled_referrers(&subject, None).await
+                };
+                Ok(repository.anywhere(ask).await?)
             }
             Source::Layout(layout) => {
                 local(layout, move |layout| layout.referrers(&subject, None)).await
@@ -296,7 +320,10 @@ impl Source {
         let wanted = Some(artifact_type);
         match self {
             Source::Registry(repository) => {
-                Ok(repository.recalled_referrers(&subject, wanted).await?)
+                let ask = |repository: Repository| async move {
+                    repository.recalled_referrers(&subject, wanted).await
+                };
+                Ok(repository.anywhere(ask).await?)
             }
             Source::Layout(layout) => {
                 local(layout, move |layout| layout.referrers(&subject, wanted)).await

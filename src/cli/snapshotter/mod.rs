@@ -1,7 +1,8 @@
 //! `ociseek snapshotter`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -13,6 +14,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rustix::process::geteuid;
 use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
@@ -32,7 +34,7 @@ use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::{blocking, until};
 use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
-use ociseek_format::image::ImageName;
+use ociseek_format::image::{ImageName, Reference};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_ops::ahead::{DocumentsAhead, Fetching, FetchingAhead};
 use ociseek_ops::judge::{JudgedLayer, NotLazy, judge};
@@ -40,14 +42,16 @@ use ociseek_ops::lazy_from::LazyFrom;
 use ociseek_ops::open::{LayerChoice, OpenOptions, open};
 use ociseek_ops::trust::NotedDocuments;
 use ociseek_rootfs::content::ContentOptions;
+use ociseek_rootfs::fuse::release_freed_memory;
 use ociseek_rootfs::layers::Caches;
 use ociseek_snapshotter::{
-    CallObserver, ImageLayers, ImageService, LazyImages, LazyStack, Listener, MountAttempt,
-    OpenedLayers, ServingOptions, Snapshotter, serve,
+    ANSWER, CallObserver, ImageLayers, ImageService, LazyImages, LazyStack, Listener, MountAttempt,
+    OpenedLayers, ServingOptions, Snapshotter, repositories_with, serve,
 };
+use ociseek_store::Source;
 use ociseek_store::lock::Hold;
 use ociseek_store::recall::Recall;
-use ociseek_store::registry::{LoginOfPull, PulledLogins};
+use ociseek_store::registry::{FindRepositories, LoginOfPull, PulledLogins};
 
 pub(crate) use config::ConfigFileError;
 use install::{InstallArgs, UninstallArgs};
@@ -86,6 +90,8 @@ Exit status: 0 stopped by SIGINT, SIGTERM or SIGHUP, 1 failure, 2 usage error.";
 
 /// Where containerd has its `hosts.toml` by default.
 const CONTAINERD_HOSTS: &str = "/etc/containerd/certs.d";
+/// How long containerd may take to say where else an image is.
+const CONTAINERD: Duration = Duration::from_secs(5);
 /// For how many images the layers are kept in memory, and for how long: containerd asks for each
 /// layer of a pull, and mounts the image soon after that.
 const KNOWN: usize = 256;
@@ -96,7 +102,9 @@ const ALL_ANSWERS: u64 = 32 << 20;
 /// How long a pull waits to learn whether the image has an index. containerd may reach the registry
 /// by a mirror that is not configured here. The CRI cancels a pull that makes no progress for a
 /// minute or more (`image_pull_progress_timeout`).
-const LOOKUP: Duration = Duration::from_secs(20);
+const LOOKUP: Duration = Duration::from_secs(15);
+/// Otherwise the call would fail, and the pull with it, and nobody would unpack the image.
+const _: () = assert!(LOOKUP.as_secs() + 4 < ANSWER.as_secs());
 
 /// The logins of pulls do not outlive the snapshotter.
 const LOGIN_IS_GONE: &str = "the logins of pulls are in memory only, and are lost when the snapshotter starts again: pull \
@@ -127,6 +135,12 @@ pub(crate) struct SnapshotterArgs {
     /// Print a configuration file with all options and their defaults as comments, and exit
     #[arg(long)]
     pub print_config: bool,
+
+    /// The socket of containerd: it knows in which other repositories an image is, if the first one
+    /// does not have it any more
+    #[arg(long, value_name = "PATH", default_value = "/run/containerd/containerd.sock")]
+    #[arg(value_parser = parse::socket)]
+    pub containerd: PathBuf,
 
     /// Serve /healthz, /readyz and /metrics (for Prometheus) on this address
     ///
@@ -244,6 +258,7 @@ pub(crate) async fn run(
     let ahead = FetchingAhead::new(caches.clone(), LOOKUP);
     let opening = Budget::new(lazy.registry.memory.max_memory.0);
     let pulls = args.image_service.is_some().then(PulledLogins::default);
+    let containerd = args.image_service.clone().unwrap_or(args.containerd);
     let images = Arc::new(NodeImages {
         word,
         pulls: pulls.clone(),
@@ -255,6 +270,7 @@ pub(crate) async fn run(
         metrics: metered,
         record_starts,
         opening,
+        containerd,
     });
     let forgetting = Arc::clone(&images).forget_old();
     let judging = Arc::clone(&images);
@@ -302,6 +318,8 @@ struct NodeImages {
     record_starts: Option<Duration>,
     /// The memory for opening, of all images together.
     opening: Budget,
+    /// Its socket.
+    containerd: PathBuf,
 }
 
 /// An image that was looked up.
@@ -443,6 +461,11 @@ impl NodeImages {
             (None, None) => Recall::default(),
         };
         let progress: Arc<dyn Progress> = Arc::new(ImageLog(name.clone()));
+        let node = Images::new(self.lazy.registry()?, [&image], &progress).await?;
+        let others = match &image {
+            ImageName::Registry(own) => Some(self.others(own, stack, node)),
+            _ => None,
+        };
         let content = ContentOptions { deadline: self.lazy.deadline, ..ContentOptions::default() };
         let layers = LayerChoice::Lowest(stack.layers.len());
         let trust = self.word.rules_in_use(&image, noted);
@@ -450,6 +473,12 @@ impl NodeImages {
         let opening = |registry: RegistryArgs| async {
             let images = Images::new(registry, [&image], &progress).await?;
             let (source, root) = images.open(&image).await?;
+            let source = match (source, &others) {
+                (Source::Registry(repository), Some(others)) => {
+                    Source::Registry(repository.with_others(Arc::clone(others)))
+                }
+                (source, _) => source,
+            };
             let source = source.recalling(&recalled).with_budget(self.opening.clone());
             Ok::<_, CliError>(open(&source, &root, &options, &self.caches, &progress).await?)
         };
@@ -461,6 +490,39 @@ impl NodeImages {
             warn!(image = name, %error, "the answers of the registry are not kept");
         }
         Ok(OpenedLayers { image: opened, progress })
+    }
+
+    /// Finds other repositories with the layers of an image, as far as the operator names them.
+    fn others(&self, own: &Reference, stack: &LazyStack, images: Images) -> FindRepositories {
+        let own = (own.registry.clone(), own.repository.clone());
+        let socket = self.containerd.clone();
+        let place = stack.layers.len().saturating_sub(1);
+        let layer = stack.layers.last().map(|(layer, _)| layer.clone()).unwrap_or_default();
+        let image = stack.top.image.clone();
+        let word = self.word.clone();
+        let named = move |name: String| {
+            let ImageName::Registry(other) = name.parse().ok()? else { return None };
+            let is_other = (&other.registry, &other.repository) != (&own.0, &own.1);
+            let is_listed = word.rules_for(&ImageName::Registry(other.clone())).is_ok();
+            if is_other && is_listed { images.repository(&other).ok() } else { None }
+        };
+        let named = Arc::new(named);
+        Arc::new(move || {
+            let socket = socket.clone();
+            let layer = layer.clone();
+            let image = image.clone();
+            let named = Arc::clone(&named);
+            let find = async move {
+                let asked = timeout(CONTAINERD, repositories_with(&socket, &layer, place)).await;
+                let found = asked.map_err(io::Error::from).flatten();
+                let found = found.unwrap_or_else(|error| {
+                    warn!(image, %error, "containerd does not say where else the image is");
+                    BTreeSet::new()
+                });
+                found.into_iter().filter_map(|name| named(name)).collect()
+            };
+            find.boxed()
+        })
     }
 
     fn remember(&self, image: &str, mut known: KnownImage) {
@@ -483,6 +545,8 @@ impl NodeImages {
             if let Some(pulls) = &self.pulls {
                 pulls.forget_old();
             }
+            // Lists of referrers of strangers are large, and few of them are kept.
+            let _ = spawn_blocking(release_freed_memory).await;
         }
     }
 }

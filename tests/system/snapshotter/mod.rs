@@ -19,6 +19,7 @@ use crate::support::servers::{self, Server, run, tool};
 use crate::support::throttle::throttled_and_counted;
 use node::{Node, container};
 
+mod growth;
 mod hosts;
 mod kubernetes;
 mod logins;

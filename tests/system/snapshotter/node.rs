@@ -49,6 +49,7 @@ state = "DIR/state"
 /// All images here are the tests' own.
 const CONFIG: &str = r#"socket = "DIR/ociseek.sock"
 root = "DIR/lazy"
+containerd = "DIR/containerd.sock"
 cache-dir = "DIR/cache"
 lazy-from = ["*"]
 metrics-listen = "METRICS"

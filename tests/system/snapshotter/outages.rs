@@ -3,9 +3,12 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use bytes::Bytes;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -14,7 +17,7 @@ use super::{index, programs, push};
 use crate::bundle::{self, rootfs};
 use crate::support::child_process::ChildProcess;
 use crate::support::corpus::debian_layers;
-use crate::support::faulty::{Faulty, RegistrySettings};
+use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings, problem, stalls};
 use crate::support::mounts::wait_until;
 use crate::support::sandbox::program;
 use crate::support::servers::{Server, run, tool};
@@ -213,6 +216,84 @@ fn a_mount_serves_although_the_answers_of_the_registry_cannot_be_written() {
     wait_until("nothing is mounted", || node.lazy_mounts().is_empty());
     serving.signal(Signal::TERM);
     assert!(serving.end().success());
+}
+
+/// The snapshotter gives up before its own answer is due.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_image_is_unpacked_if_nobody_says_whether_it_has_an_index() {
+    let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let is_list = |request: &ReceivedRequest| {
+        request.path.contains("/referrers/") || request.path.contains("/manifests/sha256-")
+    };
+    let lie = move |request: &ReceivedRequest, _: &Faulty| {
+        is_list(request).then(|| stalls(&Bytes::from_static(b"{"), 0))
+    };
+    let registry = Faulty::start(settings, lie).await;
+    registry.add_image("v1", &rootfs(&busybox));
+    let image = format!("{}/a/b:v1", registry.host());
+    tokio::task::block_in_place(|| {
+        let node = Node::new(programs, &image);
+        let mut serving = node.snapshotter();
+        let mut containerd = node.containerd();
+        node.pull(&image, "ociseek");
+        assert_eq!(node.shell(&image, "echo READY"), "READY\n");
+        assert_eq!(node.metric(r#"ociseek_snapshotter_unpacked_total{reason="silent"}"#), 1);
+        assert_eq!(node.metric(r#"ociseek_snapshotter_failures_total{method="Prepare"}"#), 0);
+        node.ctr(&["images", "rm", "--sync", &image]);
+        nothing_is_left(&node);
+        containerd.kill();
+        serving.signal(Signal::TERM);
+        assert!(serving.end().success());
+    });
+}
+
+/// The same manifest in `dev`, which was pulled first, and in `prod`. Then `dev` is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_image_that_was_promoted_outlives_its_first_repository() {
+    let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
+    let is_gone = Arc::new(AtomicBool::new(false));
+    let gone = Arc::clone(&is_gone);
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let lie = move |request: &ReceivedRequest, _: &Faulty| {
+        let is_there = !gone.load(Ordering::Relaxed) || !request.path.starts_with("/v2/dev/");
+        (!is_there).then(|| problem(404, "NAME_UNKNOWN", "the repository does not exist"))
+    };
+    let registry = Faulty::start(settings, lie).await;
+    registry.add_image("v1", &rootfs(&busybox));
+    let [dev, prod] = ["dev", "prod"].map(|name| format!("{}/{name}/app:v1", registry.host()));
+    tokio::task::block_in_place(|| {
+        index(&dev);
+        let node = Node::new(programs, &dev);
+        let mut serving = node.snapshotter();
+        let mut containerd = node.containerd();
+        node.pull(&dev, "ociseek");
+        let name = &*container("promoted");
+        node.start(name, &dev);
+        node.pull(&prod, "ociseek");
+        is_gone.store(true, Ordering::Relaxed);
+        let count = |id: &str, image_or_name: &str| {
+            let count = ["busybox", "wc", "-c", "/srv/unread"];
+            node.ctr(&[&["tasks", "exec", "--exec-id", id, image_or_name][..], &count].concat())
+        };
+        // The container of the image whose repository is gone.
+        assert_eq!(count("one", name), format!("{} /srv/unread\n", bundle::UNREAD));
+        let asked = registry.saw("GET", "/v2/prod/app/blobs/");
+        assert!(!asked.is_empty());
+        // Another server, without the cache.
+        serving.kill();
+        fs::remove_dir_all(node.at("cache")).unwrap();
+        serving = node.snapshotter();
+        assert_eq!(count("two", name), format!("{} /srv/unread\n", bundle::UNREAD));
+        node.end(name);
+        for image in [&dev, &prod] {
+            node.ctr(&["images", "rm", "--sync", image]);
+        }
+        nothing_is_left(&node);
+        containerd.kill();
+        serving.signal(Signal::TERM);
+        assert!(serving.end().success());
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

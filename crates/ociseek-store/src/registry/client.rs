@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use futures_util::future::BoxFuture;
 use reqwest::Method;
 use reqwest::header::HeaderValue;
 use url::Url;
@@ -11,6 +12,7 @@ use super::auth::{Access, Scope};
 use super::config::ClientConfig;
 use super::error::{RegistryError, RequestLine};
 use super::http::Common;
+use super::others::Others;
 use super::request::Request;
 use super::session::Registry;
 use crate::Traffic;
@@ -78,6 +80,7 @@ impl Client {
             budget,
             documents: None,
             recall: None,
+            others: None,
         })
     }
 
@@ -92,6 +95,9 @@ impl Client {
     }
 }
 
+/// Finds repositories that may have the same content as another one.
+pub type FindRepositories = Arc<dyn Fn() -> BoxFuture<'static, Vec<Repository>> + Send + Sync>;
+
 /// A repository of a registry; cheap to clone.
 #[derive(Clone)]
 pub struct Repository {
@@ -105,6 +111,8 @@ pub struct Repository {
     documents: Option<ZtocCache>,
     /// Answers that are not requested again.
     recall: Option<Recall>,
+    /// Where the content is, too.
+    others: Option<Arc<Others<Repository>>>,
 }
 
 ociseek_format::opaque_debug!(Repository);
@@ -127,6 +135,30 @@ impl Repository {
 
     pub(crate) fn recalling(&self, answers: &Recall) -> Repository {
         Repository { recall: Some(answers.clone()), ..self.clone() }
+    }
+
+    /// The same repository. What it does not have any more, or refuses, comes from those that `find`
+    /// returns, as far as it is named by its digest.
+    #[must_use]
+    pub fn with_others(&self, find: FindRepositories) -> Repository {
+        Repository { others: Some(Arc::new(Others::new(find))), ..self.clone() }
+    }
+
+    /// What `ask` gets from this repository, or from another one.
+    pub(crate) async fn anywhere<T, F>(
+        &self,
+        ask: impl Fn(Repository) -> F,
+    ) -> Result<T, RegistryError>
+    where
+        F: Future<Output = Result<T, RegistryError>>,
+    {
+        let Some(others) = &self.others else { return ask(self.clone()).await };
+        // With the same budget, cache and answers.
+        let ask_at = |other: Repository| {
+            let Repository { registry, name, .. } = other;
+            ask(Repository { registry, name, others: None, ..self.clone() })
+        };
+        others.ask(self, ask_at).await
     }
 
     pub(crate) fn recall(&self) -> Option<&Recall> {

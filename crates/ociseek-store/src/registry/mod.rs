@@ -39,6 +39,7 @@ mod http;
 mod manifests;
 mod mirrors;
 mod names;
+mod others;
 mod parallel;
 mod places;
 mod proxy;
@@ -56,7 +57,7 @@ mod verbatim;
 
 pub use address_filter::AllowedAddresses;
 pub use blobs::BlobStream;
-pub use client::{Client, Repository};
+pub use client::{Client, FindRepositories, Repository};
 pub use config::{ClientConfig, CredentialSource, Limits};
 pub use credentials::{
     CredentialError, CredentialProviders, HelperError, LoginOfPull, PendingPull,

@@ -1,0 +1,162 @@
+//! What a node with many images takes, and that it does not grow. Prints the figures of
+//! docs/contributing/measuring.md.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::node::{Node, container};
+use super::{index, programs};
+use crate::bundle::{self, rootfs};
+use crate::support::faulty::{Faulty, RegistrySettings};
+use crate::support::mounts::wait_until;
+use crate::support::servers::tool;
+
+const IMAGES: usize = 30;
+const CYCLES: usize = 200;
+/// After every so many cycles, the server or the keeper is killed.
+const KILLS: usize = 10;
+
+/// The files of an image that shares no layer with the others.
+fn files(busybox: &Path, number: usize) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_mode(0o644);
+    header.set_size(0);
+    builder.append_data(&mut header, format!("number-{number}"), &b""[..]).unwrap();
+    let mut archive = builder.into_inner().unwrap();
+    // Without the end of the archive.
+    archive.truncate(archive.len() - 1024);
+    archive.extend(rootfs(busybox));
+    archive
+}
+
+/// The descriptors, threads and bytes of memory (`Pss`) of a process.
+fn taken(pid: u32) -> (usize, usize, u64) {
+    let count = |dir: &str| fs::read_dir(format!("/proc/{pid}/{dir}")).map_or(0, Iterator::count);
+    let memory = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let pss = memory.lines().find_map(|line| line.strip_prefix("Pss:")?.split_whitespace().next());
+    (count("fd"), count("task"), pss.map_or(0, |kib| kib.parse::<u64>().unwrap() << 10))
+}
+
+/// The files of the snapshotter's state.
+fn state(node: &Node) -> usize {
+    let mut left = vec![node.dir.path().join("lazy")];
+    let mut files = 0;
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            files += 1;
+            // Not into mounts.
+            if entry.file_type().unwrap().is_dir() && entry.file_name() != "fs" {
+                left.push(entry.path());
+            }
+        }
+    }
+    files
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "takes minutes, for docs/contributing/measuring.md"]
+async fn a_node_with_thirty_images_and_two_hundred_cycles() {
+    let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let registry = Faulty::honest(settings).await;
+    let images: Vec<String> = (0..IMAGES)
+        .map(|number| {
+            let tag = format!("v{number}");
+            registry.add_image(&tag, &files(&busybox, number));
+            format!("{}/a/b:{tag}", registry.host())
+        })
+        .collect();
+    tokio::task::block_in_place(|| {
+        images.iter().for_each(|image| index(image));
+        let node = Node::new(programs, &images[0]);
+        let mut serving = node.snapshotter();
+        let _containerd = node.containerd();
+        let print = |when: &str, serving: u32| {
+            let (descriptors, threads, memory) = taken(serving);
+            let keeper = node.keeper().map_or((0, 0, 0), |pid| taken(pid.cast_unsigned()));
+            println!(
+                "{when}: server {descriptors} descriptors, {threads} threads, {:.1} MB; keeper {} descriptors, {:.1} MB; {} files",
+                memory as f64 / 1e6,
+                keeper.0,
+                keeper.2 as f64 / 1e6,
+                state(&node)
+            );
+        };
+        print("no image", serving.id());
+        let names: Vec<String> =
+            (0..IMAGES).map(|number| container(&format!("growth-{number}"))).collect();
+        for (image, name) in images.iter().zip(&names) {
+            node.pull(image, "ociseek");
+            node.start(name, image);
+        }
+        print("30 images mounted", serving.id());
+        let points: Vec<String> = node
+            .lazy_mounts()
+            .iter()
+            .map(|mount| mount.split(' ').nth(1).unwrap().to_owned())
+            .collect();
+        assert_eq!(points.len(), IMAGES);
+        serving.kill();
+        let begun = Instant::now();
+        thread::scope(|scope| {
+            let readers: Vec<_> = points
+                .iter()
+                .map(|point| {
+                    scope.spawn(move || {
+                        let read = fs::read(format!("{point}/srv/unread")).unwrap();
+                        assert_eq!(read.len(), bundle::UNREAD);
+                        begun.elapsed()
+                    })
+                })
+                .collect();
+            serving = node.snapshotter();
+            println!("kill -9 of the server: the next one listens after {:?}", begun.elapsed());
+            let mut took: Vec<Duration> =
+                readers.into_iter().map(|reader| reader.join().unwrap()).collect();
+            took.sort();
+            println!(
+                "8 MB were read in 30 containers after {:?} to {:?}",
+                took[0],
+                took[IMAGES - 1]
+            );
+        });
+        print("and read", serving.id());
+        for name in &names {
+            node.end(name);
+        }
+        for image in &images {
+            node.ctr(&["images", "rm", "--sync", image]);
+        }
+        let is_clear = || node.in_dir("lazy/snapshots") + node.in_dir("lazy/images") == 0;
+        wait_until("nothing is left", is_clear);
+        print("all removed", serving.id());
+
+        let mut first = None;
+        for cycle in 0..CYCLES {
+            let image = &images[cycle % 3];
+            node.pull(image, "ociseek");
+            assert_eq!(node.shell(image, "cat /bin/true >/dev/null; echo READY"), "READY\n");
+            match cycle % (2 * KILLS) {
+                0 => node.restart(&mut serving),
+                KILLS => node.kill_keeper(),
+                _ => {}
+            }
+            node.ctr(&["images", "rm", "--sync", image]);
+            wait_until("nothing is left", is_clear);
+            if cycle % 20 == 19 {
+                print(&format!("{} cycles", cycle + 1), serving.id());
+                let (descriptors, threads, _) = taken(serving.id());
+                let now = (descriptors, threads / 8, state(&node));
+                let first = *first.get_or_insert(now);
+                assert!(now.0 <= first.0 + 8 && now.2 <= first.2 + 2, "{now:?} {first:?}");
+            }
+        }
+        serving.signal(Signal::TERM);
+        assert!(serving.end().success());
+    });
+}
