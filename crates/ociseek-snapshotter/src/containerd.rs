@@ -47,7 +47,7 @@ struct ContentAnswer {
     info: Vec<ContentInfo>,
 }
 
-/// The repositories, `REGISTRY/REPOSITORY`, from which containerd pulled manifests with this layer
+/// The repositories, `HOST/REPOSITORY` without the port of the registry, from which containerd pulled manifests with this layer
 /// in this place, counted from 0 at the bottom.
 ///
 /// # Errors

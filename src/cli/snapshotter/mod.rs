@@ -501,6 +501,13 @@ impl NodeImages {
         let image = stack.top.image.clone();
         let word = self.word.clone();
         let named = move |name: String| {
+            // containerd leaves out the port.
+            let name = match name.split_once('/') {
+                Some((host, repository)) if host == host_of(&own.0) => {
+                    format!("{}/{repository}", own.0)
+                }
+                _ => name,
+            };
             let ImageName::Registry(other) = name.parse().ok()? else { return None };
             let is_other = (&other.registry, &other.repository) != (&own.0, &own.1);
             let is_listed = word.rules_for(&ImageName::Registry(other.clone())).is_ok();
@@ -624,6 +631,13 @@ impl LazyImages for NodeImages {
         };
         self.metrics.count(counter, if attempt.has_succeeded { done } else { "failed" });
     }
+}
+
+/// A registry without its port.
+fn host_of(registry: &str) -> &str {
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let host = registry.rsplit_once(':').filter(|(_, port)| is_port(port));
+    host.map_or(registry, |(host, _)| host).trim_matches(['[', ']'])
 }
 
 /// The documents by which the layers of a mount are read.

@@ -80,7 +80,8 @@ async fn a_node_with_thirty_images_and_two_hundred_cycles() {
             let (descriptors, threads, memory) = taken(serving);
             let keeper = node.keeper().map_or((0, 0, 0), |pid| taken(pid.cast_unsigned()));
             println!(
-                "{when}: server {descriptors} descriptors, {threads} threads, {:.1} MB; keeper {} descriptors, {:.1} MB; {} files",
+                "{when}: server {descriptors} descriptors, {threads} threads, {:.1} MB; keeper {} \
+                 descriptors, {:.1} MB; {} files",
                 memory as f64 / 1e6,
                 keeper.0,
                 keeper.2 as f64 / 1e6,

@@ -137,8 +137,8 @@ impl Repository {
         Repository { recall: Some(answers.clone()), ..self.clone() }
     }
 
-    /// The same repository. What it does not have any more, or refuses, comes from those that `find`
-    /// returns, as far as it is named by its digest.
+    /// The same repository. What it does not have any more, or refuses, comes from those that
+    /// `find` returns, as far as it is named by its digest.
     #[must_use]
     pub fn with_others(&self, find: FindRepositories) -> Repository {
         Repository { others: Some(Arc::new(Others::new(find))), ..self.clone() }
