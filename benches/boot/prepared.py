@@ -78,13 +78,13 @@ def ours(ociseek, link, name):
         record = f'{CORPUS}/work/records/{name}-{hashlib.sha256(file.read()).hexdigest()[:12]}.jsonl'
     layout = f'{BOOT}/{name}'
     index(ociseek, link, layout, name)
-    index(ociseek, link, layout, f'{name}-fine', '--fine')
+    index(ociseek, link, layout, f'{name}-fine', '--kind', 'fine')
     if not os.path.exists(record):
         os.makedirs(os.path.dirname(record), exist_ok=True)
         arms.lazy(ociseek, link, f'{name}-fine:v1', fresh('scratch'), fresh('cache'), '--record', f'{record}.new',
                   to_end=False)
         os.rename(f'{record}.new', record)
-    index(ociseek, link, layout, f'{name}-start', '--fine', '--profile', record)
+    index(ociseek, link, layout, f'{name}-start', '--kind', 'fine', '--profile', record)
     index(ociseek, link, zstd_layout(name), f'{name}-zstd-fine', '--kind', 'fine')
     index(ociseek, link, zstd_layout(name), f'{name}-zstd-start', '--kind', 'fine', '--profile', record)
     bundle = fresh('prepare') + '/bundle'
@@ -150,7 +150,7 @@ def guessed(ociseek, link, name):
         subprocess.run(['umount', folder], check=True)
     for kind, files in guesses.items():
         options = [option for file in dict.fromkeys(files) for option in ('--prefetch-file', file)]
-        index(ociseek, link, f'{BOOT}/{name}', f'{name}-{kind}', '--fine', *options)
+        index(ociseek, link, f'{BOOT}/{name}', f'{name}-{kind}', '--kind', 'fine', *options)
 
 
 def theirs(ociseek, link, name, record, programs):
