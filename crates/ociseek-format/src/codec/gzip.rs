@@ -135,9 +135,13 @@ impl Default for GzipReader {
 impl GzipReader {
     /// A reader at the start of a blob.
     pub fn new() -> GzipReader {
+        GzipReader::with(Inflate::new())
+    }
+
+    fn with(inflate: Inflate) -> GzipReader {
         GzipReader {
             state: State::Header(HeaderParser::default()),
-            inflate: Inflate::new(),
+            inflate,
             input: Compressed(0),
             output: Uncompressed(0),
             crc: crc32fast::Hasher::new(),
@@ -204,12 +208,11 @@ impl GzipReader {
     pub fn resume(at: BlockStart<'_>, before: u8) -> GzipReader {
         GzipReader {
             state: State::Deflate,
-            inflate: Inflate::resume(at.window, at.bits, before),
             input: at.input,
             output: at.output,
             is_partial: true,
             block: (at.input, at.bits),
-            ..GzipReader::new()
+            ..GzipReader::with(Inflate::resume(at.window, at.bits, before))
         }
     }
 

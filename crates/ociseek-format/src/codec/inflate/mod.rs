@@ -15,6 +15,8 @@ mod header;
 mod tables;
 mod track;
 
+use std::sync::Mutex;
+
 use super::WINDOW;
 use tables::{
     CODE_LENGTH_SYMBOLS, CodeLengthTable, Codes, DISTANCE_SYMBOLS, END_OF_BLOCK, EXCEPTIONAL,
@@ -30,6 +32,24 @@ const SLOT: usize = 256 * 1024;
 /// A step ends when fewer bytes are free: no symbol needs more, even with the fast loop's
 /// overshoot.
 const MARGIN: usize = 320;
+
+/// The buffers of decoders that have ended, for later ones. A span is about as large as a buffer, so
+/// clearing fresh memory would take as long as copying the span.
+static SPARE: Mutex<Vec<Box<[u8]>>> = Mutex::new(Vec::new());
+/// How many are kept.
+const SPARES: usize = 8;
+
+/// A buffer that begins with a window of zeros.
+fn buffer() -> Box<[u8]> {
+    let spare = SPARE.lock().ok().and_then(|mut spare| spare.pop());
+    match spare {
+        Some(mut buffer) => {
+            buffer[..WINDOW].fill(0);
+            buffer
+        }
+        None => vec![0; WINDOW + SLOT].into_boxed_slice(),
+    }
+}
 
 /// Decodes the blocks of one deflate stream after another, keeping the last 32 KiB of all their
 /// output.
@@ -133,6 +153,17 @@ enum Symbol {
     EndOfInput,
 }
 
+impl Drop for Inflate {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.buffer);
+        if let Ok(mut spare) = SPARE.lock()
+            && spare.len() < SPARES
+        {
+            spare.push(buffer);
+        }
+    }
+}
+
 impl Default for Inflate {
     fn default() -> Self {
         Inflate::new()
@@ -152,7 +183,7 @@ impl Inflate {
             litlen_count: 0,
             distance_count: 0,
             code_length_table: Box::new(CodeLengthTable::new()),
-            buffer: vec![0; WINDOW + SLOT].into_boxed_slice(),
+            buffer: buffer(),
             start: WINDOW,
             end: WINDOW,
             floor: WINDOW,
@@ -441,5 +472,27 @@ impl Inflate {
     fn drop_bits(&mut self, count: u32) {
         self.bits >>= count;
         self.count -= count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_decoder_knows_nothing_of_those_that_have_ended() {
+        // A stored block of 3 bytes, which is not the last one.
+        let stored = [0, 3, 0, 0xfc, 0xff, 7, 7, 7];
+        // A match of 3 bytes at distance 1, with the fixed codes.
+        let reaches_back = [0x03, 0x02, 0x00];
+        for _ in 0..SPARES + 2 {
+            let mut before = Inflate::resume(&[9; WINDOW], 0, 0);
+            before.step(&stored).unwrap();
+            assert_eq!(before.output(), [7; 3]);
+            drop(before);
+            let mut decoder = Inflate::new();
+            assert_eq!(decoder.window(), &[0; WINDOW]);
+            assert!(decoder.step(&reaches_back).is_err());
+        }
     }
 }
