@@ -6,9 +6,8 @@
 //! without waiting for a disk; other systems than Linux cannot do that.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use bytes::{Bytes, BytesMut};
@@ -151,41 +150,86 @@ pub(super) fn read(
         .collect()
 }
 
+/// How many bytes of pieces are written together.
+const TOGETHER: usize = 4 << 20;
+
 /// Writes an entry, piece by piece.
 pub(super) struct EntryWriter {
     file: NamedTempFile,
     layout: EntryLayout,
     /// Everything before the pieces, as far as it is known.
     head: Vec<u8>,
+    /// The size of the pieces that are in the file.
     written: u64,
+    /// The pieces after those.
+    pending: Vec<Bytes>,
+    pending_size: usize,
 }
 
 impl EntryWriter {
     pub(super) fn new(file: NamedTempFile, key: SpanKey, layout: EntryLayout) -> EntryWriter {
-        let mut head = vec![0; DIGEST];
+        let mut head = Vec::with_capacity(FIXED + layout.pieces as usize * DIGEST);
+        head.resize(DIGEST, 0);
         head.extend_from_slice(key.bytes());
         head.extend_from_slice(&layout.size.to_le_bytes());
-        EntryWriter { file, layout, head, written: 0 }
+        EntryWriter { file, layout, head, written: 0, pending: Vec::new(), pending_size: 0 }
     }
 
-    pub(super) fn write(&mut self, piece: &[u8]) -> io::Result<()> {
-        self.file.as_file().write_all_at(piece, self.layout.start() + self.written)?;
+    pub(super) fn write(&mut self, piece: &Bytes) -> io::Result<()> {
         self.head.extend_from_slice(blake3::hash(piece).as_bytes());
-        self.written += piece.len() as u64;
+        self.pending_size += piece.len();
+        self.pending.push(piece.clone());
+        if self.pending_size < TOGETHER {
+            return Ok(());
+        }
+        let at = self.layout.start() + self.written;
+        write_at(self.file.as_file(), self.pending.iter().map(|piece| &piece[..]).collect(), at)?;
+        self.written += self.pending_size as u64;
+        self.pending.clear();
+        self.pending_size = 0;
         Ok(())
     }
 
     /// Renames the finished entry to `path`. Returns the size of the file in bytes.
     pub(super) fn finish(mut self, path: &Path) -> io::Result<u64> {
-        if self.written != self.layout.size || self.head.len() as u64 != self.layout.start() {
+        let size = self.written + self.pending_size as u64;
+        if size != self.layout.size || self.head.len() as u64 != self.layout.start() {
             return Err(io::Error::other("a span of another size was written"));
         }
         let (digest, rest) = self.head.split_at_mut(DIGEST);
         digest.copy_from_slice(blake3::hash(rest).as_bytes());
-        self.file.as_file().write_all_at(&self.head, 0)?;
+        let pending = self.pending.iter().map(|piece| &piece[..]);
+        if self.written == 0 {
+            let all = std::iter::once(&self.head[..]).chain(pending).collect();
+            write_at(self.file.as_file(), all, 0)?;
+        } else {
+            let at = self.layout.start() + self.written;
+            write_at(self.file.as_file(), pending.collect(), at)?;
+            write_at(self.file.as_file(), vec![&self.head], 0)?;
+        }
         self.file.persist(path).map_err(|e| e.error)?;
         Ok(self.layout.file_size())
     }
+}
+
+/// Writes all parts, one after the other, in as few calls as the system takes.
+fn write_at(file: &File, parts: Vec<&[u8]>, mut at: u64) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = parts.into_iter().map(IoSlice::new).collect();
+    let mut left = &mut slices[..];
+    // Without empty ones, which would end the loop.
+    IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        match rustix::io::pwritev(file, left, at) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                at += written as u64;
+                IoSlice::advance_slices(&mut left, written);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Opens a file if the system has its directories in memory.

@@ -205,7 +205,8 @@ impl SpanCache {
     /// Stores a whole span. Returns false if it was not stored.
     pub fn put(&self, key: &SpanKey, span: &[u8]) -> bool {
         let Some(mut writer) = self.writer(key, span.len() as u64) else { return false };
-        span.chunks(PIECE).all(|piece| writer.write(piece)) && writer.finish()
+        let mut pieces = span.chunks(PIECE).map(Bytes::copy_from_slice);
+        pieces.all(|piece| writer.write(&piece)) && writer.finish()
     }
 
     /// How many bytes may be stored in advance of a layer whose blob has `compressed` bytes. No
@@ -238,7 +239,7 @@ impl SpanWriter {
     /// Takes the next piece. Returns false if it could not be written; then the others are not
     /// needed.
     #[must_use]
-    pub fn write(&mut self, piece: &[u8]) -> bool {
+    pub fn write(&mut self, piece: &Bytes) -> bool {
         let written = self.entry.write(piece);
         written.as_ref().err().into_iter().for_each(|e| self.cache.inner.warn(e));
         written.is_ok()
