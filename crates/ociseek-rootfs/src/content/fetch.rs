@@ -2,18 +2,20 @@
 //! Counts what the requests take.
 
 use std::collections::VecDeque;
+use std::mem::take;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
 use super::claim::MissingSpans;
 use super::in_flight::{FetchRole, SpanRequest};
 use super::inner::{CountGuard, Layer, LayerHandle};
-use super::pieces::{HANDED_OVER, Run, covering};
+use super::pieces::{HANDED_OVER, covering};
 use super::race::Race;
 use super::{Counts, FetchCause, Purpose, ReadError};
 use crate::layers::MAX_COMPRESSED;
@@ -26,6 +28,11 @@ use ociseek_store::{Part, StoreError};
 const REQUEST: u64 = 16 << 20;
 /// The most bytes of the blob between two spans of a request that are fetched in vain.
 pub(super) const MOST_BETWEEN: u64 = 1 << 20;
+
+/// Spans that no read waits for are handed to a decoder together, up to this many compressed bytes:
+/// handing over a small span takes longer than decoding it. None waits longer than this for others.
+const HANDED: usize = 512 << 10;
+const HANDED_WITHIN: Duration = Duration::from_millis(4);
 
 /// Whether the cache on disk may have a span that should be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +97,10 @@ impl LayerHandle {
             Purpose::Read
         };
         self.fetch_windows(spans.into_iter(), purpose);
-        let received = timeout(deadline, self.receive(&mut group, purpose)).await;
+        let mut arrived = ArrivedSpans::default();
+        let received = timeout(deadline, self.receive(&mut group, &mut arrived, purpose)).await;
+        // What has arrived is whole, whatever came after it.
+        self.hand_over(&mut arrived, purpose);
         debug!(
             name: "fetched", target: "ociseek::content",
             %layer, first_span = first, spans = asked - group.len(), of = asked,
@@ -113,10 +123,12 @@ impl LayerHandle {
         }
     }
 
-    /// Reads the bytes of the spans in `group`, and removes each complete span from it.
+    /// Reads the bytes of the spans in `group`, and moves each complete span from there to `arrived`
+    /// and on to a decoder.
     async fn receive(
         &self,
         group: &mut VecDeque<SpanRequest>,
+        arrived: &mut ArrivedSpans,
         purpose: Purpose,
     ) -> Result<(), Failed> {
         let LayerHandle { inner, layer, .. } = self;
@@ -129,12 +141,23 @@ impl LayerHandle {
             return Err(Failed::TooLarge(bytes));
         }
         let _permit = inner.requests.acquire().await;
-        let permit = Arc::new(inner.permit(end - position).await);
+        arrived.permit = Arc::new(inner.permit(end - position).await);
         // The bytes of the first incomplete span in the group. Neighbours may share a byte, and
         // `position` is that of the next byte that arrives.
         let mut bytes: Vec<u8> = Vec::new();
         let mut race = Race::new(self, position..end, purpose);
-        while let Some(mut chunk) = race.next().await? {
+        loop {
+            let next = match arrived.due() {
+                None => race.next().await?,
+                Some(due) => match timeout_at(due, race.next()).await {
+                    Ok(next) => next?,
+                    Err(_) => {
+                        self.hand_over(arrived, purpose);
+                        continue;
+                    }
+                },
+            };
+            let Some(mut chunk) = next else { return Ok(()) };
             while let Some(wanted) = group.front() {
                 let range = layer.blob_range(wanted.promise.span());
                 // What lies between two spans is of no use.
@@ -144,7 +167,7 @@ impl LayerHandle {
                 let missing =
                     usize::try_from(range.end - range.start).unwrap_or(usize::MAX) - bytes.len();
                 if chunk.len() < missing {
-                    bytes.reserve(missing);
+                    bytes.reserve_exact(missing);
                     bytes.extend_from_slice(&chunk);
                     position += chunk.len() as u64;
                     break;
@@ -155,75 +178,72 @@ impl LayerHandle {
                     .get(1)
                     .is_some_and(|next| layer.blob_range(next.promise.span()).start < range.end);
                 let seed = bytes.last().copied().filter(|_| shared);
-                let complete = std::mem::replace(&mut bytes, seed.into_iter().collect());
+                let blob = std::mem::replace(&mut bytes, seed.into_iter().collect());
                 if let Some(wanted) = group.pop_front() {
-                    tokio::spawn(self.clone().finish(
-                        wanted,
-                        complete,
-                        purpose,
-                        Arc::clone(&permit),
-                    ));
+                    arrived.push(ArrivedSpan { wanted, blob });
+                    if arrived.is_enough() || group.is_empty() {
+                        self.hand_over(arrived, purpose);
+                    }
                 }
             }
         }
-        Ok(())
     }
 
-    /// Decodes a span whose bytes have all arrived, and ends its promise.
+    /// Has what has arrived decoded.
+    fn hand_over(&self, arrived: &mut ArrivedSpans, purpose: Purpose) {
+        arrived.bytes = 0;
+        arrived.since = None;
+        let spans = take(&mut arrived.spans);
+        if !spans.is_empty() {
+            tokio::spawn(self.clone().finish(spans, purpose, Arc::clone(&arrived.permit)));
+        }
+    }
+
+    /// Decodes spans whose bytes have all arrived, and ends their promises.
     async fn finish(
         self,
-        wanted: SpanRequest,
-        blob: Vec<u8>,
+        spans: Vec<ArrivedSpan>,
         purpose: Purpose,
         permit: Arc<Option<OwnedSemaphorePermit>>,
     ) {
-        let span = wanted.promise.span();
-        let layer = self.layer.digest();
         let begun = Instant::now();
-        let broken = |source| ReadError::Span { layer, source };
-        let windows = match self.windows(span, purpose).await {
-            Ok(windows) => windows,
-            Err(error) => return wanted.promise.complete(Err(error)),
-        };
-        let next = SpanId(span.0 + 1);
-        if self.layer.window_checks.was_used(next) {
-            // It may not be in memory any more. The span that is decoded now shows whether it was
-            // right.
-            let _ = self.windows(next, purpose).await;
-        }
-        let result = match self.decode_off(&wanted, windows.clone(), blob).await {
-            // A cache between us and the registry may have stored wrong bytes.
-            Some(Err(
-                SpanError::Digest { .. } | SpanError::Length { .. } | SpanError::Proof { .. },
-            )) => {
-                self.inner.counts.retries.add(1);
-                let deadline = self.inner.options.deadline;
-                match timeout(deadline, self.fetch_past_caches(span, purpose)).await {
-                    Ok(Ok(blob)) => {
-                        let decoded = self.decode_off(&wanted, windows, blob).await;
-                        decoded.map(|decoded| decoded.map_err(broken))
-                    }
-                    Ok(Err(source)) => {
-                        Some(Err(ReadError::Fetch { layer, span, source: Arc::new(source) }))
-                    }
-                    Err(_) => Some(Err(ReadError::Deadline { layer, span, after: deadline })),
+        let mut decodable = Vec::with_capacity(spans.len());
+        for ArrivedSpan { wanted, blob } in spans {
+            let span = wanted.promise.span();
+            let windows = match self.windows(span, purpose).await {
+                Ok(windows) => windows,
+                Err(error) => {
+                    wanted.promise.complete(Err(error));
+                    continue;
                 }
+            };
+            let next = SpanId(span.0 + 1);
+            if self.layer.window_checks.was_used(next) {
+                // It may not be in memory any more. The span that is decoded now shows whether it
+                // was right.
+                let _ = self.windows(next, purpose).await;
             }
-            Some(decoded) => Some(decoded.map_err(broken)),
-            None => None,
-        };
+            decodable.push(DecodableSpan { wanted, windows, blob, begun });
+        }
+        let layer = self.layer.digest();
+        let deadline = self.inner.options.deadline;
+        for mut damaged in self.decode_off(decodable, Attempt::First).await {
+            // A cache between us and the registry may have stored wrong bytes.
+            let span = damaged.wanted.promise.span();
+            self.inner.counts.retries.add(1);
+            let fetched = timeout(deadline, self.fetch_past_caches(span, purpose)).await;
+            let error = match fetched {
+                Ok(Ok(blob)) => {
+                    damaged.blob = blob;
+                    self.decode_off(vec![damaged], Attempt::Last).await;
+                    continue;
+                }
+                Ok(Err(source)) => ReadError::Fetch { layer, span, source: Arc::new(source) },
+                Err(_) => ReadError::Deadline { layer, span, after: deadline },
+            };
+            damaged.wanted.promise.complete(Err(error));
+        }
         drop(permit);
-        if let Some(Err(ReadError::Span { source, .. })) = &result
-            && source.is_contradiction()
-        {
-            self.inner.contradict(self.layer.open.how, &layer, source);
-        }
-        if let Some(result) = result {
-            if wanted.promise.cause() == FetchCause::Read {
-                self.inner.pace.note_handling(begun.elapsed());
-            }
-            wanted.promise.complete(result.map(Arc::new));
-        }
     }
 
     /// The bytes of a span, from the registry itself.
@@ -243,28 +263,47 @@ impl LayerHandle {
         Ok(bytes)
     }
 
-    /// Decodes on a thread that may block. What no read asked for is decoded a few spans at a time;
-    /// what a read waits for does not queue behind that. None if the program is ending.
-    async fn decode_off(
-        &self,
-        wanted: &SpanRequest,
-        windows: Option<Arc<Windows>>,
-        blob: Vec<u8>,
-    ) -> Option<Result<Run, SpanError>> {
+    /// Decodes spans on a thread that may block. What no read asked for is decoded a few spans at a
+    /// time; what a read waits for does not queue behind that. Returns those whose bytes should be
+    /// fetched again.
+    async fn decode_off(&self, spans: Vec<DecodableSpan>, attempt: Attempt) -> Vec<DecodableSpan> {
         let inner = &self.inner;
-        let decoders = match wanted.promise.cause() {
-            FetchCause::Read => &inner.read_decoders,
-            FetchCause::Readahead => &inner.decoders,
-        };
-        let slot = Arc::clone(decoders).acquire_owned().await.ok()?;
+        let is_awaited = spans.iter().any(|of| of.wanted.promise.cause() == FetchCause::Read);
+        let decoders = if is_awaited { &inner.read_decoders } else { &inner.decoders };
+        let Ok(slot) = Arc::clone(decoders).acquire_owned().await else { return Vec::new() };
         let on = self.clone();
-        let span = wanted.promise.span();
-        let pieces = wanted.pieces.clone();
         let decoded = spawn_blocking(move || {
             let _slot = slot;
-            on.decode(span, pieces.as_ref(), windows.as_deref(), &blob)
+            spans.into_iter().filter_map(|of| on.decode_and_end(of, attempt)).collect()
         });
-        decoded.await.ok()
+        decoded.await.unwrap_or_default()
+    }
+
+    /// Decodes a span, and ends its promise. Returns it instead if its bytes are not those of the
+    /// layer, unless this is the last attempt. Blocks.
+    fn decode_and_end(&self, of: DecodableSpan, attempt: Attempt) -> Option<DecodableSpan> {
+        let DecodableSpan { wanted, windows, blob, .. } = &of;
+        let decoded =
+            self.decode(wanted.promise.span(), wanted.pieces.as_ref(), windows.as_deref(), blob);
+        let layer = self.layer.digest();
+        let result =
+            match decoded {
+                Err(
+                    SpanError::Digest { .. } | SpanError::Length { .. } | SpanError::Proof { .. },
+                ) if attempt == Attempt::First => return Some(of),
+                Err(source) => {
+                    if source.is_contradiction() {
+                        self.inner.contradict(self.layer.open.how, &layer, &source);
+                    }
+                    Err(ReadError::Span { layer, source })
+                }
+                Ok(run) => Ok(Arc::new(run)),
+            };
+        if of.wanted.promise.cause() == FetchCause::Read {
+            self.inner.pace.note_handling(of.begun.elapsed());
+        }
+        of.wanted.promise.complete(result);
+        None
     }
 
     /// Completes the fetches of spans that are in the cache after all, and returns the others.
@@ -281,6 +320,58 @@ impl LayerHandle {
         });
         asked.await.unwrap_or_default()
     }
+}
+
+/// A span with all its bytes.
+struct ArrivedSpan {
+    wanted: SpanRequest,
+    blob: Vec<u8>,
+}
+
+/// The spans that have arrived and were not handed over yet.
+#[derive(Default)]
+struct ArrivedSpans {
+    spans: Vec<ArrivedSpan>,
+    /// The size of their compressed bytes, and when the first of them arrived.
+    bytes: usize,
+    since: Option<Instant>,
+    /// For the bytes of all spans of the request.
+    permit: Arc<Option<OwnedSemaphorePermit>>,
+}
+
+impl ArrivedSpans {
+    fn push(&mut self, span: ArrivedSpan) {
+        self.bytes += span.blob.len();
+        self.since.get_or_insert_with(Instant::now);
+        self.spans.push(span);
+    }
+
+    /// Whether they should not wait for others.
+    fn is_enough(&self) -> bool {
+        let last = self.spans.last().map(|last| last.wanted.promise.cause());
+        self.bytes >= HANDED || last == Some(FetchCause::Read)
+    }
+
+    /// When they should not wait any longer.
+    fn due(&self) -> Option<Instant> {
+        Some(self.since? + HANDED_WITHIN)
+    }
+}
+
+/// A span with all that is needed to decode it.
+struct DecodableSpan {
+    wanted: SpanRequest,
+    windows: Option<Arc<Windows>>,
+    blob: Vec<u8>,
+    /// When handling it began.
+    begun: Instant,
+}
+
+/// Whether the bytes of a span may be fetched once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    First,
+    Last,
 }
 
 enum Failed {

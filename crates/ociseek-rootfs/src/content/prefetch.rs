@@ -152,7 +152,8 @@ impl LayerHandle {
         debug!(name: "prefetch", target: "ociseek::content", layer = %self.layer.digest(), spans = wanted.len());
         self.launch(wanted, Disk::Ask, FetchCause::Readahead);
         let mut all_arrived = true;
-        for waiter in waiters {
+        // The last one mostly ends last, so this task is not woken for each of them.
+        for waiter in waiters.into_iter().rev() {
             if let Some(Err(error)) = waiter.result().await {
                 self.inner.report(&error);
                 all_arrived = false;

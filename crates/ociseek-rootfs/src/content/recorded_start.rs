@@ -57,17 +57,25 @@ const UNREAD_PAUSE: Duration = Duration::from_millis(20);
 /// Fetching does not go on if the program reads nothing of it for so long.
 const UNUSED: Duration = Duration::from_secs(60);
 
+/// A span that was fetched in advance.
+struct UnreadSpan {
+    /// Its compressed size in bytes.
+    blob: u64,
+    /// How many bytes of the tar were put into memory.
+    in_memory: u64,
+}
+
 /// The progress of the recorded start.
 #[derive(Default)]
 pub(super) struct StartProgress {
     /// All its spans.
     planned: Mutex<HashSet<SpanOf>>,
-    /// The spans that were fetched in advance and not read, with their compressed size in bytes.
-    unread: Mutex<HashMap<SpanOf, u64>>,
-    /// The sum of these sizes.
+    /// The spans that were fetched in advance and not read.
+    unread: Mutex<HashMap<SpanOf, UnreadSpan>>,
+    /// The sum of their compressed sizes.
     unread_bytes: AtomicU64,
     spans: AtomicU64,
-    /// How many bytes of the tar were put into memory.
+    /// How many bytes of the tar were put into memory and not read.
     in_memory: AtomicU64,
     under_way: AtomicUsize,
     /// How many bytes these requests are for.
@@ -109,8 +117,10 @@ impl StartProgress {
             return;
         }
         let mut unread = self.unread.hold();
-        let bytes: u64 = spans.filter_map(|span| unread.remove(&span)).sum();
-        self.unread_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        for UnreadSpan { blob, in_memory } in spans.filter_map(|span| unread.remove(&span)) {
+            self.unread_bytes.fetch_sub(blob, Ordering::Relaxed);
+            self.in_memory.fetch_sub(in_memory, Ordering::Relaxed);
+        }
     }
 
     /// Whether `size` more bytes may be put into memory: the spans of this image must not displace
@@ -143,11 +153,14 @@ impl StartProgress {
         }
     }
 
-    fn requested(&self, span: SpanOf, bytes: u64) {
+    fn requested(&self, span: SpanOf, requested: UnreadSpan) {
         self.spans.fetch_add(1, Ordering::Relaxed);
         let mut unread = self.unread.hold();
-        if unread.insert(span, bytes).is_none() {
-            self.unread_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.unread_bytes.fetch_add(requested.blob, Ordering::Relaxed);
+        self.in_memory.fetch_add(requested.in_memory, Ordering::Relaxed);
+        if let Some(old) = unread.insert(span, requested) {
+            self.unread_bytes.fetch_sub(old.blob, Ordering::Relaxed);
+            self.in_memory.fetch_sub(old.in_memory, Ordering::Relaxed);
         }
     }
 
@@ -217,6 +230,7 @@ pub(super) async fn fetch(inner: &Arc<Inner>) {
         on.fetch_missing_start(spans, bytes, throughput).await;
     });
     fetches.buffer_unordered(AT_A_TIME).for_each(|()| ready(())).await;
+    inner.windows.release_start();
 }
 
 /// Puts the spans that the cache on disk has into memory, in order, up to the part of it that a
@@ -416,13 +430,10 @@ impl LayerHandle {
         }
         let _under_way = CountGuard::new(&start.under_way);
         let _bytes = CountGuard::of(&start.under_way_bytes, bytes as usize);
-        let on = self.clone();
-        let missing = spawn_blocking(move || {
-            spans.into_iter().filter(|span| on.is_missing(*span)).collect::<Vec<SpanId>>()
-        });
         let mut wanted = Vec::new();
         let mut waiters = Vec::new();
-        for span in missing.await.unwrap_or_default() {
+        // Those that have come into the cache on disk since are found when they are claimed.
+        for span in spans.into_iter().filter(|span| !self.is_in_memory(*span)) {
             let size = self.layer.size(span);
             let pieces = start.has_room(&self.inner, size).then(|| 0..pieces(size));
             if pieces.is_none() && !self.keeps_on_disk() {
@@ -431,18 +442,18 @@ impl LayerHandle {
             if let FetchRole::Fetch(promise, waiter) =
                 self.inner.in_flight.join(self.span(span), FetchCause::Readahead)
             {
-                start
-                    .in_memory
-                    .fetch_add(if pieces.is_some() { size } else { 0 }, Ordering::Relaxed);
                 let blob = self.layer.blob_range(span);
-                start.requested(self.span(span), blob.end - blob.start);
+                let in_memory = if pieces.is_some() { size } else { 0 };
+                let blob = blob.end - blob.start;
+                start.requested(self.span(span), UnreadSpan { blob, in_memory });
                 wanted.push(SpanRequest { promise, pieces });
                 waiters.push(waiter);
             }
         }
         debug!(name: "start", target: "ociseek::content", layer = %self.layer.digest(), spans = wanted.len());
         self.launch(wanted, Disk::Ask, FetchCause::Readahead);
-        for waiter in waiters {
+        // The last one mostly ends last, so this task is not woken for each of them.
+        for waiter in waiters.into_iter().rev() {
             match waiter.result().await {
                 // The next read of the span tries again and reports the error.
                 Some(Err(_)) => start.failures.fetch_add(1, Ordering::Relaxed),

@@ -6,7 +6,7 @@
 //! or it was used earlier, and its page is fetched again. What a window needs of the tar must still
 //! be in memory or in the cache on disk for that; the rest of it is always compared.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -36,23 +36,45 @@ const REQUEST: u64 = 1 << 20;
 /// not displace what is needed sooner.
 const MOST_AFTER: u64 = 256 << 10;
 
-/// The most recently used pages, by layer.
-pub(super) struct WindowStore(Lru<(Digest, PageId), Arc<Windows>>);
+/// A page of a layer's document.
+type PageOf = (Digest, PageId);
+
+/// The pages in memory.
+pub(super) struct WindowStore {
+    /// Those that were fetched when the layers were opened: the recorded start needs each of them
+    /// once, in any order, so they stay until it has been fetched.
+    start: Mutex<HashMap<PageOf, Arc<Windows>>>,
+    /// The most recently used ones of the others.
+    recent: Lru<PageOf, Arc<Windows>>,
+}
 
 impl WindowStore {
-    /// Starts with the pages that were fetched when the layers were opened.
+    /// Takes the pages that were fetched when the layers were opened.
     pub(super) fn new(layers: &[OpenLayer]) -> WindowStore {
-        let store = WindowStore(Lru::new(KEPT));
+        let mut start = HashMap::new();
         for layer in layers {
-            for (page, windows) in layer.document.iter().flat_map(|document| &document.pages) {
-                store.put(layer.descriptor.digest, *page, windows);
-            }
+            let pages = layer.document.iter().flat_map(|document| document.take_pages());
+            start.extend(pages.map(|(page, windows)| ((layer.descriptor.digest, page), windows)));
         }
-        store
+        WindowStore { start: Mutex::new(start), recent: Lru::new(KEPT) }
     }
 
-    fn put(&self, layer: Digest, page: PageId, windows: &Arc<Windows>) {
-        self.0.put((layer, page), Arc::clone(windows), windows.footprint() as u64);
+    fn get(&self, page: PageOf) -> Option<Arc<Windows>> {
+        let of_start = self.start.hold().get(&page).cloned();
+        of_start.or_else(|| self.recent.get(page))
+    }
+
+    fn has(&self, page: PageOf) -> bool {
+        self.start.hold().contains_key(&page) || self.recent.has(page)
+    }
+
+    fn put(&self, page: PageOf, windows: &Arc<Windows>) {
+        self.recent.put(page, Arc::clone(windows), windows.footprint() as u64);
+    }
+
+    /// The recorded start has been fetched, or will not be.
+    pub(super) fn release_start(&self) {
+        self.start.hold().clear();
     }
 }
 
@@ -65,7 +87,7 @@ impl LayerHandle {
     fn missing(&self, spans: impl Iterator<Item = SpanId>) -> BTreeSet<PageId> {
         let Some((head, _)) = self.document() else { return BTreeSet::new() };
         let pages = spans.filter_map(|span| head.page_of(span));
-        pages.filter(|page| !self.inner.windows.0.has((self.layer.digest(), *page))).collect()
+        pages.filter(|page| !self.inner.windows.has((self.layer.digest(), *page))).collect()
     }
 
     /// Fetches the windows of spans in the background, while the spans are being fetched.
@@ -93,7 +115,7 @@ impl LayerHandle {
         let Some(page) = self.document().and_then(|(head, _)| head.page_of(span)) else {
             return Ok(None);
         };
-        if let Some(windows) = self.inner.windows.0.get((layer, page)) {
+        if let Some(windows) = self.inner.windows.get((layer, page)) {
             return Ok(Some(windows));
         }
         let after = self.inner.options.deadline;
@@ -106,7 +128,7 @@ impl LayerHandle {
     /// The page with the window of a span, if it is in memory.
     pub(super) fn loaded_windows(&self, span: SpanId) -> Option<Arc<Windows>> {
         let page = self.document()?.0.page_of(span)?;
-        self.inner.windows.0.get((self.layer.digest(), page))
+        self.inner.windows.get((self.layer.digest(), page))
     }
 
     /// Fetches the missing pages that the spans need, and those after them. Returns that of the
@@ -137,11 +159,11 @@ impl LayerHandle {
                 decoded = decode(head, &run, &bytes);
             }
             for (page, windows) in decoded.map_err(|source| ReadError::Page { layer, source })? {
-                self.inner.windows.put(layer, page, &windows);
+                self.inner.windows.put((layer, page), &windows);
                 last = last.or_else(|| (Some(page) == wanted).then_some(windows));
             }
         }
-        Ok(last.or_else(|| self.inner.windows.0.get((layer, wanted?))))
+        Ok(last.or_else(|| self.inner.windows.get((layer, wanted?))))
     }
 
     /// The pages and those after each, as many as arrive in the time that a request costs anyway.
@@ -153,7 +175,7 @@ impl LayerHandle {
             let end = head.page_range(*page).end + most;
             let is_next = move |next: &PageId| {
                 let range = head.page_range(*next);
-                !range.is_empty() && range.end <= end && !self.inner.windows.0.has((layer, *next))
+                !range.is_empty() && range.end <= end && !self.inner.windows.has((layer, *next))
             };
             (page.0 + 1..).map(PageId).take_while(is_next).collect::<Vec<PageId>>()
         };

@@ -3,7 +3,7 @@
 //! layer cannot be opened.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
@@ -20,6 +20,7 @@ use ociseek_format::layer::{LayerError, LayerMap};
 use ociseek_format::offset::{Compressed, SpanId};
 use ociseek_format::tar::BLOCK;
 use ociseek_format::ztoc::{self, Checkpoints, ExtentFault, ZtocError, check_extents};
+use ociseek_store::lock::Hold;
 use ociseek_store::{StoreError, read_times};
 
 #[derive(Debug, thiserror::Error)]
@@ -123,8 +124,16 @@ pub enum FileListUse {
 pub struct OpenDocument {
     /// The document's blob.
     pub blob: Descriptor,
-    /// The pages that were fetched with the head.
-    pub pages: Vec<(PageId, Arc<Windows>)>,
+    /// The pages that were fetched with the head, until they are taken.
+    pages: Mutex<Vec<(PageId, Arc<Windows>)>>,
+}
+
+impl OpenDocument {
+    /// The pages that were fetched with the head. They are in memory only once, so the first caller
+    /// gets them.
+    pub(crate) fn take_pages(&self) -> Vec<(PageId, Arc<Windows>)> {
+        std::mem::take(&mut *self.pages.hold())
+    }
 }
 
 /// Why a fine document is not used.
@@ -222,7 +231,7 @@ pub(super) fn open_for(
             return Err(UnfitDocument::Span(span, blob.end - blob.start));
         }
     }
-    Ok((spans, OpenDocument { blob: reference.blob(), pages }))
+    Ok((spans, OpenDocument { blob: reference.blob(), pages: Mutex::new(pages) }))
 }
 
 /// Why a ztoc is not used.
