@@ -7,6 +7,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
+
 use crate::support::caches::{assert_warns_once, spoil_entry, writer, written_by_this_process};
 use crate::support::this_test;
 use ociseek_format::digest::Digest;
@@ -83,7 +85,7 @@ fn incomplete_spans_are_not_found() {
         SpanCache::open(Some(dir.path()), PLENTY, Arc::clone(&recorder) as Arc<dyn Progress>);
     let span = span(1, 3 * PIECE);
     let mut writer = cache.writer(&key(&span), span.len() as u64).unwrap();
-    assert!(writer.write(&span[..PIECE]));
+    assert!(writer.write(&Bytes::copy_from_slice(&span[..PIECE])));
     drop(writer);
     assert_eq!(
         fs::read_dir(dir.path().join("spans")).unwrap().count(),
@@ -91,7 +93,7 @@ fn incomplete_spans_are_not_found() {
         "nothing is left behind"
     );
     let mut writer = cache.writer(&key(&span), span.len() as u64).unwrap();
-    assert!(writer.write(&span[..PIECE]));
+    assert!(writer.write(&Bytes::copy_from_slice(&span[..PIECE])));
     writer.finish();
     assert!(read(&cache, &span).is_none());
     assert_eq!(fs::read_dir(dir.path().join("spans")).unwrap().count(), 0);

@@ -308,7 +308,7 @@ impl SpanWindow {
 const PAGE: &str = "pages";
 
 /// The windows of one page.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Windows {
     windows: Vec<(SpanId, SpanWindow)>,
 }

@@ -374,6 +374,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn pages_of_a_recorded_start_stay_until_it_is_fetched() {
+        let store = WindowStore::new(&[]);
+        let page = |number| (Digest::sha256(b""), PageId(number));
+        store.start.hold().insert(page(0), Arc::default());
+        store.put(page(1), &Arc::default());
+        let has =
+            || [0, 1].map(|number| store.has(page(number)) && store.get(page(number)).is_some());
+        assert_eq!(has(), [true, true]);
+        // As if many others had been used since.
+        store.recent.drop_unused();
+        store.recent.drop_unused();
+        assert_eq!(has(), [true, false]);
+        store.release_start();
+        assert_eq!(has(), [false, false]);
+    }
+
+    #[test]
     fn a_window_is_compared_once_wherever_it_is_used() {
         let checks = WindowChecks::default();
         let span = SpanId(7);
