@@ -59,6 +59,7 @@ mod destination;
 pub mod durable;
 pub mod entries;
 pub mod feed;
+mod key_exchange;
 pub mod layout;
 pub mod lock;
 pub mod recall;

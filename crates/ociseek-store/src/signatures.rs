@@ -16,6 +16,7 @@ use rustls::sign::{Signer, SigningKey, public_key_to_spki};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
+use crate::key_exchange::P521;
 use crate::x509::{Der, INTEGER, OCTET_STRING, SEQUENCE};
 
 /// ECDSA that ring does not have.
@@ -79,9 +80,12 @@ pub fn all() -> &'static [&'static dyn SignatureVerificationAlgorithm] {
     ALGORITHMS.all
 }
 
-/// ring with these algorithms, and with client keys for P-521.
+/// ring with these algorithms, and with the key exchange and client keys for P-521.
 pub fn provider() -> CryptoProvider {
+    let mut kx_groups = rustls::crypto::ring::default_provider().kx_groups;
+    kx_groups.push(&P521);
     CryptoProvider {
+        kx_groups,
         signature_verification_algorithms: *ALGORITHMS,
         key_provider: &Keys,
         ..rustls::crypto::ring::default_provider()

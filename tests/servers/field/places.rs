@@ -19,10 +19,6 @@ const HOSTS: &[(&str, &str)] = &[
         "github.com/casosorg/casos/pull/126",
         "server = \"http://HOST\"\n[host.\"http://127.0.0.1:1\"]\n  capabilities = [\"pull\", \"resolve\"]\n",
     ),
-    (
-        "github.com/containerd/containerd/issues/12636",
-        "[host.\"http://127.0.0.1:1\"]\n  capabilities = [\"pull\", \"resolve\"]\n  skip_verify = true\n",
-    ),
 ];
 
 #[tokio::test]
@@ -40,6 +36,30 @@ async fn the_registry_is_asked_if_no_mirror_answers() {
             repository(&registry, ClientConfig { hosts_dir, ..config() }).manifest(&tag()).await;
         assert!(read.is_ok(), "{source}: {:?}", read.err());
     }
+}
+
+/// containerd 2.2 has two folders for them by default.
+#[tokio::test]
+async fn mirrors_may_be_in_several_folders() {
+    let source = "github.com/containerd/containerd/issues/12636";
+    let registry = Faulty::honest(RegistrySettings::default()).await;
+    registry.add_image("v1", &tar(1, 2, 30_000));
+    let mirror = registry.copy(|_, _| None).await;
+    let dir = tempfile::tempdir().unwrap();
+    let hosts = format!(
+        "[host.\"http://{}\"]\n  capabilities = [\"pull\", \"resolve\"]\n  skip_verify = true\n",
+        mirror.host()
+    );
+    for folders in ["{}/containerd:{}/docker", "{}/docker:{}/containerd"] {
+        let _ = std::fs::remove_dir_all(dir.path().join("containerd"));
+        std::fs::create_dir_all(dir.path().join("containerd/_default")).unwrap();
+        std::fs::write(dir.path().join("containerd/_default/hosts.toml"), &hosts).unwrap();
+        let folders = folders.replace("{}", dir.path().to_str().unwrap());
+        let config = ClientConfig { hosts_dir: Some(folders.into()), ..config() };
+        assert!(repository(&registry, config).manifest(&tag()).await.is_ok(), "{source}");
+    }
+    assert_eq!(mirror.saw("GET", "/manifests/v1").len(), 2, "{source}");
+    assert!(registry.saw("GET", "/manifests/v1").is_empty(), "{source}");
 }
 
 fn locked() -> RegistrySettings {

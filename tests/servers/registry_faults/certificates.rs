@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
 use rustls::pki_types::pem::PemObject;
@@ -13,6 +14,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 use super::*;
+use crate::support::child_process::ChildProcess;
 use crate::support::servers::{private_ca, run, tool};
 use ociseek_store::signatures;
 
@@ -388,6 +390,45 @@ async fn keys_and_hashes_of_private_authorities_are_read() {
         let error = get(&host, trusting(other.path().join("ca.pem"))).await.unwrap_err();
         let given = Some(CertificateFault::Issuer { given: true });
         assert_eq!(error.untrusted(), given, "{source}: {error:?}");
+    }
+}
+
+/// openssl as a server that has all of P-521, in both versions of TLS: its certificate, its
+/// authority's, the key exchange, and a client certificate that it wants.
+#[tokio::test]
+async fn openssl_is_understood_with_p_521_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = authority(dir.path(), EC_521, "-sha512") else { return };
+    issued(dir.path(), "leaf", EC_521, "-sha512", SERVER).unwrap();
+    issued(dir.path(), "client", EC_521, "-sha512", "extendedKeyUsage=clientAuth\n").unwrap();
+    // What `-WWW` serves: the file of the request's path, which has no colon.
+    let manifest = r#"{"schemaVersion":2,"layers":[]}"#;
+    std::fs::create_dir_all(dir.path().join("v2/a/b/manifests")).unwrap();
+    std::fs::write(dir.path().join("v2/a/b/manifests/v1"), manifest).unwrap();
+    for version in ["-tls1_2", "-tls1_3"] {
+        let mut server = Command::new(tool("openssl").unwrap());
+        server.current_dir(dir.path()).args(["s_server", "-accept", "127.0.0.1:0", "-WWW"]);
+        server.args(["-cert", "leaf.pem", "-key", "leaf-key.pem", "-CAfile", "ca.pem", version]);
+        server.args(["-Verify", "1", "-verify_return_error", "-groups", "P-521"]);
+        server.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut server = ChildProcess::spawn(&mut server);
+        let mut said = BufReader::new(server.stdout());
+        let mut line = String::new();
+        while !line.starts_with("ACCEPT ") {
+            line.clear();
+            assert!(said.read_line(&mut line).unwrap() > 0, "it listens");
+        }
+        let port = line.trim().rsplit(':').next().unwrap();
+        let config = ClientConfig {
+            client_cert: Some(dir.path().join("client.pem")),
+            client_key: Some(dir.path().join("client-key.pem")),
+            ..trusting(dir.path().join("ca.pem"))
+        };
+        let config = ClientConfig { plain_http: Some(false), ..config };
+        let client = Client::new(config).unwrap();
+        let repository = client.repository(&format!("localhost:{port}"), "a/b").unwrap();
+        let read = repository.manifest(&Target::Tag("v1".to_owned())).await;
+        assert_eq!(read.unwrap_or_else(|error| panic!("{version}: {error:?}")).bytes, manifest);
     }
 }
 
