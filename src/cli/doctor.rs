@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+#[cfg(mounts)]
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
@@ -38,6 +40,7 @@ sources and documentation, which --format json names. IMAGE is as for ociseek in
 const AFTER_HELP: &str = "\
 Examples:
   ociseek doctor ghcr.io/acme/app:1.4
+  ociseek doctor --node ghcr.io/acme/app:1.4
   ociseek doctor --format json ghcr.io/acme/app:1.4 | jq '.manifests[].consumers[] | select(.lazy)'
 
 JSON: docs/json.md describes each field.
@@ -59,6 +62,17 @@ pub(crate) struct DoctorArgs {
     /// Judge all platforms of the image
     #[arg(long, conflicts_with = "platform")]
     pub all_platforms: bool,
+
+    /// Say whether the snapshotter of this node starts the image lazily, by its configuration
+    /// [default: /etc/ociseek/snapshotter.toml]
+    ///
+    /// The same code judges, and says why not in the words of the snapshotter's log. The options
+    /// for the registry are those of the configuration.
+    #[cfg(mounts)]
+    #[arg(long, value_name = "CONFIG", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "/etc/ociseek/snapshotter.toml")]
+    #[arg(conflicts_with_all = ["platform", "all_platforms"])]
+    pub node: Option<PathBuf>,
 
     #[command(flatten)]
     pub registry: RegistryArgs,

@@ -125,6 +125,19 @@ fn arguments() -> Vec<OsString> {
     hook::lambda::arguments()
 }
 
+/// Judges an image by the configuration of this node's snapshotter.
+#[cfg(mounts)]
+async fn doctor_of_node(
+    args: doctor::DoctorArgs,
+    verbosity: VerbosityArgs,
+) -> Result<(), CliError> {
+    if args.format.is_json() {
+        return Err(CliError::Usage("doctor --node prints text only"));
+    }
+    let config = args.node.unwrap_or_default();
+    snapshotter::doctor::run(&config, &args.image, verbosity).await
+}
+
 /// Runs commands that continue until they are stopped, and clean up then.
 #[cfg(mounts)]
 async fn lazily(
@@ -185,6 +198,10 @@ fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
             Command::Cat(args) => until(interrupted, boxed(|| cat::run(*args, verbosity))).await,
             Command::Verify(args) => {
                 until(interrupted, boxed(|| verify::run(*args, verbosity))).await
+            }
+            #[cfg(mounts)]
+            Command::Doctor(args) if args.node.is_some() => {
+                until(interrupted, boxed(|| doctor_of_node(*args, verbosity))).await
             }
             Command::Doctor(args) => {
                 until(interrupted, boxed(|| doctor::run(*args, verbosity))).await

@@ -175,7 +175,7 @@ fn a_pod_installs_the_snapshotter(root: &Path) {
     assert!(code == Some(1) && said.contains("add imports = ") && told.is_empty(), "{said}{told}");
     assert!(!conf.exists());
     std::fs::create_dir_all(root.join("etc/containerd")).unwrap();
-    let imports = "imports = [\"/etc/containerd/conf.d/*.toml\"]\n";
+    let imports = "version = 3\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n";
     std::fs::write(root.join("etc/containerd/config.toml"), imports).unwrap();
     let (code, said, _) = configure();
     assert!(code == Some(0) && said.contains("systemctl restart containerd"), "{said}");

@@ -1,8 +1,10 @@
-//! containerd's part of `snapshotter install` and `uninstall`.
+//! containerd's part of `snapshotter install` and `uninstall`: where a distribution of Kubernetes
+//! has containerd's configuration.
 
+use std::fmt;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::host::{below, put, remove};
 use crate::cli::shared::error::CliError;
@@ -13,44 +15,139 @@ const SOCKET: &str = "/run/ociseek/snapshotter.sock";
 const ROOT: &str = "/var/lib/ociseek/snapshotter";
 /// What each version of the file begins with.
 const HEAD: &str = "# containerd 2.1 and later: ociseek snapshotter";
+const NAME: &str = "ociseek.toml";
+/// The oldest version of a main file that only containerd 2 reads.
+const VERSION: i64 = 3;
 
-const MAIN: &str = "/etc/containerd/config.toml";
-const DIR: &str = "/etc/containerd/conf.d";
-const PLACE: &str = "/etc/containerd/conf.d/ociseek.toml";
-/// Where a file of another's is kept that was there.
-const KEPT: &str = "/etc/containerd/conf.d/ociseek.toml.bak";
+/// Where a distribution of Kubernetes has containerd's files. A node has one; the first whose main
+/// file exists counts, because packages of containerd leave theirs on nodes of the others.
+#[derive(Debug)]
+struct Layout {
+    name: &'static str,
+    main: &'static str,
+    /// The folder to import, which its documentation names.
+    folder: &'static str,
+    /// It imports all of the folder without a pattern in the main file, if that has this line.
+    imports_by: Option<&'static str>,
+    /// What makes containerd read its files again.
+    restart: &'static str,
+}
 
-/// Checks that containerd would read the file.
+const LAYOUTS: [Layout; 4] = [
+    Layout {
+        name: "k3s",
+        main: "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+        folder: "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d",
+        imports_by: None,
+        restart: "k3s (or k3s-agent)",
+    },
+    Layout {
+        name: "rke2",
+        main: "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+        folder: "/var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.d",
+        imports_by: None,
+        restart: "rke2-agent (or rke2-server)",
+    },
+    Layout {
+        name: "k0s",
+        main: "/etc/k0s/containerd.toml",
+        folder: "/etc/k0s/containerd.d",
+        imports_by: Some("# k0s_managed=true"),
+        restart: "k0sworker (or k0scontroller)",
+    },
+    // Also kubeadm's, and those of EKS (config.d) and GKE.
+    Layout {
+        name: "containerd",
+        main: "/etc/containerd/config.toml",
+        folder: "/etc/containerd/conf.d",
+        imports_by: None,
+        restart: "containerd kubelet",
+    },
+];
+
+/// Where to write containerd's file on a host.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ContainerdFile {
+    path: String,
+    restart: &'static str,
+}
+
+impl fmt::Display for ContainerdFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: run systemctl restart {}", self.path, self.restart)
+    }
+}
+
+/// Finds out where containerd would read the file.
 ///
 /// # Errors
-/// If its main file does not import it.
-pub(super) fn check(host: &Path) -> Result<(), CliError> {
-    let path = below(host, MAIN);
+/// If its main file imports no folder, or may be one of an older containerd, which would not start
+/// with our file.
+pub(super) fn place(host: &Path) -> Result<ContainerdFile, CliError> {
+    let is_here = |layout: &&Layout| below(host, layout.main).exists();
+    let [.., plain] = &LAYOUTS;
+    let layout = LAYOUTS.iter().find(is_here).unwrap_or(plain);
+    let path = below(host, layout.main);
     let text = match fs::read_to_string(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         read => read.map_err(|source| CliError::Read { path: path.clone(), source })?,
     };
-    if imports(&text) {
-        return Ok(());
+    let refuse = |why: String| {
+        let why = format!("{why} (nothing was changed)");
+        CliError::Read { path: path.clone(), source: io::Error::other(why) }
+    };
+    let table: toml::Table = text.parse().map_err(|_| refuse("it is not valid TOML".to_owned()))?;
+    let Some(folder) = layout.folder_in(&text, &table) else {
+        let Layout { name, main, folder, .. } = layout;
+        return Err(refuse(if is_generated(layout) {
+            format!(
+                "this version of {name} does not import {folder}/*.toml, so that its containerd cannot get another \
+                 snapshotter: upgrade it"
+            )
+        } else {
+            format!(
+                "containerd would not read {folder}/{NAME}: add imports = [\"{folder}/*.toml\"] to {main}"
+            )
+        }));
+    };
+    let version = table.get("version").and_then(toml::Value::as_integer);
+    if version.is_none_or(|version| version < VERSION) {
+        let version = version.map_or("none".to_owned(), |version| version.to_string());
+        return Err(refuse(format!(
+            "its version is {version}, so containerd may be older than 2.1, and would not start with the file for 2.1: \
+             run containerd config migrate, or write packaging/containerd/ociseek-version-2.toml to {folder}/{NAME}"
+        )));
     }
-    let why = format!(
-        "containerd would not read {PLACE}: add imports = [\"{DIR}/*.toml\"] to {MAIN} (nothing was changed)"
-    );
-    Err(CliError::Read { path, source: io::Error::other(why) })
+    Ok(ContainerdFile { path: format!("{folder}/{NAME}"), restart: layout.restart })
 }
 
-/// Whether this main file imports the file.
-fn imports(main: &str) -> bool {
-    let Ok(main) = main.parse::<toml::Table>() else { return false };
-    let imported = main.get("imports").and_then(toml::Value::as_array).into_iter().flatten();
-    imported.filter_map(toml::Value::as_str).any(|pattern| {
-        let pattern = match pattern.strip_prefix('/') {
-            Some(_) => pattern.to_owned(),
-            None => format!("/etc/containerd/{pattern}"),
-        };
-        pattern == PLACE
-            || pattern.strip_prefix(DIR).is_some_and(|rest| ["/*.toml", "/*"].contains(&rest))
-    })
+/// Whether a program writes the main file each time that it starts.
+fn is_generated(layout: &Layout) -> bool {
+    layout.main.starts_with("/var/lib/rancher/")
+}
+
+impl Layout {
+    /// The folder that this main file imports. The last one counts, as containerd has it.
+    fn folder_in(&self, text: &str, main: &toml::Table) -> Option<String> {
+        if self.imports_by.is_some_and(|line| text.lines().any(|found| found.trim() == line)) {
+            return Some(self.folder.to_owned());
+        }
+        folders(self.main, main).pop()
+    }
+}
+
+/// The folders whose *.toml the main file imports.
+fn folders(path: &str, main: &toml::Table) -> Vec<String> {
+    let dir = path.rsplit_once('/').map_or("", |(dir, _)| dir);
+    let imports = main.get("imports").and_then(toml::Value::as_array).into_iter().flatten();
+    imports
+        .filter_map(|pattern| pattern.as_str()?.strip_suffix("/*.toml"))
+        .map(|folder| match folder.strip_prefix('/') {
+            Some(_) => folder.to_owned(),
+            None => format!("{dir}/{folder}"),
+        })
+        .filter(|folder| !folder.contains(['*', '?', '[']))
+        .collect()
 }
 
 /// Writes the file for a snapshotter with these paths. Keeps a file of another's. Returns whether
@@ -58,82 +155,169 @@ fn imports(main: &str) -> bool {
 ///
 /// # Errors
 /// If it cannot be written.
-pub(super) fn configure(host: &Path, socket: &Path, root: &Path) -> Result<bool, CliError> {
-    let path = below(host, PLACE);
+pub(super) fn configure(
+    host: &Path,
+    file: &ContainerdFile,
+    socket: &Path,
+    root: &Path,
+) -> Result<bool, CliError> {
+    let path = below(host, &file.path);
     let shown = |path: &Path| path.to_string_lossy().into_owned();
-    let file = FILE.replace(SOCKET, &shown(socket)).replace(ROOT, &shown(root));
+    let text = FILE.replace(SOCKET, &shown(socket)).replace(ROOT, &shown(root));
     let others = fs::read_to_string(&path).ok().filter(|found| !found.starts_with(HEAD));
     if others.is_some() {
-        let kept = below(host, KEPT);
+        let kept = kept(&path);
         fs::rename(&path, &kept).map_err(|source| CliError::Write { path: kept, source })?;
     }
-    put(host, PLACE, file.as_bytes(), 0o644)
+    put(host, &file.path, text.as_bytes(), 0o644)
 }
 
-/// Gives containerd its configuration back. Returns whether it had another one.
+/// Where a file of another's is kept that was there.
+fn kept(path: &Path) -> PathBuf {
+    path.with_added_extension("bak")
+}
+
+/// Gives containerd its configuration back, wherever it is. Returns what to restart, if it had
+/// another one.
 ///
 /// # Errors
 /// If it cannot be written, or if containerd's main file names the snapshotter.
-pub(super) fn restore(host: &Path) -> Result<bool, CliError> {
-    let main = below(host, MAIN);
-    if fs::read_to_string(&main).is_ok_and(|text| text.contains("proxy_plugins.ociseek")) {
-        let why = "it names the snapshotter: remove those lines and restart containerd first, since \
-                   no pod could start otherwise";
-        return Err(CliError::Read { path: main, source: io::Error::other(why) });
+pub(super) fn restore(host: &Path) -> Result<Option<&'static str>, CliError> {
+    let mut restart = None;
+    for layout in &LAYOUTS {
+        let main = below(host, layout.main);
+        let text = fs::read_to_string(&main).unwrap_or_default();
+        if text.contains("proxy_plugins.ociseek") {
+            let why = "it names the snapshotter: remove those lines and restart containerd first, since \
+                       no pod could start otherwise";
+            return Err(CliError::Read { path: main, source: io::Error::other(why) });
+        }
+        let mut places = folders(layout.main, &text.parse().unwrap_or_default());
+        places.push(layout.folder.to_owned());
+        for place in places {
+            let path = below(host, &format!("{place}/{NAME}"));
+            if !fs::read_to_string(&path).is_ok_and(|found| found.starts_with(HEAD)) {
+                continue;
+            }
+            let kept = kept(&path);
+            if kept.exists() {
+                fs::rename(&kept, &path).map_err(|source| CliError::Write { path, source })?;
+            } else {
+                remove(&path)?;
+            }
+            restart = Some(layout.restart);
+        }
     }
-    let path = below(host, PLACE);
-    if !fs::read_to_string(&path).is_ok_and(|found| found.starts_with(HEAD)) {
-        return Ok(false);
-    }
-    let kept = below(host, KEPT);
-    if kept.exists() {
-        fs::rename(&kept, &path).map_err(|source| CliError::Write { path, source })?;
-    } else {
-        remove(&path)?;
-    }
-    Ok(true)
+    Ok(restart)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_main_file_must_import_it() {
-        for text in [
-            "imports = [\"/etc/containerd/conf.d/*.toml\"]\n",
-            "version = 3\nimports = [\"/a.toml\", \"conf.d/*.toml\"]\n",
-            "imports = [\"/etc/containerd/conf.d/ociseek.toml\"]\n",
-        ] {
-            assert!(imports(text), "{text}");
-        }
-        for text in ["", "nonsense", "imports = []\n", "imports = [\"/etc/other/*.toml\"]\n"] {
-            assert!(!imports(text), "{text}");
-        }
+    /// Main files as their distributions write them, shortened.
+    const K3S: &str = "# File generated by k3s. DO NOT EDIT. Use config-v3.toml.tmpl instead.\nversion = 3\n\
+        imports = [\"/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d/*.toml\"]\n";
+    const RKE2: &str = "version = 3\n\
+        imports = [\"/var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.d/*.toml\"]\n";
+    const K0S: &str =
+        "# k0s_managed=true\nversion = 3\nimports = [\"/run/k0s/containerd-cri.toml\"]\n";
+    const EKS: &str = "version = 3\nimports = [\"/etc/containerd/config.d/*.toml\"]\n";
+    const PLAIN: &str = "version = 3\nimports = [\"/a.toml\", \"conf.d/*.toml\"]\n";
+
+    fn host(files: &[(usize, &str)]) -> tempfile::TempDir {
         let host = tempfile::tempdir().unwrap();
-        assert!(check(host.path()).is_err());
+        for (layout, text) in files {
+            put(host.path(), LAYOUTS[*layout].main, text.as_bytes(), 0o644).unwrap();
+        }
+        host
+    }
+
+    #[test]
+    fn each_distribution_has_its_place() {
+        let rancher = "/var/lib/rancher";
+        for (files, path, restart) in [
+            (
+                &[(0, K3S), (3, PLAIN)][..],
+                format!("{rancher}/k3s/agent/etc/containerd/config-v3.toml.d/ociseek.toml"),
+                "k3s",
+            ),
+            (
+                &[(1, RKE2)],
+                format!("{rancher}/rke2/agent/etc/containerd/config-v3.toml.d/ociseek.toml"),
+                "rke2-agent",
+            ),
+            (&[(2, K0S)], "/etc/k0s/containerd.d/ociseek.toml".into(), "k0sworker"),
+            (&[(3, EKS)], "/etc/containerd/config.d/ociseek.toml".into(), "containerd kubelet"),
+            (&[(3, PLAIN)], "/etc/containerd/conf.d/ociseek.toml".into(), "containerd kubelet"),
+        ] {
+            let host = host(files);
+            let file = place(host.path()).unwrap();
+            assert_eq!(file.path, path);
+            assert!(file.to_string().contains(restart), "{file}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_containerd_would_not_read_or_could_not_bear_is_refused() {
+        let old = |text: &str| text.replace("version = 3", "version = 2");
+        for (files, why) in [
+            (&[][..], "add imports = [\"/etc/containerd/conf.d/*.toml\"]"),
+            (&[(3, "version = 3\n".to_owned())], "add imports"),
+            (
+                &[(3, "version = 3\nimports = [\"/a/*/*.toml\", \"/b/*\"]\n".to_owned())],
+                "add imports",
+            ),
+            (&[(3, "nonsense".to_owned())], "not valid TOML"),
+            (&[(3, PLAIN.replace("version = 3\n", ""))], "its version is none"),
+            (
+                &[(3, old(EKS))],
+                "write packaging/containerd/ociseek-version-2.toml to /etc/containerd/config.d/",
+            ),
+            (&[(2, old(K0S))], "its version is 2"),
+            (&[(0, "version = 3\n".to_owned()), (3, PLAIN.to_owned())], "this version of k3s"),
+            (
+                &[(2, "version = 3\n".to_owned())],
+                "add imports = [\"/etc/k0s/containerd.d/*.toml\"]",
+            ),
+        ] {
+            let files: Vec<(usize, &str)> =
+                files.iter().map(|(layout, text)| (*layout, text.as_str())).collect();
+            let host = host(&files);
+            let CliError::Read { source, .. } = place(host.path()).unwrap_err() else { panic!() };
+            assert!(source.to_string().contains(why), "{source}");
+        }
     }
 
     #[test]
     fn a_file_of_anothers_is_kept_and_restored() {
-        let host = tempfile::tempdir().unwrap();
-        let configure = || configure(host.path(), Path::new("/s"), Path::new("/r")).unwrap();
-        let read = |path: &str| fs::read_to_string(below(host.path(), path)).ok();
-        let another = "# mine\n".to_owned();
-        for before in [None, Some(&another)] {
-            if let Some(before) = before {
-                put(host.path(), PLACE, before.as_bytes(), 0o644).unwrap();
+        for files in [[(0, K3S)], [(1, RKE2)], [(2, K0S)], [(3, EKS)], [(3, PLAIN)]] {
+            let host = host(&files);
+            let file = place(host.path()).unwrap();
+            let path = below(host.path(), &file.path);
+            let configure =
+                || configure(host.path(), &file, Path::new("/s"), Path::new("/r")).unwrap();
+            let read = |path: &Path| fs::read_to_string(path).ok();
+            let another = "# mine\n".to_owned();
+            for before in [None, Some(&another)] {
+                if let Some(before) = before {
+                    put(host.path(), &file.path, before.as_bytes(), 0o644).unwrap();
+                }
+                assert!(configure());
+                assert!(!configure(), "the same again");
+                let text = read(&path).unwrap();
+                assert!(
+                    text.contains("address = \"/s\"") && text.contains("root = \"/r\""),
+                    "{text}"
+                );
+                assert_eq!(read(&kept(&path)).as_ref(), before);
+                assert_eq!(restore(host.path()).unwrap(), Some(file.restart));
+                assert_eq!((read(&path).as_ref(), read(&kept(&path))), (before, None));
+                assert_eq!(restore(host.path()).unwrap(), None);
             }
-            assert!(configure());
-            assert!(!configure(), "the same again");
-            let file = read(PLACE).unwrap();
-            assert!(file.contains("address = \"/s\"") && file.contains("root = \"/r\""), "{file}");
-            assert_eq!(read(KEPT).as_ref(), before);
-            assert!(restore(host.path()).unwrap());
-            assert_eq!((read(PLACE).as_ref(), read(KEPT)), (before, None));
-            assert!(!restore(host.path()).unwrap());
+            let (layout, _) = files[0];
+            put(host.path(), LAYOUTS[layout].main, b"[proxy_plugins.ociseek]\n", 0o644).unwrap();
+            assert!(restore(host.path()).is_err());
         }
-        put(host.path(), MAIN, b"[proxy_plugins.ociseek]\n", 0o644).unwrap();
-        assert!(restore(host.path()).is_err());
     }
 }

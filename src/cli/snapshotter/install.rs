@@ -31,7 +31,8 @@ The configuration must say whose images start lazily: lazy-from, or a key of sig
 --lazy-from is enough.
 
 With --configure-containerd it also writes containerd's file, last of all: a containerd that names a snapshotter which \
-does not answer starts no container. It restarts nothing but the snapshotter. docs/kubernetes.md has the manifest.";
+does not answer starts no container. It finds the configuration of k3s, rke2, k0s, and containerd's own. It restarts \
+nothing but the snapshotter. docs/kubernetes.md has the manifest.";
 
 const INSTALL_AFTER_HELP: &str = "\
 Examples:
@@ -46,8 +47,8 @@ Exit status: 0 success, 1 failure, 2 usage error.";
 const UNINSTALL_LONG_ABOUT: &str = "\
 Removes from a host what \"ociseek snapshotter install\" put there, in two runs.
 
-The first run gives containerd its configuration back: it removes /etc/containerd/conf.d/ociseek.toml, or restores the \
-file that was there before. Then restart containerd and remove the images. The second run stops the snapshotter and \
+The first run gives containerd its configuration back: it removes ociseek.toml from the folder that containerd imports, \
+or restores the file that was there before. Then restart containerd and remove the images. The second run stops the snapshotter and \
 removes it. Its snapshots in /var/lib/ociseek stay.";
 
 const UNINSTALL_AFTER_HELP: &str = "\
@@ -87,8 +88,8 @@ pub(crate) struct InstallArgs {
     #[arg(long, value_name = "REPOSITORIES", value_delimiter = ',', conflicts_with = "config")]
     pub lazy_from: Vec<LazyRule>,
 
-    /// Once the snapshotter answers, write /etc/containerd/conf.d/ociseek.toml, for containerd 2.1
-    /// and later
+    /// Once the snapshotter answers, write ociseek.toml to the folder that containerd imports, for
+    /// containerd 2.1 and later
     #[arg(long)]
     pub configure_containerd: bool,
 
@@ -110,9 +111,7 @@ pub(crate) struct UninstallArgs {
 pub(super) fn run(args: InstallArgs) -> Result<(), CliError> {
     let InstallArgs { host, config, lazy_from, configure_containerd, wait } = args;
     let configuration = configuration(&host, config.as_deref(), &lazy_from)?;
-    if configure_containerd {
-        containerd::check(&host)?;
-    }
+    let place = configure_containerd.then(|| containerd::place(&host)).transpose()?;
     let program = fs::read("/proc/self/exe").map_err(CliError::Start)?;
     let unit = UNIT.replace(PACKAGED, PROGRAM);
     let mut changed = put(&host, PROGRAM, &program, 0o755)?;
@@ -132,21 +131,21 @@ pub(super) fn run(args: InstallArgs) -> Result<(), CliError> {
     // This thread may block.
     Handle::current().block_on(answers(&socket, wait))?;
     complain(if changed { "installed and started" } else { "already installed" });
-    if configure_containerd && containerd::configure(Path::new("/"), &socket, &configured.root)? {
-        complain(
-            "wrote /etc/containerd/conf.d/ociseek.toml: run systemctl restart containerd kubelet",
-        );
+    if let Some(place) = place
+        && containerd::configure(Path::new("/"), &place, &socket, &configured.root)?
+    {
+        complain(&format!("wrote {place}"));
     }
     Ok(())
 }
 
 pub(super) fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
     let UninstallArgs { host } = args;
-    if containerd::restore(&host)? {
-        complain(
-            "containerd has its configuration back: run systemctl restart containerd kubelet and crictl rmi --all, \
-             then this command again, which removes the snapshotter",
-        );
+    if let Some(services) = containerd::restore(&host)? {
+        complain(&format!(
+            "containerd has its configuration back: run systemctl restart {services} and crictl rmi --all, then this \
+             command again, which removes the snapshotter"
+        ));
         return Ok(());
     }
     enter(&host)?;

@@ -60,6 +60,7 @@ use status::{ImagesArgs, StatusArgs};
 
 mod config;
 mod containerd;
+pub(super) mod doctor;
 mod host;
 mod install;
 mod metrics;
@@ -239,38 +240,18 @@ pub(crate) async fn run(
     }
     check_hosts(&args.lazy.registry)?;
     let word = args.lazy_from.word(&args.lazy.view.trust)?;
-    let cache = &mut args.lazy.cache.cache.dir.cache_dir;
-    if cache.is_none() && geteuid().is_root() {
-        *cache = Some(NODE_CACHE.into());
-    }
-    let hosts = &mut args.lazy.logins.hosts_dir;
-    if hosts.is_none() && Path::new(CONTAINERD_HOSTS).is_dir() {
-        *hosts = Some(CONTAINERD_HOSTS.into());
-    }
+    with_defaults_of_node(&mut args.lazy);
     let progress: Arc<dyn Progress> = Arc::new(Display::new(verbosity));
     let caches = caches::reading(&args.lazy.cache, &progress).await?;
     let metrics = Arc::<SnapshotterMetrics>::default();
-    let known = Mutex::default();
     let counted = Arc::clone(&metrics);
-    let lazy = args.lazy;
-    let record_starts = args.record_starts;
-    let metered = Arc::clone(&metrics);
-    let ahead = FetchingAhead::new(caches.clone(), LOOKUP);
-    let opening = Budget::new(lazy.registry.memory.max_memory.0);
     let pulls = args.image_service.is_some().then(PulledLogins::default);
     let containerd = args.image_service.clone().unwrap_or(args.containerd);
     let images = Arc::new(NodeImages {
-        word,
         pulls: pulls.clone(),
-        lazy,
-        caches,
-        ahead,
-        progress,
-        known,
-        metrics: metered,
-        record_starts,
-        opening,
         containerd,
+        record_starts: args.record_starts,
+        ..NodeImages::new(word, args.lazy, caches, progress, Arc::clone(&metrics))
     });
     let forgetting = Arc::clone(&images).forget_old();
     let judging = Arc::clone(&images);
@@ -301,6 +282,18 @@ pub(crate) async fn run(
         std::process::exit(DONE.into());
     }
     ended
+}
+
+/// Fills in where a node has its cache and the `hosts.toml` of containerd.
+fn with_defaults_of_node(lazy: &mut LazyArgs) {
+    let cache = &mut lazy.cache.cache.dir.cache_dir;
+    if cache.is_none() && geteuid().is_root() {
+        *cache = Some(NODE_CACHE.into());
+    }
+    let hosts = &mut lazy.logins.hosts_dir;
+    if hosts.is_none() && Path::new(CONTAINERD_HOSTS).is_dir() {
+        *hosts = Some(CONTAINERD_HOSTS.into());
+    }
 }
 
 /// Judges and opens the images of this node.
@@ -334,6 +327,29 @@ struct KnownImage {
 }
 
 impl NodeImages {
+    /// By these options, without the logins of pulls, records of starts and containerd's socket.
+    fn new(
+        word: LazyFrom,
+        lazy: LazyArgs,
+        caches: Caches,
+        progress: Arc<dyn Progress>,
+        metrics: Arc<SnapshotterMetrics>,
+    ) -> NodeImages {
+        NodeImages {
+            ahead: FetchingAhead::new(caches.clone(), LOOKUP),
+            opening: Budget::new(lazy.registry.memory.max_memory.0),
+            known: Mutex::default(),
+            pulls: None,
+            record_starts: None,
+            containerd: PathBuf::new(),
+            word,
+            lazy,
+            caches,
+            progress,
+            metrics,
+        }
+    }
+
     /// What is known of an image since a short time.
     fn known(&self, image: &str) -> Option<KnownImage> {
         self.known.hold().get(image).filter(|known| known.at.elapsed() < KNOWN_FOR).cloned()

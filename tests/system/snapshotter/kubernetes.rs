@@ -91,6 +91,61 @@ fn the_manifest_installs_what_the_configuration_names() {
     assert!(shown.contains("/var/lib/ociseek/snapshotter"), "{shown}");
 }
 
+/// A document with its keys in order.
+fn sorted(yaml: &Yaml) -> String {
+    match yaml {
+        Yaml::Hash(map) => {
+            let mut rows: Vec<String> = map
+                .iter()
+                .map(|(key, value)| format!("{}: {}", sorted(key), sorted(value)))
+                .collect();
+            rows.sort();
+            format!("{{{}}}", rows.join(", "))
+        }
+        Yaml::Array(all) => format!("[{}]", all.iter().map(sorted).collect::<Vec<_>>().join(", ")),
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn kustomize_renders_the_manifest_and_the_overlay_of_the_page() {
+    let Some(kustomize) = tool("kustomize") else { return };
+    let all = |text: &str| {
+        let mut all: Vec<_> = YamlLoader::load_from_str(text).unwrap().iter().map(sorted).collect();
+        all.sort();
+        all
+    };
+    let built = |dir: &Path| run(&kustomize, &["build", dir.to_str().unwrap()]);
+    let base = packaged("kubernetes");
+    let manifest = fs::read_to_string(base.join("snapshotter.yaml")).unwrap();
+    assert_eq!(all(&built(&base)), all(&manifest));
+
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/kubernetes.md");
+    let page = fs::read_to_string(page).unwrap();
+    let begin = page.find("# kustomization.yaml, ").unwrap();
+    let overlay = page[begin..].split("```").next().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("ociseek/packaging/kubernetes");
+    fs::create_dir_all(&copy).unwrap();
+    for file in ["kustomization.yaml", "snapshotter.yaml"] {
+        fs::copy(base.join(file), copy.join(file)).unwrap();
+    }
+    fs::write(dir.path().join("kustomization.yaml"), overlay).unwrap();
+    fs::write(dir.path().join("snapshotter.toml"), "lazy-from = [\"r.example/*\"]\n").unwrap();
+    let rendered = built(dir.path());
+    for line in [
+        "image: registry.example/tools/ociseek:0.1.0",
+        "- image: registry.example/mirror/pause:3.10",
+        "lazy-from = [\"r.example/*\"]",
+        "- name: tools",
+        "tolerations: []",
+        "memory: 512Mi",
+        "checksum/config: \"2\"",
+    ] {
+        assert!(rendered.lines().any(|found| found.trim() == line), "{line}: {rendered}");
+    }
+}
+
 /// Starts a container of `image` in a pod with this runtime handler. Returns its output, or why it
 /// could not be created.
 fn in_pod(node: &Node, image: &str, handler: &str) -> Result<String, String> {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::json;
 
@@ -48,6 +49,16 @@ fn an_image_whose_login_only_the_pull_has_is_unpacked() {
         node.crictl(&["rmi", &name]);
         images == 1
     };
+    // The same code judges by the same configuration.
+    let judged = |node: &Node, status: i32| {
+        let config = format!("--node={}", node.at("snapshotter.toml"));
+        let output = Command::new(program()).args(["doctor", &config, &name]).output().unwrap();
+        assert_eq!(output.status.code(), Some(status));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let refused = judged(&node, 3);
+    assert!(refused.contains("whole  the registry wants a login: "), "{refused}");
+    assert!(refused.contains("(login)\n") && refused.contains("image-service"), "{refused}");
     assert!(!pulled(&node));
     assert_eq!((unpacked(&node, "login"), unpacked(&node, "failed")), (1, 0));
 
@@ -58,6 +69,7 @@ fn an_image_whose_login_only_the_pull_has_is_unpacked() {
     fs::write(node.at("logins.json"), logins.to_string()).unwrap();
     node.config = format!("authfile = \"{}\"\n", node.at("logins.json"));
     let _serving = node.snapshotter();
+    assert!(judged(&node, 0).contains("lazy   1 of 1 layers are read by an index\n"));
     assert!(pulled(&node));
 }
 
