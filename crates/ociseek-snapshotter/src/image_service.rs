@@ -170,7 +170,7 @@ enum Learning {
     Removal(String),
 }
 
-/// containerd's answer, as it comes.
+/// containerd's answer, passed on while it arrives.
 struct Answer {
     body: RecvStream,
     has_data: bool,

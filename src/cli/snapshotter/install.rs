@@ -47,9 +47,9 @@ Exit status: 0 success, 1 failure, 2 usage error.";
 const UNINSTALL_LONG_ABOUT: &str = "\
 Removes from a host what \"ociseek snapshotter install\" put there, in two runs.
 
-The first run gives containerd its configuration back: it removes ociseek.toml from the folder that containerd imports, \
-or restores the file that was there before. Then restart containerd and remove the images. The second run stops the snapshotter and \
-removes it. Its snapshots in /var/lib/ociseek stay.";
+The first run gives containerd its configuration back: it removes ociseek.toml from the folder that containerd \
+imports, or restores the file that was there before. Then restart containerd and remove the images. The second run \
+stops the snapshotter and removes it. Its snapshots in /var/lib/ociseek stay.";
 
 const UNINSTALL_AFTER_HELP: &str = "\
 Example:

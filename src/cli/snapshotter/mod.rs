@@ -108,8 +108,8 @@ const LOOKUP: Duration = Duration::from_secs(15);
 const _: () = assert!(LOOKUP.as_secs() + 4 < ANSWER.as_secs());
 
 /// The logins of pulls do not outlive the snapshotter.
-const LOGIN_IS_GONE: &str = "the logins of pulls are in memory only, and are lost when the snapshotter starts again: pull \
-                             the image once more, as a pod with imagePullPolicy: Always does";
+const LOGIN_IS_GONE: &str = "the logins of pulls are in memory only, and a restart of the snapshotter loses them: \
+                             pull the image once more, as a pod with imagePullPolicy: Always does";
 
 /// Start containers in containerd before their image is pulled
 #[derive(Debug, Args)]
@@ -168,9 +168,9 @@ pub(crate) struct SnapshotterArgs {
 
     /// Take the logins of pulls, such as imagePullSecrets, by serving containerd's image service
     ///
-    /// PATH is containerd's socket. Kubelet speaks to --socket then (its option
-    /// image-service-endpoint). Calls are passed on unchanged. A login is in memory only, and is
-    /// used for the repository of its pull (docs/kubernetes.md).
+    /// PATH is containerd's socket. Kubelet's option image-service-endpoint names --socket then.
+    /// Calls are passed on unchanged. A login is in memory only, and is used for the repository of
+    /// its pull (docs/kubernetes.md).
     #[arg(long, value_name = "PATH", env = "OCISEEK_SNAPSHOTTER_IMAGE_SERVICE")]
     #[arg(value_parser = parse::socket)]
     pub image_service: Option<PathBuf>,

@@ -143,8 +143,8 @@ impl PulledLogins {
         Some(PendingPull { logins: self.clone(), number })
     }
 
-    /// Forgets the logins of an image that the runtime has removed, by the name or the ID that it
-    /// was told. Its other names are removed, too.
+    /// Forgets the logins of an image that the runtime has removed. `image` is one of its
+    /// names, or its ID. Its other names are removed, too.
     pub fn removed(&self, image: &str) {
         let name = image.parse::<ociseek_format::image::ImageName>().map(|name| name.to_string());
         let mut noted = self.0.hold();
