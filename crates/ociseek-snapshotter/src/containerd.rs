@@ -47,8 +47,8 @@ struct ContentAnswer {
     info: Vec<ContentInfo>,
 }
 
-/// The repositories, `HOST/REPOSITORY` without the port of the registry, from which containerd pulled manifests with this layer
-/// in this place, counted from 0 at the bottom.
+/// The repositories, `HOST/REPOSITORY` without the port of the registry, from which containerd
+/// pulled manifests with this layer in this place, counted from 0 at the bottom.
 ///
 /// # Errors
 /// If containerd does not answer on the socket.

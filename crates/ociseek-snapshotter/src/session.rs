@@ -25,7 +25,7 @@ use ociseek_ops::mount_server::{FetchedFile, StartRecord};
 use ociseek_rootfs::content::Content;
 use ociseek_rootfs::fuse::{
     DeviceKeeper, FuseOptions, HeldMount, KeptDevice, MountLook, can_take_over, mounted_at,
-    open_device, take_down, tree_identity,
+    open_device, release_freed_memory, take_down, tree_identity,
 };
 use ociseek_store::lock::Hold;
 
@@ -395,6 +395,8 @@ impl Run {
         // An error was reported by the kernel to those who use it.
         let _ = live.mount.ended().await;
         drop((live, layers, device));
+        // Images that come and go soon never see the time at which mounts do that.
+        let _ = spawn_blocking(release_freed_memory).await;
     }
 }
 

@@ -17,6 +17,8 @@ use crate::support::servers::tool;
 
 const IMAGES: usize = 30;
 const CYCLES: usize = 200;
+/// By then, unused content is dropped, and freed memory is returned.
+const IDLE: Duration = Duration::from_secs(70);
 /// After every so many cycles, the server or the keeper is killed.
 const KILLS: usize = 10;
 
@@ -127,6 +129,8 @@ async fn a_node_with_thirty_images_and_two_hundred_cycles() {
             );
         });
         print("and read", serving.id());
+        thread::sleep(IDLE);
+        print("after 70 s", serving.id());
         for name in &names {
             node.end(name);
         }
@@ -157,6 +161,8 @@ async fn a_node_with_thirty_images_and_two_hundred_cycles() {
                 assert!(now.0 <= first.0 + 8 && now.2 <= first.2 + 2, "{now:?} {first:?}");
             }
         }
+        thread::sleep(IDLE);
+        print("after 70 s", serving.id());
         serving.signal(Signal::TERM);
         assert!(serving.end().success());
     });

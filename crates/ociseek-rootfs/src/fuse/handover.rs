@@ -16,6 +16,7 @@ use fuser::{Config, Filesystem, Session, SessionACL};
 use rustix::io::{DupFlags, dup3};
 
 use super::host::Release;
+use super::memory::keep_large_blocks_apart;
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::tree::{NodeId, Tree};
 
@@ -67,6 +68,7 @@ pub(super) fn take_over<F: Filesystem>(
     acl: SessionACL,
     config: Config,
 ) -> io::Result<Session<F>> {
+    keep_large_blocks_apart();
     // fuser begins each session with a handshake, and this device has had one. So the session is
     // made on a socket, and the device replaces it afterwards.
     let (kernel, server) = UnixDatagram::pair()?;

@@ -20,6 +20,7 @@ use super::device::open_device;
 use super::filesystem::ImageFs;
 use super::fill::CacheFiller;
 use super::handover::{KeptDevice, take_over, tree_identity};
+use super::memory::keep_large_blocks_apart;
 use super::mounts::{FS_TYPE, is_dead, mounted_at, take_down};
 use super::store::{KnownNames, LayerSource, StoreFs};
 use super::{MountError, host};
@@ -306,6 +307,7 @@ fn new_session(
     point: &Path,
     options: &FuseOptions,
 ) -> Result<BackgroundSession, MountError> {
+    keep_large_blocks_apart();
     let Some(device) = kernel_mount(point, options)? else {
         return helper_mount(filesystem, point, options);
     };
