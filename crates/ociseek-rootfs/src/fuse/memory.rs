@@ -39,6 +39,8 @@ pub(super) fn keep_large_blocks_apart() {
 
 #[cfg(test)]
 mod tests {
+    use std::hint::black_box;
+
     use super::*;
 
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -47,13 +49,22 @@ mod tests {
         keep_large_blocks_apart();
         let resident = || process_memory("self", "status", "RssAnon").unwrap();
         // Without the call, glibc takes the next ones from its heap, and clears them.
-        drop(vec![1_u8; 31 << 20]);
-        drop(vec![1_u8; 31 << 20]);
+        drop(black_box(vec![1_u8; 31 << 20]));
+        let mut between = Vec::new();
+        let used: Vec<Vec<u8>> = (0..8)
+            .map(|_| {
+                let buffer = black_box(vec![1; 16 << 20]);
+                between.push(black_box(vec![1_u8; 100]));
+                buffer
+            })
+            .collect();
+        drop(used);
+        release_freed_memory();
         let before = resident();
-        let buffers: Vec<Vec<u8>> = (0..8).map(|_| vec![0; 16 << 20]).collect();
+        let buffers: Vec<Vec<u8>> = (0..8).map(|_| black_box(vec![0; 16 << 20])).collect();
         // Other tests may allocate meanwhile.
         assert!(resident() < before + (64 << 20), "{} of {before}", resident());
-        drop(buffers);
+        drop((buffers, between));
     }
 
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
