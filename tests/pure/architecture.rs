@@ -113,6 +113,8 @@ fn the_pure_crate_uses_no_file_socket_or_clock() {
 fn modules_of_the_pure_crate_use_only_those_above_them() {
     let src = root().join(PURE);
     let lib = std::fs::read_to_string(src.join("lib.rs")).expect("is text");
+    // Re-exports for tests.
+    let lib = lib.replace("#[doc(hidden)]\npub mod ", "mod ");
     let row = |line: &str| Some(line.strip_prefix("//! | [`")?.split_once("`]")?.0.to_owned());
     let order: Vec<String> = lib.lines().filter_map(row).collect();
     let declared = lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));

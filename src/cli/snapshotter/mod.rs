@@ -272,8 +272,9 @@ pub(crate) async fn run(
     info!(socket = %args.socket.display(), "listening");
     notify::ready();
     let observer: CallObserver = Arc::new(move |call| metrics::count(&counted, call));
+    let serving = serve(snapshotter, listener, observer, image_service, interrupted.map(|_| ()));
     let ended = tokio::select! {
-        ended = serve(snapshotter, listener, observer, image_service, interrupted.map(|_| ())) => ended.map_err(CliError::Start),
+        ended = serving => ended.map_err(CliError::Start),
         () = monitored => Ok(()),
         never = forgetting => match never {},
     };

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crate::index::{
     Artifact, BoundFine, Gate, IndexError, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport,
     Layers, LayersToBuild, LeftOutReason, OwnImage, PrefetchSummary, RefusedImage, RefusedManifest,
-    Supply, Wanted, Work, assemble, bound_fine, is_only_fine, prefetch_artifacts, shortfalls,
+    Supply, WantedParts, Work, assemble, bound_fine, is_only_fine, prefetch_artifacts, shortfalls,
     ztocs,
 };
 use crate::resolve::PlatformManifest;
@@ -94,7 +94,7 @@ pub(crate) async fn convert_built(
         // A document refers to its layer by SHA-256.
         let document =
             options.kinds.has_fine() && is_indexed && layer.digest.algorithm() == Algorithm::Sha256;
-        let parts = Wanted { ztoc: left_out.is_none(), document };
+        let parts = WantedParts { ztoc: left_out.is_none(), document };
         if !parts.is_nothing() {
             wanted.add(layer, parts);
         }

@@ -11,14 +11,14 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::task::spawn_blocking;
 
 use super::IndexError;
-use super::assemble::is_only_fine;
 use super::fine::reuse_documents;
 use super::model::Origin;
 use super::options::{IndexOptions, Work};
+use super::parts::is_only_fine;
 use super::reuse::reuse;
 use super::supply::{
-    BlobKey, BuiltDocument, BuiltLayer, Layers, Supply, Wanted, ZtocOffer, cached, cached_document,
-    keep, keep_document, key_of,
+    BlobKey, BuiltDocument, BuiltLayer, Layers, Supply, WantedParts, ZtocOffer, cached,
+    cached_document, keep, keep_document, key_of,
 };
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::Digest;
@@ -75,16 +75,16 @@ pub(crate) async fn ztocs(
 #[derive(Default)]
 pub(crate) struct LayersToBuild {
     layers: Vec<Descriptor>,
-    wanted: BTreeMap<BlobKey, Wanted>,
+    wanted: BTreeMap<BlobKey, WantedParts>,
 }
 
 impl LayersToBuild {
     /// Adds a layer, or what is wanted of it. Returns false if the layer was already added.
-    pub(crate) fn add(&mut self, layer: &Descriptor, wanted: Wanted) -> bool {
+    pub(crate) fn add(&mut self, layer: &Descriptor, wanted: WantedParts) -> bool {
         let mut is_new = false;
         let all = self.wanted.entry(key_of(layer)).or_insert_with(|| {
             is_new = true;
-            Wanted::default()
+            WantedParts::default()
         });
         all.ztoc |= wanted.ztoc;
         all.document |= wanted.document;
@@ -94,12 +94,15 @@ impl LayersToBuild {
         is_new
     }
 
-    fn of(&self, layer: &Descriptor) -> Wanted {
+    fn of(&self, layer: &Descriptor) -> WantedParts {
         self.wanted.get(&key_of(layer)).copied().unwrap_or_default()
     }
 
     /// The layers of which `layers` lacks something, and what.
-    fn lacking<'a>(&'a self, layers: &'a Layers) -> impl Iterator<Item = (&'a Descriptor, Wanted)> {
+    fn lacking<'a>(
+        &'a self,
+        layers: &'a Layers,
+    ) -> impl Iterator<Item = (&'a Descriptor, WantedParts)> {
         let lacking = self.layers.iter().map(|layer| (layer, layers.lacks(layer, self.of(layer))));
         lacking.filter(|(_, lacking)| !lacking.is_nothing())
     }

@@ -43,6 +43,7 @@ mod existing_manifest;
 mod fine;
 mod model;
 mod options;
+mod parts;
 mod plan;
 mod prefetch;
 mod publish;
@@ -56,15 +57,14 @@ pub use model::{
 };
 pub use options::{Existing, Gate, IndexOptions, Kinds, Reuse, ReuseSource, Work};
 
-pub(crate) use assemble::{
-    IndexedZtoc, assemble, is_only_fine, known_outcome, lacks_document, left_out_reason,
-};
+pub(crate) use assemble::{IndexedZtoc, assemble, known_outcome, left_out_reason};
 pub(crate) use build::{LayersToBuild, ztocs};
 pub(crate) use existing_manifest::{BLOBS_SIDE_BY_SIDE, BlobCheck, are_whole, read_at_a_time};
 pub(crate) use fine::{BoundFine, bound_fine};
+pub(crate) use parts::{is_only_fine, lacks_document};
 pub(crate) use prefetch::{Artifact, OldList, old_lists, prefetch_artifacts};
 pub(crate) use publish::{NewBlob, WriteBlob, push_blob, soci_blobs};
-pub(crate) use supply::{Layers, OwnImage, Supply, Wanted, ZtocOffer, cached};
+pub(crate) use supply::{Layers, OwnImage, Supply, WantedParts, ZtocOffer, cached};
 
 use assemble::unservable;
 use existing::Decision;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::assemble::{lacks_ztoc, left_out_reason};
+use super::assemble::left_out_reason;
 use super::existing::{
     AttachedIndex, CandidateLayer, Decision, DestinationContent, DestinationIndex, RequestedIndex,
     check_of, decide,
@@ -11,8 +11,9 @@ use super::existing_manifest::{candidates, decide_examined, find};
 use super::fine::FinePlan;
 use super::model::{ExistingCheck, LeftOutReason, Origin};
 use super::options::{Gate, Work};
+use super::parts::lacks_ztoc;
 use super::prefetch::{OldList, old_lists};
-use super::supply::{BlobKey, OwnImage, Supply, Wanted, ZtocOffer};
+use super::supply::{BlobKey, OwnImage, Supply, WantedParts, ZtocOffer};
 use super::{IndexError, build};
 use crate::discover::{UnusableIndexError, parse_index};
 use crate::opened::open_ztoc;
@@ -43,11 +44,12 @@ impl Plans {
             Plans { each: Vec::new(), first: Vec::new(), wanted: build::LayersToBuild::default() };
         for manifest in manifests {
             let plan = IndexPlan::make(manifest, destination, work).await?;
-            let ztocs = plan.to_build().filter(|layer| plans.wanted.add(layer, Wanted::ZTOC));
+            let ztocs = plan.to_build().filter(|layer| plans.wanted.add(layer, WantedParts::ZTOC));
             let mut first: BTreeSet<BlobKey> =
                 ztocs.map(|layer| (layer.digest, layer.size)).collect();
             let documents = plan.fine.iter().flat_map(FinePlan::to_build);
-            let documents = documents.filter(|layer| plans.wanted.add(layer, Wanted::DOCUMENT));
+            let documents =
+                documents.filter(|layer| plans.wanted.add(layer, WantedParts::DOCUMENT));
             first.extend(documents.map(|layer| (layer.digest, layer.size)));
             plans.first.push(first);
             plans.each.push(plan);

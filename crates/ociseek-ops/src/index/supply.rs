@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::assemble::lacks_document;
 use super::model::Origin;
 use super::options::{IndexOptions, Work};
+use super::parts::lacks_document;
 use crate::resolve::PlatformManifest;
 use ociseek_format::budget::{Budget, Charge, OverBudget};
 use ociseek_format::digest::Digest;
@@ -80,18 +80,18 @@ pub(super) fn key_of(layer: &Descriptor) -> BlobKey {
 
 /// What is wanted of a layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedParts {
     pub ztoc: bool,
     /// The fine document.
     pub document: bool,
 }
 
-impl Wanted {
-    pub(crate) const ZTOC: Wanted = Wanted { ztoc: true, document: false };
-    pub(crate) const DOCUMENT: Wanted = Wanted { ztoc: false, document: true };
+impl WantedParts {
+    pub(crate) const ZTOC: WantedParts = WantedParts { ztoc: true, document: false };
+    pub(crate) const DOCUMENT: WantedParts = WantedParts { ztoc: false, document: true };
 
     pub(crate) fn is_nothing(self) -> bool {
-        self == Wanted::default()
+        self == WantedParts::default()
     }
 }
 
@@ -154,12 +154,12 @@ impl Layers {
     }
 
     /// What is `wanted` of a layer and still has to be found or made.
-    pub(super) fn lacks(&self, layer: &Descriptor, wanted: Wanted) -> Wanted {
+    pub(super) fn lacks(&self, layer: &Descriptor, wanted: WantedParts) -> WantedParts {
         let built = self.get(layer);
         let can_have_document = built.is_none_or(|built| !lacks_document(layer, &built.outcome));
         let known = self.by_blob.get(&key_of(layer)).map(|parts| &parts.document);
         let is_unknown = matches!(known, None | Some(BuiltDocument::Unknown));
-        Wanted {
+        WantedParts {
             ztoc: wanted.ztoc && built.is_none(),
             document: wanted.document && can_have_document && is_unknown,
         }

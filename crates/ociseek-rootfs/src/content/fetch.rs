@@ -123,8 +123,8 @@ impl LayerHandle {
         }
     }
 
-    /// Reads the bytes of the spans in `group`, and moves each complete span from there to `arrived`
-    /// and on to a decoder.
+    /// Reads the bytes of the spans in `group`, and moves each complete span from there to
+    /// `arrived` and on to a decoder.
     async fn receive(
         &self,
         group: &mut VecDeque<SpanRequest>,

@@ -33,8 +33,8 @@ const SLOT: usize = 256 * 1024;
 /// overshoot.
 const MARGIN: usize = 320;
 
-/// The buffers of decoders that have ended, for later ones. A span is about as large as a buffer, so
-/// clearing fresh memory would take as long as copying the span.
+/// The buffers of decoders that have ended, for later ones. A span is about as large as a buffer,
+/// so clearing fresh memory would take as long as copying the span.
 static SPARE: Mutex<Vec<Box<[u8]>>> = Mutex::new(Vec::new());
 /// How many are kept.
 const SPARES: usize = 8;

@@ -14,11 +14,11 @@ use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
 
 use super::IndexError;
-use super::assemble::{lacks_document, may_have_document};
 use super::existing::{AttachedIndex, CandidateLayer, Decision, check_of, decide_seen, replaced};
 use super::existing_manifest::{candidates, decide_examined, find};
 use super::model::{ExistingCheck, ExistingManifest};
 use super::options::{Existing, IndexOptions, Work};
+use super::parts::{lacks_document, may_have_document};
 use super::reuse::{NotReusable, in_proportion};
 use super::supply::{BuiltDocument, DocumentOffer, Layers, Supply, cached_document};
 use crate::discover::{UnusableIndexError, parse_fine, preferred};

@@ -9,13 +9,13 @@ use bytes::Bytes;
 use super::start::{EncodedDocuments, LayerDocument, StartWriter};
 use super::{FinePlan, FoundFine};
 use crate::index::IndexError;
-use crate::index::assemble::lacks_document;
 use crate::index::existing::{Decision, outdone};
 use crate::index::existing_manifest::BlobCheck;
 use crate::index::model::{ExistingCheck, IndexedFine, ManifestResult};
 use crate::index::options::{IndexOptions, Work};
+use crate::index::parts::lacks_document;
 use crate::index::publish::{NewBlob, NewIndex, Publisher};
-use crate::index::supply::{Layers, Wanted};
+use crate::index::supply::{Layers, WantedParts};
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::Digest;
 use ociseek_format::fine::EncodedFine;
@@ -49,7 +49,7 @@ impl Publisher<'_> {
             Decision::Keep(place) => stays(&found[place], found[place].kept()),
             Decision::Build { replaces } => {
                 let is_left =
-                    |layer: &&Descriptor| self.layers.lacks(layer, Wanted::DOCUMENT).document;
+                    |layer: &&Descriptor| self.layers.lacks(layer, WantedParts::DOCUMENT).document;
                 left = wanted.iter().filter(is_left).cloned().collect();
                 self.build_fine(
                     subject,
