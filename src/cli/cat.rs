@@ -7,6 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 
 use crate::cli::shared::error::CliError;
+use crate::cli::shared::parse::NonEmptyPath;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::read_image::{FoundImage, ReadArgs, tell_path, tell_stats};
 use crate::cli::shared::terminal::Stdout;
@@ -35,7 +36,7 @@ pub(crate) struct CatArgs {
     pub image: ImageName,
 
     /// The files; symbolic links are followed inside the image
-    #[arg(value_name = "PATH", required = true)]
+    #[arg(value_name = "PATH", required = true, value_parser = NonEmptyPath)]
     pub paths: Vec<OsString>,
 
     #[command(flatten)]

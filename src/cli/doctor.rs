@@ -12,7 +12,9 @@ use serde::Serialize;
 use crate::cli::shared::args::{FormatArgs, OutputFormat, PlatformArgs, RegistryArgs};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::hint::{WITH_GZIP, convert_again, has_tag, new_name, or_fine, to_index};
-use crate::cli::shared::json::{ConsumerJson, Fine, Manifest as ManifestRef, text as text_of};
+use crate::cli::shared::json::{
+    ConsumerJson, CoverageJson, Fine, Manifest as ManifestRef, text as text_of,
+};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::size::human;
 use crate::cli::shared::source::Images;
@@ -20,10 +22,11 @@ use crate::cli::shared::terminal::{Stdout, Style, quoted, safe, terminal_width};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::consumer::{Defect, Reason, Verdict};
 use ociseek_format::image::soci::Version;
-use ociseek_format::image::{ImageName, LayerKind, NotIndexed};
+use ociseek_format::image::{Coverage, ImageName, LayerKind, NotIndexed};
 use ociseek_format::progress::Progress;
 use ociseek_ops::discover::Note;
-use ociseek_ops::doctor::{Diagnosis, Finding, FineUse, NoIndex, diagnose};
+use ociseek_ops::doctor::{Diagnosis, Door, DoorVerdict, Finding, FineUse, NoIndex, diagnose};
+use ociseek_ops::judge::NotLazy;
 use ociseek_ops::resolve::PlatformChoice;
 
 const LONG_ABOUT: &str = "\
@@ -33,8 +36,9 @@ version and settings, AWS Fargate, SageMaker Studio. It then lists problems (sev
 pieces, layers without a ztoc), each with the command to fix it.
 
 No layer is read. The ztocs that consumers would use are read, and their sizes compared with the layers; ociseek \
-verify checks them fully. If the image has a fine index, doctor also says what ociseek's own readers (snapshotter, \
-store, mount, bundle) read by it; no other runtime reads fine indexes. The behaviour of consumers is taken from their \
+verify checks them fully. The last rows are ociseek's own ways to start containers, judged by the code that they decide \
+with; they read SOCI indexes and fine indexes, which no other runtime reads. Shares are of the image's compressed \
+layers. The behaviour of consumers is taken from their \
 sources and documentation, which --format json names. IMAGE is as for ociseek index.";
 
 const AFTER_HELP: &str = "\
@@ -104,8 +108,118 @@ pub(super) async fn run(args: DoctorArgs, verbosity: VerbosityArgs) -> Result<()
     if found.iter().any(Diagnosis::is_lazy) { Ok(()) } else { Err(CliError::Unused) }
 }
 
-/// Who reads fine indexes.
-const READERS_OF_FINE: &str = "ociseek snapshotter, store, mount, bundle";
+/// What a runtime does with an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Lazy,
+    Whole,
+    /// It would mount the image, and reads would fail.
+    Fails,
+}
+
+/// A line of the table.
+struct Row {
+    name: String,
+    mark: Mark,
+    what: String,
+}
+
+/// The runtimes of others, and then ociseek's own. Managed ones that do the same share a row.
+fn rows(found: &Diagnosis) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for (consumer, verdict) in found.inspected.verdicts().iter() {
+        let (mark, what) = match verdict {
+            Verdict::Lazy { index, version, coverage } => (
+                Mark::Lazy,
+                format!(
+                    "index {} (version {}): {}",
+                    index.short(),
+                    version.number(),
+                    covered(&coverage)
+                ),
+            ),
+            Verdict::Whole(
+                reason @ (Reason::MissingBlob(_) | Reason::Defect(_, Defect::WrongZtoc)),
+            ) => (Mark::Fails, reason.to_string()),
+            Verdict::Whole(reason) => (Mark::Whole, reason.to_string()),
+        };
+        match rows.last_mut() {
+            Some(last)
+                if matches!(verdict, Verdict::Whole(Reason::NotInEcr)) && last.what == what =>
+            {
+                // One line for what holds for all that Amazon runs.
+                if !last.name.contains(consumer.name()) && !consumer.name().starts_with(&last.name)
+                {
+                    last.name += ", ";
+                    last.name += consumer.name();
+                }
+            }
+            _ => rows.push(Row { name: consumer.name().to_owned(), mark, what }),
+        }
+    }
+    let fine = found.by_fine();
+    for (door, verdict) in found.doors() {
+        let (mark, what) = match verdict {
+            Ok(coverage) => (Mark::Lazy, format!("{}{}", by(found, fine), covered(&coverage))),
+            Err(why) => (Mark::Whole, why.to_string()),
+        };
+        let what = match (door, mark) {
+            (Door::Snapshotter | Door::Store, Mark::Lazy) => {
+                format!("{what}; if {}", condition(door))
+            }
+            (Door::Mount, Mark::Lazy) => match fine {
+                Some(fine) => format!("{what}; {}", fetched_first(fine, &coverage_of(found))),
+                None => what,
+            },
+            _ => what,
+        };
+        rows.push(Row { name: door.name().to_owned(), mark, what });
+    }
+    rows
+}
+
+/// What an operator must have configured.
+fn condition(door: Door) -> &'static str {
+    match door {
+        Door::Store => {
+            "lazy-from names its repository; podman 5.1 or later also needs --toc-digests"
+        }
+        _ => "lazy-from names its repository",
+    }
+}
+
+/// By which index ociseek reads the image.
+fn by(found: &Diagnosis, fine: Option<FineUse>) -> String {
+    match (fine, found.inspected.image.index()) {
+        (Some(fine), _) if fine.coverage.layers > 0 => {
+            format!("fine index {}: ", fine.index.short())
+        }
+        (_, Some((index, _))) => format!("index {}: ", index.digest.short()),
+        _ => String::new(),
+    }
+}
+
+fn covered(coverage: &Coverage) -> String {
+    format!(
+        "{} of {} layers, {} of {}",
+        coverage.layers,
+        coverage.of_layers,
+        coverage.share(),
+        human(coverage.of_bytes)
+    )
+}
+
+/// All layers, of which none has to be covered.
+fn coverage_of(found: &Diagnosis) -> Coverage {
+    Coverage::of(&found.inspected.image.layers, |_| false)
+}
+
+/// What of a fine index is fetched before a container starts, as a share of the image.
+fn fetched_first(fine: FineUse, image: &Coverage) -> String {
+    let recorded = if fine.is_recorded { ", with its recorded start" } else { "" };
+    let share = Coverage { bytes: fine.start_bytes, ..*image }.share();
+    format!("{} ({share} of the image) fetched first{recorded}", human(fine.start_bytes))
+}
 
 fn text(name: &str, found: &Diagnosis, style: Style) -> String {
     let image = &found.inspected.image;
@@ -113,46 +227,15 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{} {}", style.bold(&safe(name)), style.bold(&safe(&platform)));
     let _ = writeln!(text, "  manifest {}", image.manifest.digest);
-    let verdicts = found.inspected.verdicts();
-    let fine = found.by_fine();
-    let ours = fine.map(|_| READERS_OF_FINE.len());
-    let width =
-        verdicts.iter().map(|(consumer, _)| consumer.name().len()).chain(ours).max().unwrap_or(0);
-    for (consumer, verdict) in verdicts.iter() {
-        let (mark, what) = match verdict {
-            Verdict::Lazy { index, version, coverage } => (
-                style.green("lazy "),
-                format!(
-                    "index {} (version {}): {} of {} layers, {} of {}",
-                    index.short(),
-                    version.number(),
-                    coverage.layers,
-                    coverage.of_layers,
-                    coverage.share(),
-                    human(coverage.of_bytes)
-                ),
-            ),
-            Verdict::Whole(
-                reason @ (Reason::MissingBlob(_) | Reason::Defect(_, Defect::WrongZtoc)),
-            ) => (style.red("fails"), reason.to_string()),
-            Verdict::Whole(reason) => (style.yellow("whole"), reason.to_string()),
+    let rows = rows(found);
+    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    for Row { name, mark, what } in rows {
+        let mark = match mark {
+            Mark::Lazy => style.green("lazy "),
+            Mark::Whole => style.yellow("whole"),
+            Mark::Fails => style.red("fails"),
         };
-        row(&mut text, &format!("  {:width$}  {mark}  ", consumer.name()), width + 11, &what);
-    }
-    if let Some(fine) = fine {
-        let FineUse { index, coverage, start_bytes, is_recorded } = fine;
-        let recorded = if is_recorded { ", with its recorded start" } else { "" };
-        let what = format!(
-            "fine index {}: {} of {} layers, {} of {}; {} fetched first{recorded}",
-            index.short(),
-            coverage.layers,
-            coverage.of_layers,
-            coverage.share(),
-            human(coverage.of_bytes),
-            human(start_bytes),
-        );
-        let head = format!("  {READERS_OF_FINE:width$}  {}  ", style.green("lazy "));
-        row(&mut text, &head, width + 11, &what);
+        row(&mut text, &format!("  {name:width$}  {mark}  "), width + 11, &what);
     }
     let small: Vec<u64> = found.findings.iter().filter_map(small_layer).collect();
     let mut findings = found.findings.iter().collect::<Vec<_>>();
@@ -350,10 +433,51 @@ struct Manifest {
     platform: Option<String>,
     manifest: ManifestRef,
     consumers: Vec<ConsumerJson>,
+    /// ociseek's own ways to start containers, judged by the code that they decide with.
+    ociseek: Vec<DoorJson>,
     /// The fine indexes that were found: none of the consumers reads them, but `ociseek mount` and
     /// `bundle` do.
     fine: Vec<Fine>,
     findings: Vec<FindingJson>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Door"))]
+struct DoorJson {
+    /// A stable word: `ociseek-snapshotter`, `ociseek-store` or `ociseek-mount`.
+    door: &'static str,
+    /// For people.
+    name: &'static str,
+    /// Whether it starts the image lazily, if the rule is kept.
+    lazy: bool,
+    /// What it wants besides an index, for people.
+    rule: &'static str,
+    /// What is read by indexes, or null.
+    coverage: Option<CoverageJson>,
+    /// Why it does not start the image lazily, or null.
+    reason: Option<DoorReason>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct DoorReason {
+    /// A stable word, as in the metrics and the log of the snapshotter.
+    code: &'static str,
+    text: String,
+}
+
+impl DoorJson {
+    fn of(door: Door, verdict: DoorVerdict) -> DoorJson {
+        let reason = |why: &NotLazy| DoorReason { code: why.code(), text: why.to_string() };
+        DoorJson {
+            door: door.code(),
+            name: door.name(),
+            lazy: verdict.is_ok(),
+            rule: door.rule(),
+            coverage: verdict.as_ref().ok().map(CoverageJson::of),
+            reason: verdict.as_ref().err().map(reason),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -391,6 +515,7 @@ impl Manifest {
             platform: image.platform.as_ref().map(ToString::to_string),
             manifest: ManifestRef::of(&image.manifest),
             consumers: ConsumerJson::each(&found.inspected),
+            ociseek: found.doors().map(|(door, verdict)| DoorJson::of(door, verdict)).collect(),
             fine: Fine::each(&image.fine_summaries()),
             findings: found.findings.iter().map(finding).collect(),
         }

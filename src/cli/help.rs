@@ -11,6 +11,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, Error};
 
 use super::shared::terminal::{Style, complain};
+use super::shared::typo::changes;
 
 /// Prints `message`, which `program` gave for these arguments.
 pub(super) fn print(mut message: Error, program: Command, arguments: Vec<OsString>) -> ExitCode {
@@ -186,7 +187,7 @@ fn is_typed(arg: &Arg, typed: &[String]) -> bool {
 /// - `--all-platforms` (soci, nerdctl), which is the default here
 pub(super) fn with_other_names(program: Command) -> Command {
     program.mut_subcommands(|command| {
-        let mut command = with_other_names(command);
+        let mut command = with_other_names(command).mut_args(without_empty_variable);
         let has =
             |command: &Command, test: &dyn Fn(&Arg) -> bool| command.get_arguments().any(test);
         let writes =
@@ -205,6 +206,12 @@ pub(super) fn with_other_names(program: Command) -> Command {
         }
         command
     })
+}
+
+/// An empty variable counts as unset: CI systems set those of inputs that nobody gave.
+fn without_empty_variable(arg: Arg) -> Arg {
+    let is_empty = |name: &std::ffi::OsStr| env::var_os(name).is_some_and(|value| value.is_empty());
+    if arg.get_env().is_some_and(is_empty) { arg.env(None::<&str>) } else { arg }
 }
 
 /// Words of other tools, and what does the same here. The first text is the command whose
@@ -452,12 +459,22 @@ fn other_tools_hint(error: &mut clap::Error, typed: &[String], program: Command)
             (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand)
         }
         ErrorKind::UnknownArgument => (ContextKind::InvalidArg, ContextKind::SuggestedArg),
-        ErrorKind::MissingRequiredArgument => return missing(command, typed),
+        ErrorKind::MissingRequiredArgument => return missing(command, typed, error),
         ErrorKind::TooManyValues => return given_a_value(error),
         ErrorKind::InvalidValue if command == "mount" && typed.iter().any(|word| word == "-o") => {
             return Some(
                 "mounts are read-only, and -o is not needed: see --suid, --dev and --allow-other in --help".to_owned(),
             );
+        }
+        ErrorKind::InvalidValue if typed.iter().any(|word| word == "-o" || word == "--output") => {
+            let row = OPTIONS.iter().find(|row| row.0 == command && row.1.contains(&"-o"));
+            return Some(row.map_or_else(
+                || "-o is --format here; to write a file, use > FILE".to_owned(),
+                |row| row.2.to_owned(),
+            ));
+        }
+        ErrorKind::ValueValidation if image_first(error, command, typed).is_some() => {
+            return image_first(error, command, typed);
         }
         ErrorKind::ValueValidation
             if error.to_string().contains("invalid digit found in string") =>
@@ -480,9 +497,20 @@ fn other_tools_hint(error: &mut clap::Error, typed: &[String], program: Command)
         (_, true, Some(typed)) => Some(format!("long options start with two dashes: -{typed}")),
         (ErrorKind::InvalidSubcommand, ..) => {
             let is_it = |row: &&(&str, &[&str], &str)| of_command(row.0) && row.1.contains(&&*word);
-            COMMANDS.iter().find(is_it).map(|row| row.2.to_owned())
+            let row = COMMANDS.iter().find(is_it).map(|row| row.2.to_owned());
+            let is_image = word.contains(['/', ':']) && typed.first() == Some(&word);
+            row.or_else(|| {
+                is_image.then(|| {
+                    format!(
+                        "a command comes first: ociseek try {word}, or ociseek doctor {word}, for example"
+                    )
+                })
+            })
         }
         _ if !word.starts_with('-') => surplus(command),
+        _ if word[1..].starts_with(|c: char| c.is_ascii_digit()) => {
+            Some("no number is negative here".to_owned())
+        }
         _ => {
             let called = called(program, typed);
             let is_it = |row: &&(&str, &[&str], &str)| {
@@ -507,6 +535,17 @@ fn other_tools_hint(error: &mut clap::Error, typed: &[String], program: Command)
     hint
 }
 
+/// The hint for a path in place of the image, and something behind it.
+fn image_first(error: &clap::Error, command: &str, typed: &[String]) -> Option<String> {
+    let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else {
+        return None;
+    };
+    let takes_paths = ["ls", "cat", "mount", "bundle"].contains(&command);
+    let is_first = typed.iter().position(|word| word == value)? + 1 < typed.len();
+    (takes_paths && is_first && value.starts_with(['/', '.']))
+        .then(|| format!("the image comes first: ociseek {command} IMAGE {value}"))
+}
+
 /// Whether `command` has all the options that `hint` names.
 fn knows(command: &Command, hint: &str) -> bool {
     let words =
@@ -517,7 +556,23 @@ fn knows(command: &Command, hint: &str) -> bool {
 }
 
 /// The hint for a missing argument.
-fn missing(command: &str, typed: &[String]) -> Option<String> {
+fn missing(command: &str, typed: &[String], error: &clap::Error) -> Option<String> {
+    let absent = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(absent)) => absent.join(" "),
+        Some(ContextValue::String(absent)) => absent.clone(),
+        _ => String::new(),
+    };
+    if absent.starts_with("--creds") && typed.iter().any(|word| word == "--password-stdin") {
+        return Some("the user is missing: --creds USER --password-stdin".to_owned());
+    }
+    if let [.., option, value] = typed
+        && option.starts_with("--")
+        && !option.contains('=')
+        && absent.starts_with('<')
+        && value.contains(['/', ':'])
+    {
+        return Some(format!("{option} took {value:?} as its value"));
+    }
     match (command, typed) {
         ("completions", [_]) => Some("the shells are bash, elvish, fish, powershell and zsh".to_owned()),
         ("convert", [_, ..]) => Some(
@@ -556,22 +611,6 @@ fn surplus(command: &str) -> Option<String> {
         }
         _ => None,
     }
-}
-
-/// How many letters must be changed, added or removed to make one word of the other.
-fn changes(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, of_a) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, of_b) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(of_a != *of_b);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

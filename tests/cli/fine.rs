@@ -283,3 +283,23 @@ fn fine_indexes_combine_with_soci_enabled_images() {
         sandbox.json(0, &["index", "--kind=v1,fine", "--format=json", "--no-cache", "oci:none"]);
     assert_eq!(came(&none), json!(["nothing-to-index", "nothing-to-index", 0, false]));
 }
+
+/// A hook and a CI step that convert the same image with other options do not replace each other's
+/// result.
+#[test]
+fn a_fine_index_at_the_destination_stays() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    let convert = |options: &[&str]| {
+        let command = ["convert", "--format=json", "--min-layer-size=1KiB"];
+        sandbox.json(0, &[&command, options, &["oci:img:v1", "oci:img:soci"]].concat())
+    };
+    let fine = convert(&["--fine"])["digest"].clone();
+    for options in [&[][..], &["--dry-run"], &["--no-cache"], &["--fine"]] {
+        assert_eq!(convert(options)["digest"], fine, "{options:?}");
+    }
+    // A fine index that nobody has made is not.
+    sandbox.run(&["convert", "--min-layer-size=1KiB", "oci:img:v1", "oci:img:other"]);
+    let plain = sandbox.json(0, &["inspect", "--format=json", "oci:img:other"]);
+    assert_eq!(plain["manifests"][0]["fine"], json!([]));
+}

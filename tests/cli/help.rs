@@ -217,7 +217,7 @@ fn wrong_usage_exits_with_2() {
     "#);
     assert_snapshot!(sandbox.run(&["index", "--platform", "amd64", "x"]), @r#"
     --- stderr ---
-    error: invalid value 'amd64' for '--platform <OS/ARCH[/VARIANT]>': "amd64" is not a platform: expected OS/ARCH or OS/ARCH/VARIANT, such as linux/amd64 or linux/arm/v7
+    error: invalid value 'amd64' for '--platform <OS/ARCH[/VARIANT]>': "amd64" is not a platform: expected OS/ARCH; did you mean linux/amd64?
 
     For more information, try '--help'.
     --- status 2 ---
@@ -246,19 +246,16 @@ fn wrong_usage_exits_with_2() {
     assert_snapshot!(sandbox.run(&["index", "oci-archive:x.tar"]), @r#"
     --- stderr ---
     error: archives are read-only: use --output oci:DIR, or --dry-run
-    hint: see the command's --help
     --- status 2 ---
     "#);
     assert_snapshot!(sandbox.run(&["index", "--creds", "me", "x"]), @r#"
     --- stderr ---
     error: --creds expects USER:PASSWORD, or USER with --password-stdin
-    hint: see the command's --help
     --- status 2 ---
     "#);
     assert_snapshot!(sandbox.run(&["index", "--creds", "me:secret", "--password-stdin", "x"]), @r#"
     --- stderr ---
     error: --creds already has a password; with --password-stdin use --creds USER
-    hint: see the command's --help
     --- status 2 ---
     "#);
     assert_snapshot!(sandbox.run(&["index", "--client-cert", "c.pem", "x"]), @r#"
@@ -455,6 +452,104 @@ fn commands_of_other_tools_get_a_hint() {
             && !mistyped.contains("hint:"),
         "{mistyped}"
     );
+}
+
+/// Typed wrong, and what the answer has in it: one line that says what is wrong and what to do.
+#[test]
+fn slips_are_named() {
+    let sandbox = Sandbox::new();
+    let digest = format!("sha256:{}", "ab".repeat(32));
+    let hex = "ab".repeat(32);
+    let (tag_last, colon) = (format!("r.io/a@{digest}:v1"), format!("r.io/a:{digest}"));
+    let bare = format!("r.io/a@{hex}");
+    let host = sandbox.path("nothost");
+    std::fs::create_dir(&host).unwrap();
+    let host = host.to_str().unwrap();
+    std::fs::write(sandbox.path("c.toml"), "memory = \"64MiB\"\nroot = /var\n").unwrap();
+    for (args, answer) in [
+        (&["doctor", ""][..], "is a variable not set?"),
+        (&["ls", "r.io/a:1", ""], "is a variable not set?"),
+        (&["cat", "r.io/a:1", ""], "is a variable not set?"),
+        (&["cat", "/etc/hosts", "r.io/a:1"], "the image comes first: ociseek cat IMAGE /etc/hosts"),
+        (&["mount", "/tmp", "r.io/a:1"], "the image comes first: ociseek mount IMAGE /tmp"),
+        (&["doctor", &tag_last], &format!("write \"r.io/a:v1@{digest}\"")),
+        (&["doctor", &colon], &format!("write \"r.io/a@{digest}\"")),
+        (&["doctor", &bare], &format!("write \"r.io/a@{digest}\"")),
+        (&["doctor", &digest], "a digest without its repository"),
+        (&["r.io/a:1"], "a command comes first: ociseek try r.io/a:1"),
+        (&["index", "--kind=soci", "r.io/a:1"], "did you mean v1?"),
+        (&["index", "--kind=fien", "r.io/a:1"], "did you mean fine?"),
+        (&["index", "--kind=v1 fine", "r.io/a:1"], "did you mean v1,fine?"),
+        (&["index", "--kind=v2=r.io/a:1", "r.io/a:1"], "write the tag alone"),
+        (&["backfill", "--kind=v2={tag}", "r.io/a"], "the image's own tag"),
+        (&["index", "--platform=arm64", "r.io/a:1"], "did you mean linux/arm64?"),
+        (&["index", "--platform=windows", "r.io/a:1"], "did you mean windows/amd64?"),
+        (&["index", "--platform=", "r.io/a:1"], "the platform is empty"),
+        (&["index", "--min-layer-size", "-1", "r.io/a:1"], "no number is negative here"),
+        (&["index", "--creds", "r.io/a:1"], "--creds took \"r.io/a:1\" as its value"),
+        (&["doctor", "--creds=u:", "r.io/a:1"], "an empty password"),
+        (&["doctor", "--creds=:p", "r.io/a:1"], "an empty user"),
+        (&["doctor", "--password-stdin", "r.io/a:1"], "--creds USER --password-stdin"),
+        (&["convert", "r.io/a:1", "-o", "r.io/a:2"], "the destination is the second argument"),
+        (&["doctor", "-o", "report.txt", "r.io/a:1"], "use > FILE"),
+        (&["try", "--link=100MB/s", "r.io/a:1"], "for 100MB/s write 800Mbit"),
+        (&["try", "--until-output=", "r.io/a:1"], "is a variable not set?"),
+        (&["try", "--record=no/dir/f", "r.io/a:1"], "no/dir/f: cannot write: No such file"),
+        (&["index", "--profile=/dev/zero", "r.io/a:1"], "longer than 67108864 bytes"),
+        (&["backfill", "https://r.io"], "write it without https://: r.io"),
+        (&["backfill", "r.io/team/**"], "--filter 'team/**' r.io"),
+        (&["backfill", "oci:dir"], "backfill works on registries"),
+        (&["list", "r.io"], "ociseek backfill --dry-run r.io"),
+        (&["store", "status"], "its log says which images"),
+        (&["snapshotter", "install", host], "has no systemctl"),
+        (&["snapshotter", "uninstall", host], "has no systemctl"),
+        (&["snapshotter", "images", "--root", "nosuch"], "nosuch: cannot read: No such file"),
+        (&["snapshotter", "--config", "c.toml"], "at line 2, \"root = /var\": a text is in double"),
+    ] {
+        let refused = sandbox.run(args);
+        assert!(refused.contains(answer), "{args:?}: {refused}");
+        assert!(!refused.ends_with("--- status 0 ---"), "{args:?}: {refused}");
+    }
+    assert_eq!(std::fs::read_dir(host).unwrap().count(), 0, "install wrote something");
+}
+
+/// Where nobody looks at each image, no kind is made by default.
+#[test]
+fn services_are_told_what_to_make() {
+    let sandbox = Sandbox::new();
+    for args in [
+        &["backfill", "r.example/a"][..],
+        &["hook", "serve", "--allow=r.example", "--listen=127.0.0.1:0"],
+        &["hook", "worker", "--allow=r.example", "--queue=nats://127.0.0.1:1"],
+    ] {
+        let refused = shown(sandbox.command(args).env_remove("OCISEEK_KIND"));
+        assert!(refused.contains("--kind is missing"), "{args:?}: {refused}");
+        assert!(refused.ends_with("--- status 2 ---"), "{args:?}: {refused}");
+    }
+}
+
+/// CI systems set the variables of inputs that nobody gave to nothing.
+#[test]
+fn an_empty_variable_counts_as_unset() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&["index", "oci:nosuch"]);
+    for variable in ["PLATFORM", "JOBS", "KIND", "MIN_LAYER_SIZE", "SPAN_SIZE", "FORMAT", "CREDS"] {
+        command.env(format!("OCISEEK_{variable}"), "");
+    }
+    assert!(shown(&mut command).contains("cannot open nosuch"));
+}
+
+/// A pipe that nobody writes to, where a file is expected.
+#[test]
+fn a_signal_ends_the_wait_for_a_file() {
+    let sandbox = Sandbox::new();
+    let pipe = sandbox.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut waiting = sandbox.command(&["index", "--profile=pipe", "oci:x"]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let pid = waiting.id().to_string();
+    assert!(std::process::Command::new("kill").arg(&pid).status().unwrap().success());
+    assert_eq!(waiting.wait().unwrap().code(), Some(143));
 }
 
 #[test]

@@ -58,6 +58,7 @@ impl Sandbox {
             .env_clear()
             .env("HOME", self.dir.path())
             .env("TERM", "xterm");
+        command.envs(kind_of_services(args));
         command
     }
 
@@ -107,6 +108,14 @@ impl Sandbox {
         files.sort();
         files
     }
+}
+
+/// What the services make, which have no default: version 1. Tests of other kinds have the option,
+/// which wins.
+pub fn kind_of_services(args: &[&str]) -> Option<(&'static str, &'static str)> {
+    let is_service = args.iter().take(2).any(|arg| matches!(*arg, "backfill" | "hook"));
+    let is_help = args.iter().any(|arg| matches!(*arg, "--help" | "-h"));
+    (is_service && !is_help).then_some(("OCISEEK_KIND", "v1"))
 }
 
 /// The program under test: the build that `OCISEEK_SHIPPED` names, or the one that cargo made for

@@ -12,6 +12,7 @@
 //! let layers = judged.lazy_layers()?;                // Err says why not
 //! ```
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use super::discover::{DiscoverError, DiscoveredImage, PlatformImage, both};
 use super::open::{OpenImageError, OpenOptions, read_config};
 use super::trust::{Chosen, TrustOfLayers, choose};
 use ociseek_format::digest::Digest;
-use ociseek_format::image::{Descriptor, LayerKind, Platform, config};
+use ociseek_format::image::{Coverage, Descriptor, LayerKind, Platform, config};
 use ociseek_format::progress::{Progress, causes, sources};
 use ociseek_rootfs::layers::Caches;
 use ociseek_store::blob::Target;
@@ -182,37 +183,76 @@ impl Judged {
     /// # Errors
     /// Why it does not.
     pub fn lazy_layers(&self) -> Result<Vec<JudgedLayer>, NotLazy> {
-        let layers: Vec<JudgedLayer> = (self.found.layers.iter().zip(&self.diff_ids))
+        covers_enough(&self.found.layers, &self.trust.left_out, |layer| {
+            self.found.read_by(&layer.digest).is_some()
+        })?;
+        let layers = self.found.layers.iter().zip(&self.diff_ids);
+        Ok(layers
             .map(|(layer, diff_id)| JudgedLayer {
                 descriptor: layer.clone(),
                 diff_id: *diff_id,
                 document: self.found.read_by(&layer.digest),
             })
-            .collect();
-        let bytes_of = |wanted: &dyn Fn(&JudgedLayer) -> bool| {
-            let sizes = layers.iter().filter(|layer| wanted(layer));
-            sizes.map(|layer| layer.descriptor.size).fold(0, u64::saturating_add)
+            .collect())
+    }
+}
+
+/// How much of an image is read by indexes, if a node starts it lazily. `is_read` tells whether a
+/// layer is; `left_out` are the layers whose index the rules do not allow.
+///
+/// # Errors
+/// Why it does not.
+pub fn covers_enough(
+    layers: &[Descriptor],
+    left_out: &BTreeSet<Digest>,
+    is_read: impl Fn(&Descriptor) -> bool,
+) -> Result<Coverage, NotLazy> {
+    let read = Coverage::of(layers, &is_read);
+    let untrusted = Coverage::of(layers, |layer| left_out.contains(&layer.digest)).bytes;
+    let is_zstd =
+        |layer: &Descriptor| !is_read(layer) && LayerKind::of(&layer.media_type) == LayerKind::Zstd;
+    let zstd = Coverage::of(layers, is_zstd).bytes;
+    let (indexed, bytes) = (read.bytes, read.of_bytes);
+    let is_enough = |covered: u64| covered > 0 && covered >= bytes / 100 * COVERED_PERCENT;
+    if is_enough(indexed) {
+        return Ok(read);
+    }
+    Err(if untrusted > 0 && (indexed == 0 || is_enough(indexed.saturating_add(untrusted))) {
+        NotLazy::Untrusted
+    } else if zstd > 0 && is_enough(indexed.saturating_add(zstd)) {
+        NotLazy::Zstd
+    } else if indexed == 0 {
+        NotLazy::NoIndex
+    } else {
+        NotLazy::Coverage { indexed, bytes }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_starts_lazily_if_indexes_cover_most_of_it() {
+        let layer = |media: &str, content: &[u8], size: u64| Descriptor {
+            size,
+            ..Descriptor::of(&format!("application/vnd.oci.image.layer.v1.tar+{media}"), content)
         };
-        let is_zstd = |layer: &JudgedLayer| {
-            layer.document.is_none()
-                && LayerKind::of(&layer.descriptor.media_type) == LayerKind::Zstd
+        let layers = [layer("gzip", b"1", 79), layer("gzip", b"2", 20), layer("zstd", b"3", 1)];
+        let judge = |read: &[usize], left_out: &[usize]| {
+            let digest = |place: &usize| layers[*place].digest;
+            let left_out = left_out.iter().map(digest).collect();
+            let read: Vec<Digest> = read.iter().map(digest).collect();
+            match covers_enough(&layers, &left_out, |layer| read.contains(&layer.digest)) {
+                Ok(coverage) => format!("{} of {}", coverage.bytes, coverage.of_bytes),
+                Err(why) => why.code().to_owned(),
+            }
         };
-        let bytes = bytes_of(&|_| true);
-        let indexed = bytes_of(&|layer| layer.document.is_some());
-        let untrusted = bytes_of(&|layer| self.trust.left_out.contains(&layer.descriptor.digest));
-        let zstd = bytes_of(&is_zstd);
-        let is_enough = |covered: u64| covered > 0 && covered >= bytes / 100 * COVERED_PERCENT;
-        if is_enough(indexed) {
-            return Ok(layers);
-        }
-        Err(if untrusted > 0 && (indexed == 0 || is_enough(indexed.saturating_add(untrusted))) {
-            NotLazy::Untrusted
-        } else if zstd > 0 && is_enough(indexed.saturating_add(zstd)) {
-            NotLazy::Zstd
-        } else if indexed == 0 {
-            NotLazy::NoIndex
-        } else {
-            NotLazy::Coverage { indexed, bytes }
-        })
+        assert_eq!(judge(&[0, 1], &[]), "99 of 100");
+        assert_eq!(judge(&[0, 2], &[]), "80 of 100");
+        assert_eq!(judge(&[0], &[]), "zstd");
+        assert_eq!(judge(&[1], &[]), "coverage");
+        assert_eq!(judge(&[], &[]), "no-index");
+        assert_eq!(judge(&[], &[0, 1]), "untrusted");
     }
 }

@@ -45,7 +45,7 @@ pub(super) mod output;
 
 const LONG_ABOUT: &str = "\
 Walks the repositories and tags of registries and makes what each image lacks: with --kind v2=TAG the SOCI-enabled \
-image of each tag, otherwise an attached index (version 1).
+image of each tag, with --kind v1 an attached index, with --kind fine a fine index.
 
 The repositories are listed through the registry's catalog (_catalog); if the registry does not allow that, name the \
 repositories instead. Tags of the same image are indexed once, unless each gets a SOCI-enabled image. Non-images (Helm \
@@ -65,7 +65,7 @@ Examples:
     ociseek backfill --kind 'v1,v2={tag}-soci' registry.corp.example
 
   One repository, version 1 only:
-    ociseek backfill ghcr.io/acme/app
+    ociseek backfill --kind v1 ghcr.io/acme/app
 
   Distributed to workers (ociseek hook worker --queue ...):
     ociseek backfill --queue nats://queue.corp.example registry.corp.example

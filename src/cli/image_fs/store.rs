@@ -1,6 +1,6 @@
 //! `ociseek store`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -111,6 +111,12 @@ pub(crate) async fn run(
     verbosity: VerbosityArgs,
     interrupted: &mut oneshot::Receiver<Interrupt>,
 ) -> Result<(), CliError> {
+    let is_word = ["status", "list", "ls", "images"].iter().any(|word| args.dir == Path::new(word));
+    if is_word && !args.dir.exists() {
+        return Err(CliError::Usage(
+            "ociseek store has no subcommands: its log says which images it serves (docs/podman.md)",
+        ));
+    }
     if args.lazy.stats.is_some()
         || args.lazy.view.index.is_some()
         || args.lazy.registry.password_stdin

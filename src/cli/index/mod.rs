@@ -1,5 +1,6 @@
 //! `ociseek index`: its options, and the run over its images.
 
+use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use crate::cli::shared::indexing::{
 use crate::cli::shared::json::{milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::source::{Images, home, output_layout};
-use crate::cli::shared::terminal::{Stdout, Style};
+use crate::cli::shared::terminal::{Stdout, Style, complain};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::shared::{caches, layers, parse, report};
 use ociseek_format::image::{ImageName, ImageSelector, Reference};
@@ -187,6 +188,11 @@ pub(crate) struct IndexArgs {
     pub format: FormatArgs,
 }
 
+/// What a reader of the default's report may expect, and does not get.
+const DEFAULT_KIND: &str = "\
+note: this is version 1, which soci-snapshotter reads with soci_v1 enabled, and ociseek's own programs read; for \
+soci-snapshotter's default settings and AWS Fargate: --kind 'v2={tag}-soci'";
+
 /// Indexes all images one after the other, and continues after failures.
 pub(super) async fn run(args: IndexArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
     let started = Instant::now();
@@ -228,6 +234,9 @@ pub(super) async fn run(args: IndexArgs, verbosity: VerbosityArgs) -> Result<(),
         images,
         seconds: milliseconds(started.elapsed().as_secs_f64()),
     };
+    if args.kinds.is_default() && failed == 0 && !verbosity.quiet && io::stderr().is_terminal() {
+        complain(DEFAULT_KIND);
+    }
     files.write(&document)?;
     if args.format.get() == OutputFormat::Json {
         let text = text_of(&document)?;

@@ -9,6 +9,7 @@ use clap::{Arg, ArgAction, Args};
 
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
+use crate::cli::shared::parse::NonEmptyPath;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::read_image::{FoundImage, ReadArgs, tell_path, tell_stats};
 use crate::cli::shared::terminal::{Stdout, quoted};
@@ -56,7 +57,7 @@ pub(crate) struct LsArgs {
     pub image: ImageName,
 
     /// Files or directories; symbolic links are followed inside the image
-    #[arg(value_name = "PATH", default_value = "/")]
+    #[arg(value_name = "PATH", default_value = "/", value_parser = NonEmptyPath)]
     pub paths: Vec<OsString>,
 
     /// Show type and mode, links, owner, size, modification time (UTC) and symbolic link targets

@@ -127,6 +127,11 @@ pub(crate) enum CliError {
     /// Some images could not be examined. Each was listed with the reason.
     #[error("{failed} of {all} images could not be read")]
     Listed { failed: usize, all: usize },
+    #[cfg(mounts)]
+    #[error("{0:?} is not the root directory of a host with systemd: it has no systemctl")]
+    NotAHost(PathBuf),
+    #[error("--creds has an empty {what}: is a variable not set?")]
+    EmptyLogin { what: &'static str },
     #[error("no cache directory: $XDG_CACHE_HOME is not set, and the user has no home folder")]
     NoCacheDir,
     /// Some indexes could not be removed. Each was listed with the reason.

@@ -1,12 +1,13 @@
 //! Files that the user names for output: replaced only by complete ones.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
 use crate::cli::shared::error::CliError;
+use crate::cli::shared::signals;
 use ociseek_store::durable::persist;
 
 /// A file that gets its name when it is complete. Until then, a file of that name stays as it is.
@@ -100,7 +101,28 @@ fn temporary(target: &Path) -> io::Result<NamedTempFile> {
     let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // As for any new file: the umask is applied.
     let mode = std::fs::Permissions::from_mode(0o666);
-    tempfile::Builder::new().prefix(".unfinished-").permissions(mode).tempfile_in(dir)
+    std::fs::metadata(dir)?;
+    let made = tempfile::Builder::new().prefix(".unfinished-").permissions(mode).tempfile_in(dir);
+    // Without the name of the temporary file, which nobody typed.
+    made.map_err(|error| io::Error::from(error.kind()))
+}
+
+/// The content of a file that the user names, of at most `most` bytes.
+///
+/// # Errors
+/// If it cannot be read or is longer.
+pub(crate) fn read_input(path: &Path, most: u64) -> Result<Vec<u8>, CliError> {
+    let read = || {
+        let mut content = Vec::new();
+        File::open(path)?.take(most.saturating_add(1)).read_to_end(&mut content)?;
+        if content.len() as u64 > most {
+            let text = format!("it is longer than {most} bytes");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+        }
+        Ok(content)
+    };
+    // A pipe may have no writer.
+    signals::ending(read).map_err(|source| CliError::Read { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

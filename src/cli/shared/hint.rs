@@ -11,6 +11,8 @@ use ociseek_format::progress::sources;
 use ociseek_format::tree::PathError;
 use ociseek_hook::backfill::StateError;
 use ociseek_hook::job::JobError;
+#[cfg(feature = "nats")]
+use ociseek_hook::nats::NatsError;
 use ociseek_hook::server::ServeError;
 #[cfg(mounts)]
 use ociseek_ops::bundle::BundleError;
@@ -52,7 +54,6 @@ pub(crate) fn cause_hint(error: &(dyn Error + 'static)) -> Option<String> {
 /// The hint for what only this command knows.
 fn own_hint(error: &CliError) -> Option<String> {
     match error {
-        CliError::Usage(_) => Some("see the command's --help".into()),
         CliError::LogFilter(_) => Some(
             "levels are off, error, warn, info, debug and trace; for example: OCISEEK_LOG=ociseek=debug,rustls=trace \
              (docs/environment.md lists the targets)"
@@ -98,6 +99,13 @@ fn own_hint(error: &CliError) -> Option<String> {
         CliError::Remove(RemoveError::Resolve(error)) => resolve_hint(error),
         CliError::Path(PathError::NotFound(path)) if path.iter().any(|b| b"*?[".contains(b)) => {
             Some("paths are taken as they are, without patterns: ociseek ls -R IMAGE lists all files".into())
+        }
+        #[cfg(mounts)]
+        CliError::NotAHost(_) => {
+            Some("in a container, name the directory where the host's / is mounted, such as /host; on the host, /".into())
+        }
+        CliError::EmptyLogin { .. } => {
+            Some("write --creds USER:PASSWORD, or --creds USER --password-stdin".into())
         }
         CliError::NoCacheDir => Some("set one with --cache-dir DIR".into()),
         CliError::NotRemoved { source, .. } => delete_hint(source),
@@ -291,6 +299,10 @@ fn hook_hint(error: &HookError) -> Option<String> {
         HookError::SecretFile { .. } | HookError::Secret(_) => {
             Some("generate a secret with openssl rand -hex 32".into())
         }
+        #[cfg(feature = "nats")]
+        HookError::Queue(NatsError::Connect { server, .. }) => Some(format!(
+            "check that {server} is right and reachable, and that nats-server runs there with JetStream (nats-server -js)"
+        )),
         HookError::OpenSecret { path, .. } => Some(format!("chmod 600 {}", path.display())),
         HookError::State(StateError::Other { .. }) => {
             Some("use the options of the earlier run, or another file".into())

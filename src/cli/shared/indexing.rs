@@ -9,8 +9,10 @@ use clap::builder::TypedValueParser;
 
 use super::args::{BuildArgs, ExistingArg, MinLayerArgs, PlatformsArgs};
 use super::error::CliError;
+use super::file::read_input;
 use super::parse;
 use super::source::Images;
+use super::typo::changes;
 use ociseek_format::image::coverage::Share;
 use ociseek_format::image::{ImageName, Reference, TagTemplate};
 use ociseek_format::layer::LayerOptions;
@@ -31,6 +33,9 @@ digits of its digest. A tag that points to anything other than a SOCI-enabled im
 
 fine: a fine index, ociseek's own, with which its snapshotter, mount, bundle, ls and cat fetch a fraction of the \
 bytes. Other tools do not see it. With v2, the SOCI-enabled image names it too.
+
+index attaches v1 by default: that changes nothing that is there, and needs no tag. backfill and the hooks have no \
+default: say what every image gets.
 
 Each layer is read once for all of them. docs/runtimes.md lists which runtime reads what, and docs/fine.md describes \
 the fine index.";
@@ -60,20 +65,61 @@ impl FromStr for KindArg {
                 Err("version 2 needs a tag: v2=TAG, such as 'v2={tag}-soci'".into())
             }
             ("v2", Some(tag)) => tag.parse().map(KindArg::V2).map_err(|error| format!("{error}")),
-            _ => Err("expected v1, v2=TAG or fine".into()),
+            ("", _) => Err("expected v1, v2=TAG or fine, with a comma between several".into()),
+            _ => Err(match tag_meant(text) {
+                Some(meant) => format!("expected v1, v2=TAG or fine; did you mean {meant}?"),
+                None => "expected v1, v2=TAG or fine, with a comma between several".into(),
+            }),
+        }
+    }
+}
+
+/// The kind that other words stand for.
+fn tag_meant(text: &str) -> Option<String> {
+    let text = text.to_ascii_lowercase();
+    match &*text {
+        "1" | "soci" | "soci-v1" | "sociv1" | "version1" => Some("v1".to_owned()),
+        "2" | "soci-v2" | "sociv2" | "version2" | "enabled" => Some("'v2={tag}-soci'".to_owned()),
+        _ if text.contains(' ') => Some(
+            text.split_whitespace()
+                .map(|word| word.trim_matches(','))
+                .collect::<Vec<_>>()
+                .join(","),
+        ),
+        _ => {
+            let kinds = ["v1", "fine"];
+            let near = |kind: &&&str| changes(&text, kind) <= if kind.len() > 2 { 2 } else { 0 };
+            kinds.iter().find(near).map(|kind| (*kind).to_owned())
         }
     }
 }
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct KindArgs {
-    /// What to make: v1, v2=TAG or fine; several with commas between them [default: v1]
+    /// What to make: v1, v2=TAG or fine; several with commas between them [default of index: v1]
     #[arg(long, value_name = "KIND", env = "OCISEEK_KIND", value_delimiter = ',')]
     #[arg(long_help = LONG_HELP)]
     kind: Vec<KindArg>,
 }
 
 impl KindArgs {
+    /// Whether the default is taken.
+    pub(crate) fn is_default(&self) -> bool {
+        self.kind.is_empty()
+    }
+
+    /// As [`selected`](KindArgs::selected), where nobody looks at each image: nothing is made by
+    /// default.
+    fn of_all_images(self) -> Result<(Versions, Kinds), CliError> {
+        if self.is_default() {
+            return Err(CliError::Usage(
+                "--kind is missing: say what every image gets, 'v2={tag}-soci' for soci-snapshotter and AWS Fargate, \
+                 or v1 or fine for ociseek's own programs",
+            ));
+        }
+        self.selected(true)
+    }
+
     /// The requested versions of the SOCI index, and whether a fine index is wanted in addition to
     /// them or alone. For one image or for `several`.
     pub(crate) fn selected(self, several: bool) -> Result<(Versions, Kinds), CliError> {
@@ -87,6 +133,11 @@ impl KindArgs {
                 KindArg::V2(template) if v2.is_none() => v2 = Some(template),
                 KindArg::V2(_) => return Err(CliError::Usage("--kind takes one v2=TAG")),
             }
+        }
+        if several && v2.as_ref().is_some_and(TagTemplate::is_own) {
+            return Err(CliError::Usage(
+                "{tag} is the image's own tag, which is never overwritten: use another tag, such as v2={tag}-soci",
+            ));
         }
         if several && v2.as_ref().is_some_and(|template| !template.tells_apart()) {
             return Err(CliError::Usage(
@@ -161,14 +212,16 @@ pub(crate) struct PrefetchArgs {
     pub profile: Vec<PathBuf>,
 }
 
+/// The longest list of paths or recorded start, in bytes.
+pub(crate) const MAX_LIST: u64 = 64 << 20;
+
 impl PrefetchArgs {
     /// All of them combined. None if no option was given.
     pub(crate) fn list(&self) -> Result<Option<Arc<PrefetchList>>, CliError> {
         let mut list = PrefetchList::default();
         self.prefetch_file.iter().for_each(|path| list.add_path(path));
         for path in &self.profile {
-            let text = std::fs::read(path)
-                .map_err(|source| CliError::Read { path: path.clone(), source })?;
+            let text = read_input(path, MAX_LIST)?;
             list.add_file(&text)
                 .map_err(|source| CliError::Prefetch { path: path.clone(), source })?;
         }
@@ -294,7 +347,7 @@ pub(crate) struct Unattended {
 impl UnattendedArgs {
     /// The options, with `jobs` layers of an image read in parallel.
     pub(crate) fn options(self, jobs: usize) -> Result<Unattended, CliError> {
-        let (versions, kinds) = self.kinds.selected(true)?;
+        let (versions, kinds) = self.kinds.of_all_images()?;
         self.reuse.tags.check(&versions)?;
         let index = IndexOptions {
             platforms: self.platforms.platform,

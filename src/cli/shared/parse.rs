@@ -1,8 +1,12 @@
 //! Parses option values with stricter rules than their types.
 
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::builder::TypedValueParser;
+use clap::{Arg, Command};
 
 use super::size::ByteSize;
 use ociseek_format::digest::Digest;
@@ -87,12 +91,23 @@ pub(crate) fn memory(text: &str) -> Result<ByteSize, String> {
     }
 }
 
-/// A whole number with one of the units s, m, h and d, or of seconds; at least a second.
 /// A speed in bits per second, such as `100Mbit`.
 pub(crate) fn link(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
-    let unit = unit.trim().trim_end_matches("/s").trim_end_matches("ps").to_ascii_lowercase();
+    let unit = unit.trim().trim_end_matches("/s").trim_end_matches("ps");
+    if unit.ends_with('B') || unit.ends_with("yte") || unit.ends_with("ytes") {
+        let meant = number.parse::<u64>().ok().and_then(|number| number.checked_mul(8));
+        let letter = unit.chars().next().filter(|letter| "kKmMgG".contains(*letter));
+        return Err(match meant.zip(letter) {
+            Some((meant, letter)) => format!(
+                "links are in bits per second: for {text} write {meant}{}bit",
+                letter.to_ascii_uppercase()
+            ),
+            None => "expected a speed in bits per second, such as 100Mbit or 1Gbit".to_owned(),
+        });
+    }
+    let unit = unit.to_ascii_lowercase();
     let factor = match unit.trim_end_matches("it").trim_end_matches('b') {
         "k" => 1_000,
         "m" => 1_000_000,
@@ -107,6 +122,7 @@ pub(crate) fn link(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "expected a speed, such as 100Mbit or 1Gbit".to_owned())
 }
 
+/// A whole number with one of the units s, m, h and d, or of seconds; at least a second.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match seconds(text)? {
         0 => Err("must be more than 0".into()),
@@ -180,6 +196,35 @@ pub(crate) fn aws_account(text: &str) -> Result<String, String> {
     } else {
         Err("expected a 12-digit account ID".into())
     }
+}
+
+/// A path in an image: any bytes, but not none.
+#[derive(Debug, Clone)]
+pub(crate) struct NonEmptyPath;
+
+impl TypedValueParser for NonEmptyPath {
+    type Value = OsString;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<OsString, clap::Error> {
+        if !value.is_empty() {
+            return Ok(value.to_owned());
+        }
+        let text = |text: &str| not_empty(text);
+        text.parse_ref(command, arg, value).map(OsString::from)
+    }
+}
+
+/// A text that has a meaning only if there is some of it.
+pub(crate) fn not_empty(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("it is empty: is a variable not set?".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// A registry without a repository.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -44,12 +45,28 @@ pub(crate) fn listen() -> io::Result<oneshot::Receiver<Interrupt>> {
     };
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         runtime.block_on(async move {
-            let _ = first.send(signals.next().await);
+            let signal = signals.next().await;
+            if WAITS_FOR_INPUT.load(Ordering::SeqCst) {
+                std::process::exit(i32::from(signal.exit_code()));
+            }
+            let _ = first.send(signal);
             let second = signals.next().await;
             std::process::exit(i32::from(second.exit_code()));
         });
     })?;
     Ok(received)
+}
+
+/// Whether the program reads what the user names before it begins to work.
+static WAITS_FOR_INPUT: AtomicBool = AtomicBool::new(false);
+
+/// Runs `read`, which may block for as long as a pipe has no writer. A signal ends the process
+/// meanwhile: nothing has begun that would have to be cleaned up.
+pub(crate) fn ending<T>(read: impl FnOnce() -> T) -> T {
+    WAITS_FOR_INPUT.store(true, Ordering::SeqCst);
+    let value = read();
+    WAITS_FOR_INPUT.store(false, Ordering::SeqCst);
+    value
 }
 
 /// Controls work on a thread, which signals cannot drop. The closure returns true while the first

@@ -70,7 +70,9 @@ fn not_on_docker_hub(registry: &str, repository: &str, tag: Option<&str>) -> Opt
         let port =
             tag.filter(|tag| *tag != "latest").map(|port| format!(":{port}")).unwrap_or_default();
         let host = format!("{file}{port}");
-        let hint = format!("name an image in it, such as {host}/REPOSITORY:TAG");
+        let hint = format!(
+            "name an image in it, such as {host}/REPOSITORY:TAG; ociseek backfill --dry-run {host} lists what it has"
+        );
         (host, "a registry", hint)
     } else if Path::new(file).join("oci-layout").is_file() {
         (
@@ -374,6 +376,12 @@ fn check(args: &RegistryArgs, registries: &Registries<'_>) -> Result<(), CliErro
             "--creds expects USER:PASSWORD, or USER with --password-stdin",
         ));
     }
+    if let Some((user, secret)) = login.split_once(':')
+        && (user.is_empty() || secret.is_empty())
+    {
+        let what = if user.is_empty() { "user" } else { "password" };
+        return Err(CliError::EmptyLogin { what });
+    }
     match registries {
         // Credentials must not be sent to a registry that they are not meant for.
         Registries::Several if args.creds.is_some() && host.is_none() => Err(CliError::Usage(
@@ -468,6 +476,11 @@ async fn credentials(
     let password = read.map_err(|error| CliError::Stdin(error.into()))??;
     if password.is_empty() {
         return Err(CliError::Usage("--password-stdin: standard input is empty"));
+    }
+    if password.contains(['\n', '\r']) {
+        return Err(CliError::Usage(
+            "--password-stdin: standard input has several lines; a password is one line",
+        ));
     }
     Ok(CredentialSource::Only { registry, user: creds.to_owned(), password })
 }

@@ -1,8 +1,6 @@
 //! Whose word a reader takes for what an index says: the options of commands that read, and the
 //! policy that judges indexes, also for `ociseek verify`, with its options and its file.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::builder::BoolishValueParser;
@@ -10,6 +8,7 @@ use clap::{Arg, Args, ValueEnum};
 use serde::{Deserialize, Deserializer};
 
 use super::error::{CliError, PolicyError};
+use super::file::read_input;
 use super::parse;
 use super::size::ByteSize;
 use super::terminal::{Style, complain};
@@ -314,7 +313,7 @@ impl PolicyArgs {
         let mut certificates = Vec::new();
         if let Some(path) = &self.policy {
             let unusable = |source| CliError::Policy { path: path.clone(), source };
-            let file = PolicyFile::parse(&read(path)?).map_err(unusable)?;
+            let file = PolicyFile::parse(&read_input(path, MAX_FILE as u64)?).map_err(unusable)?;
             file.fill(&mut policy).map_err(unusable)?;
             let beside = |file: PathBuf| path.parent().unwrap_or(Path::new("")).join(file);
             keys = file.signature_keys.into_iter().flatten().map(beside).collect();
@@ -382,23 +381,16 @@ fn trust(keys: &[PathBuf], certificates: &[PathBuf]) -> Result<Trust, CliError> 
     };
     for path in keys {
         trust.keys.extend(
-            PublicKey::read(&path.display().to_string(), &read(path)?).map_err(unusable(path))?,
+            PublicKey::read(&path.display().to_string(), &read_input(path, MAX_FILE as u64)?)
+                .map_err(unusable(path))?,
         );
     }
     for path in certificates {
-        let read = Certificate::read(&path.display().to_string(), &read(path)?);
+        let read =
+            Certificate::read(&path.display().to_string(), &read_input(path, MAX_FILE as u64)?);
         trust.certificates.extend(read.map_err(unusable(path))?);
     }
     Ok(trust)
-}
-
-/// A file, up to one byte past the limit: its parser refuses longer ones.
-fn read(path: &Path) -> Result<Vec<u8>, CliError> {
-    let mut bytes = Vec::new();
-    let read =
-        File::open(path).and_then(|file| file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes));
-    read.map_err(|source| CliError::Read { path: path.to_owned(), source })?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

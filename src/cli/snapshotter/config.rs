@@ -53,8 +53,7 @@ pub(super) fn read(
     if text.len() as u64 > MAX_BYTES {
         return Err(ConfigFileFault::TooLarge);
     }
-    let table: Table =
-        text.parse().map_err(|error: toml::de::Error| ConfigFileFault::Toml(first_line(&error)))?;
+    let table: Table = text.parse().map_err(|error: toml::de::Error| toml_fault(&text, &error))?;
     let mut arguments: Vec<OsString> = typed.into_iter().collect();
     let found = Cli::command().try_get_matches_from(&arguments).map_err(wrong_option)?;
     for (key, value) in &table {
@@ -92,6 +91,22 @@ pub(super) fn or_defaults(path: Option<&Path>) -> Result<SnapshotterArgs, CliErr
         None => parsed(none.into()),
     }
     .map_err(wrong)?)
+}
+
+/// Where the text is not TOML, with what is usually wrong there.
+fn toml_fault(text: &str, error: &toml::de::Error) -> ConfigFileFault {
+    let start = error.span().map_or(0, |span| span.start.min(text.len()));
+    let number = text.get(..start).map_or(1, |before| before.matches('\n').count() + 1);
+    let line: String =
+        text.lines().nth(number - 1).unwrap_or_default().trim().chars().take(100).collect();
+    let advice = match line.split_once('=') {
+        Some((_, value)) if value.trim().starts_with(|c: char| c.is_alphabetic() || c == '/') => {
+            ": a text is in double quotes, such as root = \"/var/lib/ociseek\""
+        }
+        None => ": a line is KEY = VALUE, and a text is in double quotes",
+        Some(_) => "",
+    };
+    ConfigFileFault::Toml(format!("{} at line {number}, {line:?}{advice}", error.message()))
 }
 
 /// Without clap's prefix and the hint to its help.

@@ -110,6 +110,7 @@ pub(crate) struct UninstallArgs {
 
 pub(super) fn run(args: InstallArgs) -> Result<(), CliError> {
     let InstallArgs { host, config, lazy_from, configure_containerd, wait } = args;
+    check(&host)?;
     let configuration = configuration(&host, config.as_deref(), &lazy_from)?;
     let place = configure_containerd.then(|| containerd::place(&host)).transpose()?;
     let program = fs::read("/proc/self/exe").map_err(CliError::Start)?;
@@ -141,6 +142,7 @@ pub(super) fn run(args: InstallArgs) -> Result<(), CliError> {
 
 pub(super) fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
     let UninstallArgs { host } = args;
+    check(&host)?;
     if let Some(services) = containerd::restore(&host)? {
         complain(&format!(
             "containerd has its configuration back: run systemctl restart {services} and crictl rmi --all, then this \
@@ -165,6 +167,17 @@ pub(super) fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
     }
     complain("removed; its snapshots and cache in /var/lib/ociseek stay");
     Ok(())
+}
+
+/// Refuses what is not the root directory of a host with systemd, before anything is written there.
+///
+/// # Errors
+/// If it has no systemctl.
+fn check(host: &Path) -> Result<(), CliError> {
+    // Without following links: they are the host's.
+    let has = |path: &str| fs::symlink_metadata(below(host, path)).is_ok();
+    let is_host = has("/etc") && ["/usr/bin/systemctl", "/bin/systemctl"].into_iter().any(has);
+    if is_host { Ok(()) } else { Err(CliError::NotAHost(host.to_owned())) }
 }
 
 /// From here on, paths are those of the host: its systemctl talks to its systemd.

@@ -114,6 +114,10 @@ struct Place {
 }
 
 fn place(args: PlaceArgs) -> Result<Place, CliError> {
+    // One that was typed is meant to be there.
+    if let Some(root) = &args.root {
+        std::fs::read_dir(root).map_err(|source| CliError::Read { path: root.clone(), source })?;
+    }
     let configured = config::or_defaults(args.config.as_deref())?;
     Ok(Place {
         socket: args.socket.unwrap_or(configured.socket),

@@ -11,7 +11,8 @@ use tokio::task::spawn_blocking;
 
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::{CliError, FAILED};
-use crate::cli::shared::file::Replacement;
+use crate::cli::shared::file::{Replacement, read_input};
+use crate::cli::shared::indexing::MAX_LIST;
 use crate::cli::shared::parse;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::read_image::{FoundImage, ReadArgs, tell_stats};
@@ -112,7 +113,7 @@ pub(crate) struct TryArgs {
     pub until_port: Option<u16>,
 
     /// The container is ready when it has printed this
-    #[arg(long, value_name = "TEXT", help_heading = "Ready")]
+    #[arg(long, value_name = "TEXT", help_heading = "Ready", value_parser = parse::not_empty)]
     pub until_output: Option<String>,
 
     /// The OCI runtime
@@ -294,8 +295,7 @@ fn check(args: &TryArgs) -> Result<(), CliError> {
 
 fn profile(args: &TryArgs) -> Result<Option<Vec<RecordedRead>>, CliError> {
     let Some(path) = &args.profile else { return Ok(None) };
-    let text =
-        std::fs::read(path).map_err(|source| CliError::Read { path: path.clone(), source })?;
+    let text = read_input(path, MAX_LIST)?;
     let reads =
         record::parse(&text).map_err(|source| CliError::Profile { path: path.clone(), source })?;
     Ok(Some(reads))

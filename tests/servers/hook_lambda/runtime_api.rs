@@ -282,6 +282,7 @@ impl Bootstrap {
             ("AWS_SESSION_TOKEN", "IQoJb3JpZ2luX2VjEXAMPLE"),
             ("TMPDIR", tmp.path().to_str().unwrap()),
             ("OCISEEK_MIN_LAYER_SIZE", "0"),
+            ("OCISEEK_KIND", "v1"),
         ] {
             command.env(name, value);
         }

@@ -379,19 +379,25 @@ fn doctor_explains_when_no_index_helps() {
     assert_eq!(next("no-fine-index"), "ociseek convert --fine oci:big oci:big:soci");
 }
 
-/// What it says of the commands that read fine indexes.
-fn by_fine(sandbox: &Sandbox, image: &str) -> Option<String> {
+/// What ociseek's own programs do with the image: `lazy`, or the reason why not.
+fn doors(diagnosis: &Value) -> Vec<&str> {
+    let all = diagnosis["ociseek"].as_array().unwrap().iter();
+    all.map(|door| door["reason"]["code"].as_str().unwrap_or("lazy")).collect()
+}
+
+/// What it says of the commands that mount images.
+fn by_mount(sandbox: &Sandbox, image: &str) -> Option<String> {
     let text = sandbox.run(&["doctor", image]);
-    text.lines()
-        .find(|line| line.starts_with("  ociseek snapshotter, store, mount, bundle "))
-        .map(str::to_owned)
+    text.lines().find(|line| line.starts_with("  ociseek mount, bundle ")).map(str::to_owned)
 }
 
 #[test]
 fn doctor_judges_fine_indexes() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
-    assert_eq!(by_fine(&sandbox, "oci:img"), None);
+    assert!(by_mount(&sandbox, "oci:img").unwrap().ends_with("whole  it has no index"));
+    let none = diagnosis(&sandbox, 3, 0, "oci:img");
+    assert_eq!(doors(&none), ["no-index"; 3]);
     sandbox.json(0, &index(&["--format=json", "--kind=fine", "oci:img"]));
     // It is nothing to the consumers of SOCI indexes, but ociseek itself starts the image lazily.
     let only = diagnosis(&sandbox, 0, 0, "oci:img");
@@ -404,6 +410,7 @@ fn doctor_judges_fine_indexes() {
         (problems(&only), only["fine"][0]["chosen"].clone()),
         (Vec::<&str>::new(), true.into())
     );
+    assert_eq!(doors(&only), ["lazy"; 3]);
     let report = sandbox.json(0, &index(&["--format=json", "--kind=v1,fine", "oci:img"]));
     let found = diagnosis(&sandbox, 0, 0, "oci:img");
     assert_eq!(problems(&found), Vec::<&str>::new());
@@ -412,7 +419,7 @@ fn doctor_judges_fine_indexes() {
     assert_eq!(fine["coverage"], report["images"][0]["manifests"][0]["fine"]["coverage"]);
     let layers = fine["coverage"]["layers"].as_u64().unwrap();
     assert_eq!(layers, 3);
-    let line = by_fine(&sandbox, "oci:img").unwrap();
+    let line = by_mount(&sandbox, "oci:img").unwrap();
     let digest = fine["digest"].as_str().unwrap();
     assert!(
         line.contains(&format!("lazy   fine index {}: 3 of 4 layers", &digest[7..19])),
@@ -426,7 +433,7 @@ fn doctor_judges_fine_indexes() {
         .json(0, &index(&["--format=json", "--kind=fine", "--profile=start.jsonl", "oci:img"]));
     assert!(!notes(&diagnosis(&sandbox, 0, 0, "oci:img")).contains(&"no-recorded-start"));
     assert!(
-        by_fine(&sandbox, "oci:img").unwrap().ends_with(" fetched first, with its recorded start")
+        by_mount(&sandbox, "oci:img").unwrap().ends_with(" fetched first, with its recorded start")
     );
 
     // A document that is damaged, and one that is gone: the layer is read without it.
@@ -438,7 +445,7 @@ fn doctor_judges_fine_indexes() {
     let good = std::fs::read(&document).unwrap();
     std::fs::write(&document, vec![b'x'; good.len()]).unwrap();
     assert_eq!(problems(&diagnosis(&sandbox, 0, 0, "oci:img")), ["broken-fine-document"]);
-    assert!(by_fine(&sandbox, "oci:img").unwrap().contains(": 2 of 4 layers"));
+    assert!(by_mount(&sandbox, "oci:img").unwrap().contains(": 2 of 4 layers"));
     std::fs::remove_file(&document).unwrap();
     let gone = diagnosis(&sandbox, 0, 0, "oci:img");
     assert_eq!(problems(&gone), ["broken-fine-document"]);

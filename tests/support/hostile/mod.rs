@@ -23,7 +23,7 @@ use super::faulty::Faulty;
 use super::memory_of;
 use super::random::letters;
 use super::sandbox::{
-    GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, program, tar,
+    GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, kind_of_services, program, tar,
 };
 use super::servers::tool;
 use super::tarball::{Block, end, entry, file, pax};
@@ -59,6 +59,7 @@ pub fn limited(sandbox: &Sandbox, args: &[&str]) -> Command {
     command.arg("--as=2147483648").arg(program()).args(args);
     command.current_dir(sandbox.dir.path()).env_clear().env("HOME", sandbox.dir.path());
     command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.envs(kind_of_services(args));
     command
 }
 

@@ -289,6 +289,10 @@ pub enum TagError {
         "{0:?} does not make a valid tag: expected a tag with {{tag}} or {{digest}} in it, such as {{tag}}-soci"
     )]
     Template(String),
+    #[error(
+        "{0:?} is not a tag: write the tag alone, without the repository, such as {{tag}}-soci"
+    )]
+    Name(String),
     #[error("{{tag}} in {0} has no value: the image is named by its digest only")]
     NoTag(TagTemplate),
     #[error("{tag:?}, which the template makes, is not a valid tag")]
@@ -325,6 +329,11 @@ impl TagTemplate {
         self.0 != TAG && (self.needs_tag() || self.0.contains(DIGEST))
     }
 
+    /// Whether it gives each image its own tag.
+    pub fn is_own(&self) -> bool {
+        self.0 == TAG
+    }
+
     fn with(&self, tag: &str, digest: &str) -> String {
         // Tags and digests have no braces, so nothing is replaced twice.
         self.0.replace(TAG, tag).replace(DIGEST, digest)
@@ -338,6 +347,8 @@ impl FromStr for TagTemplate {
         let template = TagTemplate(text.to_owned());
         if is_tag(&template.with("t", "0123456789ab")) {
             Ok(template)
+        } else if text.contains(['/', ':']) {
+            Err(TagError::Name(text.to_owned()))
         } else {
             Err(TagError::Template(text.to_owned()))
         }

@@ -15,6 +15,30 @@ pub enum PlatformError {
         "{0:?} is not a platform: expected OS/ARCH or OS/ARCH/VARIANT, such as linux/amd64 or linux/arm/v7"
     )]
     Malformed(String),
+    #[error("the platform is empty: is a variable not set? Expected OS/ARCH, such as linux/amd64")]
+    Empty,
+    #[error("{typed:?} is not a platform: expected OS/ARCH; did you mean {meant}?")]
+    Half { typed: String, meant: String },
+}
+
+/// Words that people type as a whole platform: the architectures of Linux, and systems whose images
+/// are of one architecture.
+fn whole(typed: &str) -> Option<String> {
+    const ARCHITECTURES: [&str; 12] = [
+        "amd64", "arm64", "x86_64", "aarch64", "386", "arm", "armhf", "ppc64le", "s390x",
+        "riscv64", "loong64", "mips64le",
+    ];
+    let typed = typed.trim_start_matches("linux-").trim_start_matches("linux_");
+    let typed = typed.trim_start_matches("linux:").to_ascii_lowercase();
+    match &*typed {
+        "windows" => Some("windows/amd64".to_owned()),
+        "linux" => Some("linux/amd64".to_owned()),
+        _ if ARCHITECTURES.contains(&&*typed) => {
+            let platform = format!("linux/{typed}").parse::<Platform>().ok()?;
+            Some(platform.to_string())
+        }
+        _ => None,
+    }
 }
 
 impl FromStr for Platform {
@@ -22,7 +46,16 @@ impl FromStr for Platform {
 
     /// Parses `os/arch[/variant]` and normalises it.
     fn from_str(s: &str) -> Result<Platform, PlatformError> {
-        let malformed = || PlatformError::Malformed(s.chars().take(80).collect());
+        if s.is_empty() {
+            return Err(PlatformError::Empty);
+        }
+        let malformed = || {
+            let typed = s.chars().take(80).collect();
+            match whole(s) {
+                Some(meant) => PlatformError::Half { typed, meant },
+                None => PlatformError::Malformed(typed),
+            }
+        };
         let parts: Vec<&str> = s.split('/').collect();
         let sound = |p: &&str| {
             !p.is_empty() && p.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))

@@ -37,7 +37,7 @@ pub struct Reference {
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum ReferenceError {
-    #[error("the image name is empty")]
+    #[error("the image name is empty: is a variable not set?")]
     Empty,
     #[error("{0:?} is not a valid image name: repository names are lower case; write {1:?}")]
     UpperCase(String, String),
@@ -60,6 +60,10 @@ pub enum ReferenceError {
     TooLong(String),
     #[error("{0:?} is an image ID, which only a local engine knows; write a repository name")]
     ImageId(String),
+    #[error("{0:?} is not a valid image name: write {1:?}")]
+    Order(String, String),
+    #[error("{0:?} is a digest without its repository: write REPOSITORY@{0}")]
+    NoRepository(String),
 }
 
 impl Reference {
@@ -79,6 +83,12 @@ impl FromStr for Reference {
             return Err(ReferenceError::Empty);
         }
         let shown: String = typed.chars().take(300).collect();
+        if let Some(meant) = in_order(typed) {
+            return Err(ReferenceError::Order(shown, meant));
+        }
+        if typed.starts_with("sha256:") {
+            return Err(ReferenceError::NoRepository(shown));
+        }
         let (named, digest) = match typed.split_once('@') {
             None => (typed, None),
             Some((named, digest)) => {
@@ -134,6 +144,25 @@ impl fmt::Display for Reference {
             write!(f, "@{digest}")?;
         }
         Ok(())
+    }
+}
+
+/// What was meant by a name whose tag is behind the digest, whose digest is behind a colon like a
+/// tag, or whose digest lacks its algorithm.
+fn in_order(typed: &str) -> Option<String> {
+    let is_digest = |text: &str| text.parse::<Digest>().is_ok();
+    if let Some((name, digest)) = typed.split_once(":sha256:") {
+        let digest = format!("sha256:{digest}");
+        return (!name.is_empty() && !name.contains('@') && is_digest(&digest))
+            .then(|| format!("{name}@{digest}"));
+    }
+    let (name, digest) = typed.split_once('@')?;
+    match digest.rsplit_once(':') {
+        Some((digest, tag)) if is_digest(digest) && is_tag(tag) => {
+            Some(format!("{name}:{tag}@{digest}"))
+        }
+        None if is_digest(&format!("sha256:{digest}")) => Some(format!("{name}@sha256:{digest}")),
+        _ => None,
     }
 }
 

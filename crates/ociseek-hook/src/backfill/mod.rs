@@ -73,6 +73,22 @@ impl std::str::FromStr for WalkRoot {
         if !text.contains('/') && like_a_host && is_registry(text) {
             return Ok(WalkRoot::Registry(text.to_ascii_lowercase()));
         }
+        for scheme in ["https://", "http://", "docker://"] {
+            if let Some(rest) = text.strip_prefix(scheme) {
+                return Err(format!("write it without {scheme}: {rest}"));
+            }
+        }
+        if text.starts_with("oci:") || text.starts_with("oci-archive:") {
+            return Err(
+                "backfill works on registries; for a layout or an archive use ociseek convert"
+                    .into(),
+            );
+        }
+        if text.contains(['*', '?'])
+            && let Some((registry, glob)) = text.split_once('/')
+        {
+            return Err(format!("patterns are an option: --filter '{glob}' {registry}"));
+        }
         let named: Reference = text.parse().map_err(|error| format!("{error}"))?;
         // The default tag of a name without one does not appear in the text.
         if named.digest.is_some() || text.rsplit('/').next().is_some_and(|last| last.contains(':'))

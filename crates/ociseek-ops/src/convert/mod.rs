@@ -15,10 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::index::{
-    Artifact, BoundFine, Gate, IndexError, IndexOptions, IndexedZtoc, LayerOutcome, LayerReport,
-    Layers, LayersToBuild, LeftOutReason, OwnImage, PrefetchSummary, RefusedImage, RefusedManifest,
-    Supply, WantedParts, Work, assemble, bound_fine, is_only_fine, prefetch_artifacts, shortfalls,
-    ztocs,
+    Artifact, BoundFine, Gate, IndexError, IndexOptions, IndexedZtoc, Kinds, LayerOutcome,
+    LayerReport, Layers, LayersToBuild, LeftOutReason, OwnImage, PrefetchSummary, RefusedImage,
+    RefusedManifest, Supply, WantedParts, Work, assemble, bound_fine, is_only_fine,
+    prefetch_artifacts, shortfalls, ztocs,
 };
 use crate::resolve::PlatformManifest;
 use ociseek_format::budget::Budget;
@@ -43,6 +43,7 @@ pub use model::{
 pub use plan::{CompleteImage, ConvertPreview, preview, up_to_date};
 
 use load::ImageDocuments;
+use model::ExistingImage;
 use plan::{OldIndex, PlannedLayer, choose, old_indexes, plan};
 use publish::{NewBlobs, Publication};
 
@@ -74,9 +75,11 @@ pub(crate) async fn convert_built(
     built: Option<Layers>,
     work: Work<'_>,
 ) -> Result<ConvertReport, ConvertError> {
-    let Work { options, progress, .. } = work;
-    let loaded = load::load(from, progress).await?;
+    let loaded = load::load(from, work.progress).await?;
     let there = to.there().await?;
+    let with_fine = keeping_fine(&loaded.root, there.as_ref(), work.options);
+    let work = Work { options: with_fine.as_ref().unwrap_or(work.options), ..work };
+    let Work { options, progress, .. } = work;
     let is_source = there.as_ref().is_some_and(|there| there.digest == loaded.root);
     let artifacts: Vec<Descriptor> =
         soci_indexes(&loaded.original.index.manifests).cloned().collect();
@@ -107,8 +110,11 @@ pub(crate) async fn convert_built(
             if options.prefetch.is_none() && old.iter().all(|own| own.lists.is_empty()) {
                 warn_of_lists(&found, progress);
             }
-            if !options.kinds.has_fine() {
-                warn_of_fine(&there.manifests, progress);
+            if with_fine.is_some() {
+                progress.report(ProgressEvent::Warning(
+                    "the image at the destination has a fine index, so the new one gets one, too"
+                        .to_owned(),
+                ));
             }
             found.into_iter().map(OldIndex::offer).collect()
         }
@@ -227,15 +233,18 @@ fn warn_of_lists(there: &[OldIndex], progress: &Arc<dyn Progress>) {
     }
 }
 
-/// Reports that the image at the destination has a fine index, which the new one will not have.
-fn warn_of_fine(there: &[Descriptor], progress: &Arc<dyn Progress>) {
-    if there.iter().any(is_fine_index) {
-        progress.report(ProgressEvent::Warning(
-            "the image at the destination has a fine index, and the new image has none: to have one, add --fine (in a \
-             hook or backfill, fine in --kind)"
-                .to_owned(),
-        ));
-    }
+/// The options with a fine index, if the image at the destination has one and it was not asked for:
+/// a hook and a CI step with other options would otherwise replace each other's image for ever. The
+/// index is made from what this machine reads, as with the option. A fine index that the source
+/// itself names stays as it is.
+fn keeping_fine(
+    source: &Digest,
+    there: Option<&ExistingImage>,
+    options: &IndexOptions,
+) -> Option<IndexOptions> {
+    let there = there.filter(|there| there.digest != *source && !options.kinds.has_fine())?;
+    let has_fine = there.manifests.iter().any(is_fine_index);
+    has_fine.then(|| IndexOptions { kinds: Kinds::Both, ..options.clone() })
 }
 
 /// The parts of the SOCI indexes.

@@ -8,7 +8,7 @@ use futures_util::{StreamExt, stream};
 
 use super::load::{ImageDocuments, load};
 use super::model::{ConvertDestination, ConvertError, ExistingImage, SIDE_BY_SIDE, SourceImage};
-use super::tocs;
+use super::{keeping_fine, tocs};
 use crate::damage::Damage;
 use crate::index::{
     BlobCheck, ExistingCheck, IndexOptions, LeftOutReason, OldList, Origin, Work, ZtocOffer,
@@ -251,8 +251,10 @@ async fn compare(
     there: Option<ExistingImage>,
     work: Work<'_>,
 ) -> Result<ConvertPreview, ConvertError> {
-    let Work { cache, options, progress } = work;
+    let Work { cache, progress, .. } = work;
     let loaded = load(from, progress).await?;
+    let with_fine = keeping_fine(&loaded.root, there.as_ref(), work.options);
+    let options = with_fine.as_ref().unwrap_or(work.options);
     to.admit(there.as_ref(), from, &loaded.root).await?;
     let targets = choose(&loaded, &options.platforms, progress)?;
     let planned = plan(&loaded, &targets, from, options).await?;

@@ -17,8 +17,10 @@ use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_store::blob::Target;
 use ociseek_store::{Source, StoreError};
 
+mod door;
 mod finding;
 
+pub use door::{Door, DoorVerdict};
 pub use finding::{Finding, NoIndex, findings, uncovered_code, uncovered_text, why_not};
 
 /// The image of one platform, with the findings about it.
@@ -46,10 +48,12 @@ pub struct FineUse {
 impl Diagnosis {
     /// Whether anyone starts the image lazily: a consumer of SOCI indexes, or ociseek itself.
     pub fn is_lazy(&self) -> bool {
-        let pieces = &self.inspected.pieces;
-        let is_complete = pieces.layers.is_empty() && pieces.config.is_none();
-        let by_ours = || self.by_fine().is_some_and(|fine| fine.coverage.layers > 0);
-        self.inspected.verdicts().any_lazy() || (is_complete && by_ours())
+        self.inspected.verdicts().any_lazy() || self.doors().any(|(_, verdict)| verdict.is_ok())
+    }
+
+    /// What each of ociseek's own ways to start containers does with the image.
+    pub fn doors(&self) -> impl Iterator<Item = (Door, DoorVerdict)> + '_ {
+        Door::ALL.iter().map(|&door| (door, door.judge(&self.inspected)))
     }
 
     /// How the image's fine index is used. None if it has no usable one.
