@@ -421,8 +421,8 @@ const OPTIONS: [(&str, &[&str], &str); 36] = [
     ("", &["--no-progress"], "use --progress none, or --quiet"),
     (
         "",
-        &["--no-color", "--no-colour", "--color", "--colour"],
-        "set NO_COLOR=1 for output without colors, or CLICOLOR_FORCE=1 for colors in a pipe",
+        &["--no-color", "--no-colour", "--colour"],
+        "use --color never, --color always or --color auto",
     ),
     (
         "",

@@ -418,7 +418,7 @@ fn commands_of_other_tools_get_a_hint() {
         (&["index", "--threads", "4", "app"], "--jobs N"),
         (&["index", "--verbose=2", "app"], "use -v, or -vv"),
         (&["index", "--quiet=true", "app"], "--quiet without a value"),
-        (&["index", "--no-color", "app"], "NO_COLOR=1"),
+        (&["index", "--no-color", "app"], "--color never"),
         (&["index", "--no-progress", "app"], "--progress none"),
         (&["ls", "-f", "json", "app"], "hint: for JSON: --json"),
         (&["verify", "--fast", "app"], "--quick"),
@@ -513,6 +513,23 @@ fn slips_are_named() {
     assert_eq!(std::fs::read_dir(host).unwrap().count(), 0, "install wrote something");
 }
 
+#[test]
+fn colors_are_as_asked_for() {
+    let sandbox = Sandbox::new();
+    let has_colors = |args: &[&str], variable: &str| {
+        shown(sandbox.command(args).env(variable, "1")).contains("\x1b[")
+    };
+    for (args, variable, want) in [
+        (&["ls", "oci:nosuch"][..], "UNUSED", false),
+        (&["ls", "oci:nosuch"], "CLICOLOR_FORCE", true),
+        (&["--color=never", "ls", "oci:nosuch"], "CLICOLOR_FORCE", false),
+        (&["ls", "--color", "always", "oci:nosuch"], "NO_COLOR", true),
+        (&["ls", "--color=auto", "oci:nosuch"], "NO_COLOR", false),
+    ] {
+        assert_eq!(has_colors(args, variable), want, "{args:?} {variable}");
+    }
+}
+
 /// Where nobody looks at each image, no kind is made by default.
 #[test]
 fn services_are_told_what_to_make() {
@@ -526,6 +543,10 @@ fn services_are_told_what_to_make() {
         assert!(refused.contains("--kind is missing"), "{args:?}: {refused}");
         assert!(refused.ends_with("--- status 2 ---"), "{args:?}: {refused}");
     }
+    // It makes nothing, and lists what a registry has.
+    let list = ["backfill", "--dry-run", "--retry-for=1s", "127.0.0.1:1/a"];
+    let listed = shown(sandbox.command(&list).env_remove("OCISEEK_KIND"));
+    assert!(listed.ends_with("--- status 1 ---"), "{listed}");
 }
 
 /// CI systems set the variables of inputs that nobody gave to nothing.

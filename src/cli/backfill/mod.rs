@@ -157,9 +157,12 @@ pub(super) async fn run(args: BackfillArgs, verbosity: VerbosityArgs) -> Result<
     );
     let client = Client::new(client_config(args.registry, registries, &progress).await?)
         .map_err(StoreError::from)?;
+    let mut unattended = args.unattended;
+    if args.dry_run {
+        unattended.kinds.or_default();
+    }
     // The memory that other images do not use is available for the layers of one.
-    let Unattended { index, versions, reuse_from } =
-        args.unattended.options((cores / jobs).max(1))?;
+    let Unattended { index, versions, reuse_from } = unattended.options((cores / jobs).max(1))?;
     let index = IndexOptions { existing: args.existing.into(), ..index };
     let state = args
         .state

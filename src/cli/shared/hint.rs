@@ -102,7 +102,10 @@ fn own_hint(error: &CliError) -> Option<String> {
         }
         #[cfg(mounts)]
         CliError::NotAHost(_) => {
-            Some("in a container, name the directory where the host's / is mounted, such as /host; on the host, /".into())
+            Some(
+                "in a container, name the directory where the host's / is mounted, such as /host; on the host, /"
+                    .into(),
+            )
         }
         CliError::EmptyLogin { .. } => {
             Some("write --creds USER:PASSWORD, or --creds USER --password-stdin".into())
@@ -301,7 +304,8 @@ fn hook_hint(error: &HookError) -> Option<String> {
         }
         #[cfg(feature = "nats")]
         HookError::Queue(NatsError::Connect { server, .. }) => Some(format!(
-            "check that {server} is right and reachable, and that nats-server runs there with JetStream (nats-server -js)"
+            "check that {server} is right and reachable, and that nats-server runs there with JetStream \
+             (nats-server -js)"
         )),
         HookError::OpenSecret { path, .. } => Some(format!("chmod 600 {}", path.display())),
         HookError::State(StateError::Other { .. }) => {

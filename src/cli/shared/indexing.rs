@@ -108,6 +108,14 @@ impl KindArgs {
         self.kind.is_empty()
     }
 
+    /// For a dry run, which makes nothing: those without an index of version 1, unless a kind is
+    /// given.
+    pub(crate) fn or_default(&mut self) {
+        if self.kind.is_empty() {
+            self.kind.push(KindArg::V1);
+        }
+    }
+
     /// As [`selected`](KindArgs::selected), where nobody looks at each image: nothing is made by
     /// default.
     fn of_all_images(self) -> Result<(Versions, Kinds), CliError> {

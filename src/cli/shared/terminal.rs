@@ -3,8 +3,9 @@
 //! the bars at the bottom of the terminal.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
+use clap::ValueEnum;
 use console::Term;
 use indicatif::{MultiProgress, ProgressDrawTarget, TermLike};
 
@@ -70,6 +71,24 @@ pub(crate) fn complain(line: &str) {
     let _ = aside(|| io::stderr().lock().write_all(format!("{line}\n").as_bytes()));
 }
 
+/// `--color`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UseOfColors {
+    /// On terminals, unless NO_COLOR or TERM=dumb is set; with CLICOLOR_FORCE everywhere
+    Auto,
+    /// Also in files and pipes
+    Always,
+    /// Nowhere
+    Never,
+}
+
+static COLORS: OnceLock<UseOfColors> = OnceLock::new();
+
+/// What the user wants of all output from now on. Only the first call counts.
+pub(crate) fn use_colors(when: UseOfColors) {
+    let _ = COLORS.set(when);
+}
+
 /// Emphasis, on terminals that can show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Style {
@@ -77,9 +96,14 @@ pub(crate) struct Style {
 }
 
 impl Style {
-    /// The style for a stream, depending on whether it is a terminal. Obeys `NO_COLOR`
-    /// (no-color.org: set and not empty) and `TERM=dumb`.
+    /// The style for a stream, depending on whether it is a terminal. Obeys `--color`, and without
+    /// it `NO_COLOR` (no-color.org: set and not empty) and `TERM=dumb`.
     pub(crate) fn of(is_terminal: bool) -> Style {
+        match COLORS.get() {
+            Some(UseOfColors::Always) => return Style { colour: true },
+            Some(UseOfColors::Never) => return Style { colour: false },
+            Some(UseOfColors::Auto) | None => {}
+        }
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|v| !v.is_empty() && v != "0");
@@ -88,7 +112,7 @@ impl Style {
 
     /// Without colours, as for files.
     pub(crate) fn plain() -> Style {
-        Style::of(false)
+        Style { colour: false }
     }
 
     pub(crate) fn stderr() -> Style {

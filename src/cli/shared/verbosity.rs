@@ -11,7 +11,7 @@ use tracing_subscriber::filter::Targets;
 
 use super::error::{CliError, LogFilterError};
 use super::parse;
-use super::terminal::{Style, complain, safe};
+use super::terminal::{Style, UseOfColors, complain, safe, use_colors};
 use ociseek_hook::log::json_line;
 use ociseek_hook::logging::{Line, install, level_word};
 
@@ -41,9 +41,15 @@ pub(crate) struct VerbosityArgs {
 
     /// How to show progress on standard error
     #[arg(long, global = true, value_name = "STYLE", env = "OCISEEK_PROGRESS", value_enum)]
-    #[arg(default_value_t = ProgressStyle::Auto, hide_short_help = true)]
+    #[arg(default_value_t = ProgressStyle::Auto, hide = true)]
     #[arg(help_heading = "Output", display_order = 902)]
     pub progress: ProgressStyle,
+
+    /// When to use colors
+    #[arg(long, global = true, value_name = "WHEN", env = "OCISEEK_COLOR", value_enum)]
+    #[arg(default_value_t = UseOfColors::Auto, hide_short_help = true)]
+    #[arg(help_heading = "Output", display_order = 903)]
+    pub color: UseOfColors,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -68,11 +74,12 @@ pub(crate) enum LogReader {
 }
 
 impl VerbosityArgs {
-    /// Starts the log, if one is requested.
+    /// Applies `--color`, and starts the log, if one is requested.
     ///
     /// # Errors
     /// When the variable does not hold a filter.
     pub(crate) fn start_log(self, readers: LogReader) -> Result<(), CliError> {
+        use_colors(self.color);
         let variable = std::env::var_os(VARIABLE).map(|value| value.to_string_lossy().into_owned());
         let variable = variable
             .filter(|value| !value.trim().is_empty())

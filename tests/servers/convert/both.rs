@@ -178,7 +178,7 @@ fn impossible_requests_are_refused() {
     );
     for (args, want) in [
         (&["--kind=v1,v2=soci", "a:1", "a:2"][..], "must be different for each image"),
-        (&["--kind=v1,v2={tag}", "a:1", "a:2"], "must be different for each image"),
+        (&["--kind=v1,v2={tag}", "a:1", "a:2"], "{tag} is the image's own tag"),
         (&["--kind=v1,v2=a b", "a:1"], "does not make a valid tag"),
         (&["--kind=v1,v2={tag}-soci", "--kind=v2={tag}-soci", "a:1"], "--kind takes one v2=TAG"),
         (&["--kind=v2={tag}-soci", "--timeout=1m", "a:1"], "--timeout needs v1 in --kind"),

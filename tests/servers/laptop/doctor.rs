@@ -485,6 +485,9 @@ fn the_text_of_doctor() {
       AWS Fargate                                        whole  it does not support images with zstd layers
       AWS Fargate (accounts with earlier SOCI use)       whole  it does not support images with zstd layers
       Amazon SageMaker Studio                            whole  it reads version 2, but the image has no index
+      ociseek snapshotter                                whole  it has no index
+      ociseek store (podman, CRI-O)                      whole  it has no index
+      ociseek mount, bundle                              whole  it has no index
       problem: the image has no SOCI index, and none of its layers can be indexed: 3 smaller than 10 MiB, 1 zstd
       note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, but consumers support only gzip and plain tars (24 B)
         next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
@@ -503,6 +506,9 @@ fn the_text_of_doctor() {
       AWS Fargate                                        whole  it does not support images with zstd layers
       AWS Fargate (accounts with earlier SOCI use)       whole  it does not support images with zstd layers
       Amazon SageMaker Studio                            whole  it reads version 2, but the index of the image is of version 1
+      ociseek snapshotter                                lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB; if lazy-from names its repository
+      ociseek store (podman, CRI-O)                      lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB; if lazy-from names its repository; podman 5.1 or later also needs --toc-digests
+      ociseek mount, bundle                              lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB
       note: index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95 was made by another tool, "test"
         next: ociseek verify --quick oci:img
       note: the index is of version 1: soci-snapshotter 0.10 or later reads it only with soci_v1 enabled, Amazon SageMaker Studio does not read it, and Fargate did so only for accounts with earlier SOCI use, with an announced end on 9 February 2026

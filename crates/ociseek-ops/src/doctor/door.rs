@@ -50,7 +50,8 @@ impl Door {
                 "lazy-from names its repository, or a key of the node signed its index, and indexes cover 80% of it"
             }
             Door::Store => {
-                "lazy-from names its repository, or a key of the node signed its index; podman 5.1 and later also needs --toc-digests"
+                "lazy-from names its repository, or a key of the node signed its index; podman 5.1 and \
+                 later also needs --toc-digests"
             }
             Door::Mount => "any index; layers without one are read whole",
         }
@@ -65,20 +66,30 @@ impl Door {
         }
         let broken: BTreeSet<&Digest> =
             pieces.documents.iter().map(|broken| &broken.layer).collect();
-        let lost: BTreeSet<&Digest> = pieces.lost.values().flatten().collect();
-        let is_sound = |ztoc: &Digest| {
-            !lost.contains(ztoc) && pieces.broken.iter().all(|broken| broken.ztoc != *ztoc)
-        };
+        // Not counted as a whole: its problem is listed, with the command that repairs it.
+        let is_damaged = !pieces.broken.is_empty()
+            || image.index().is_some_and(|(index, _)| pieces.lost.contains_key(&index.digest));
         let is_read = |layer: &Descriptor| {
             let layer = &layer.digest;
-            image.document_for(layer).is_some() && !broken.contains(layer)
-                || image.ztoc_for(layer).is_some_and(|ztoc| is_sound(&ztoc.ztoc))
+            match image.document_for(layer) {
+                Some(_) => !broken.contains(layer),
+                None => !is_damaged && image.ztoc_for(layer).is_some(),
+            }
         };
+        self.with(&image.layers, is_read).map_err(|why| match why {
+            NotLazy::NoIndex if is_damaged => {
+                NotLazy::Failed("its index has missing or damaged parts".to_owned())
+            }
+            why => why,
+        })
+    }
+
+    fn with(self, layers: &[Descriptor], is_read: impl Fn(&Descriptor) -> bool) -> DoorVerdict {
         if self == Door::Snapshotter {
-            return covers_enough(&image.layers, &BTreeSet::new(), is_read);
+            return covers_enough(layers, &BTreeSet::new(), is_read);
         }
         // Layer by layer.
-        let coverage = Coverage::of(&image.layers, is_read);
+        let coverage = Coverage::of(layers, is_read);
         if coverage.layers > 0 { Ok(coverage) } else { Err(NotLazy::NoIndex) }
     }
 }
