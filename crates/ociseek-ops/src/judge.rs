@@ -236,7 +236,7 @@ mod tests {
     fn an_image_starts_lazily_if_indexes_cover_most_of_it() {
         let layer = |media: &str, content: &[u8], size: u64| Descriptor {
             size,
-            ..Descriptor::of(&format!("application/vnd.oci.image.layer.v1.tar+{media}"), content)
+            ..Descriptor::of(format!("application/vnd.oci.image.layer.v1.tar+{media}"), content)
         };
         let layers = [layer("gzip", b"1", 79), layer("gzip", b"2", 20), layer("zstd", b"3", 1)];
         let judge = |read: &[usize], left_out: &[usize]| {
