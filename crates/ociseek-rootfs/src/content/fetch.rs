@@ -180,8 +180,13 @@ impl LayerHandle {
                 let seed = bytes.last().copied().filter(|_| shared);
                 let blob = std::mem::replace(&mut bytes, seed.into_iter().collect());
                 if let Some(wanted) = group.pop_front() {
+                    let is_awaited = wanted.promise.cause() == FetchCause::Read;
+                    if is_awaited {
+                        // It does not queue behind those that nobody waits for.
+                        self.hand_over(arrived, purpose);
+                    }
                     arrived.push(ArrivedSpan { wanted, blob });
-                    if arrived.is_enough() || group.is_empty() {
+                    if is_awaited || arrived.bytes >= HANDED || group.is_empty() {
                         self.hand_over(arrived, purpose);
                     }
                 }
@@ -344,12 +349,6 @@ impl ArrivedSpans {
         self.bytes += span.blob.len();
         self.since.get_or_insert_with(Instant::now);
         self.spans.push(span);
-    }
-
-    /// Whether they should not wait for others.
-    fn is_enough(&self) -> bool {
-        let last = self.spans.last().map(|last| last.wanted.promise.cause());
-        self.bytes >= HANDED || last == Some(FetchCause::Read)
     }
 
     /// When they should not wait any longer.

@@ -72,9 +72,10 @@ impl WindowStore {
         self.recent.put(page, Arc::clone(windows), windows.footprint() as u64);
     }
 
-    /// The recorded start has been fetched, or will not be.
+    /// The recorded start has been fetched, or will not be: its pages may be evicted as others.
     pub(super) fn release_start(&self) {
-        self.start.hold().clear();
+        let pages = std::mem::take(&mut *self.start.hold());
+        pages.iter().for_each(|(page, windows)| self.put(*page, windows));
     }
 }
 
@@ -387,6 +388,9 @@ mod tests {
         store.recent.drop_unused();
         assert_eq!(has(), [true, false]);
         store.release_start();
+        assert_eq!(has(), [true, false]);
+        store.recent.drop_unused();
+        store.recent.drop_unused();
         assert_eq!(has(), [false, false]);
     }
 
