@@ -15,14 +15,14 @@ async fn finished_layers_are_attached_in_time_and_the_next_call_adds_the_rest() 
     let sandbox = Sandbox::new();
     image(&sandbox, "img", &[100_000, 7_000_000, 200_000]);
     let Some(digest) = copied(&sandbox, "img", &server, "app") else { return };
-    let slow = throttled(&server.host, 1_000_000);
+    let slow = throttled(&server.host, 700_000);
     let (api, address) = RuntimeApi::start().await;
     let _function = Bootstrap::start(
         &address,
         &[("AWS_ENDPOINT_URL_ECR", &moto.url), ("OCISEEK_ECR_REGISTRY", &slow)],
     );
 
-    let limit = Duration::from_secs(5);
+    let limit = Duration::from_secs(7);
     let first = api.invoke(pushed("app", &digest, "v1"), limit).await;
     assert!(first.took < limit, "{first:?}");
     assert!(!first.ok, "{first:?}");
