@@ -41,7 +41,7 @@ mod software;
 /// The size limit of a body in bytes.
 pub const MAX_BODY: usize = 1 << 20;
 /// The maximum nesting depth of a body.
-pub(crate) const MAX_DEPTH: usize = 64;
+pub const MAX_DEPTH: usize = 64;
 /// The maximum number of images in a body.
 pub const MAX_EVENTS: usize = 1000;
 /// The maximum length of an event id that is remembered, in bytes.

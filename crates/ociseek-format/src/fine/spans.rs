@@ -34,7 +34,7 @@ pub struct FineStart {
 
 impl FineStart {
     /// Marks a span of zstd that was made by dividing another.
-    pub(crate) const DIVIDED: u8 = 8;
+    pub const DIVIDED: u8 = 8;
 
     /// The first byte of the blob that belongs to the span.
     pub(crate) fn first(&self) -> u64 {

@@ -18,7 +18,7 @@ use crate::digest::Digest;
 pub const MAX_NESTING: usize = 4;
 
 /// The annotation that BuildKit marks attestation manifests.
-pub(crate) const REFERENCE_TYPE: &str = "vnd.docker.reference.type";
+pub const REFERENCE_TYPE: &str = "vnd.docker.reference.type";
 /// The only value of [`REFERENCE_TYPE`] that BuildKit writes and that Docker looks for.
 pub const ATTESTATION: &str = "attestation-manifest";
 
