@@ -58,11 +58,11 @@ fn the_manifest_installs_what_the_configuration_names() {
     let install = &pod["initContainers"][0];
     let arguments: Vec<&str> =
         install["args"].as_vec().unwrap().iter().filter_map(Yaml::as_str).collect();
-    // The arguments are valid, and stop at the directory that is missing here.
+    // The arguments are valid, and stop at the host that is missing here.
     let output = Command::new(program()).args(&arguments).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        output.status.code() == Some(1) && said.contains("/etc/ociseek-config/snapshotter.toml"),
+        output.status.code() == Some(1) && said.contains("\"/host\" is not the root directory"),
         "{said}"
     );
     let mounted: Vec<&str> = install["volumeMounts"]

@@ -97,7 +97,10 @@ fn an_image_is_lazy_by_the_login_of_its_pull() {
         assert!(!ours.status.success());
         let of_ours = text(ours.stderr);
         assert!(of_ours.contains("401") || of_ours.contains("authorization failed"), "{of_ours}");
-        let said = |text: &str| text.split("err=").nth(1).map(str::to_owned);
+        // Up to the time of the next line.
+        let said = |text: &str| {
+            text.split("err=").nth(1).and_then(|error| error.lines().next()).map(str::to_owned)
+        };
         assert_eq!(said(&of_ours), said(&text(theirs.stderr)));
     };
     refuse(&["--creds", "u:wrong"]);
