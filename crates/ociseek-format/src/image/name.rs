@@ -475,7 +475,6 @@ mod tests {
         for bad in [
             "",
             "-{tag}",
-            "{tag}:x",
             "{Tag}",
             "{tag",
             "tag}",
@@ -486,6 +485,8 @@ mod tests {
         ] {
             assert_eq!(bad.parse::<TagTemplate>(), Err(TagError::Template(bad.to_owned())));
         }
+        let name = "{tag}:x".to_owned();
+        assert_eq!(name.parse::<TagTemplate>(), Err(TagError::Name(name)));
         for (template, apart) in
             [("{tag}", false), ("soci", false), ("{tag}-soci", true), ("{digest}", true)]
         {
