@@ -146,7 +146,8 @@ fn every_variable_in_the_help_is_documented() {
     let unknown: Vec<_> =
         listed.difference(&rare).filter(|name| !of_help.contains_key(*name)).collect();
     assert!(unknown.is_empty(), "in docs/environment.md, but of no command: {unknown:?}");
-    let options = ["src/cli/shared/args.rs", "src/cli/shared/indexing.rs"]
+    let options = ["args", "indexing", "verbosity"]
+        .map(|file| format!("src/cli/shared/{file}.rs"))
         .map(|file| std::fs::read_to_string(root().join(file)).expect("is there"))
         .concat();
     for name in rare {
