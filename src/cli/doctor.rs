@@ -36,10 +36,10 @@ version and settings, AWS Fargate, SageMaker Studio. It then lists problems (sev
 pieces, layers without a ztoc), each with the command to fix it.
 
 No layer is read. The ztocs that consumers would use are read, and their sizes compared with the layers; ociseek \
-verify checks them fully. The last rows are ociseek's own ways to start containers, judged by the code that they \
-decide with; they read SOCI indexes and fine indexes, which no other runtime reads. Shares are of the image's \
-compressed layers. The behaviour of consumers is taken from their sources and documentation, which --format json \
-names. IMAGE is as for ociseek index.";
+verify checks them fully. The last rows are ociseek's own ways to start containers, by the rules that they state. \
+They read SOCI indexes and fine indexes; no other runtime reads fine indexes. Shares are of the image's compressed \
+layers. The behaviour of consumers is taken from their sources and documentation, which --format json names. IMAGE \
+is as for ociseek index.";
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -433,7 +433,7 @@ struct Manifest {
     platform: Option<String>,
     manifest: ManifestRef,
     consumers: Vec<ConsumerJson>,
-    /// ociseek's own ways to start containers, judged by the code that they decide with.
+    /// ociseek's own ways to start containers, by the rules that they state.
     ociseek: Vec<DoorJson>,
     /// The fine indexes that were found: none of the consumers reads them, but `ociseek mount` and
     /// `bundle` do.

@@ -9,9 +9,9 @@ use std::process::ExitCode;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, Error};
+use strsim::levenshtein;
 
 use super::shared::terminal::{Style, complain};
-use super::shared::typo::changes;
 
 /// Prints `message`, which `program` gave for these arguments.
 pub(super) fn print(mut message: Error, program: Command, arguments: Vec<OsString>) -> ExitCode {
@@ -521,7 +521,7 @@ fn other_tools_hint(error: &mut clap::Error, typed: &[String], program: Command)
         }
     };
     let is_typo =
-        |suggested: &String| changes(&word, suggested) <= 2 || suggested.starts_with(&word);
+        |suggested: &String| levenshtein(&word, suggested) <= 2 || suggested.starts_with(&word);
     let keeps = match error.get(suggestion) {
         Some(ContextValue::String(suggested)) => is_typo(suggested),
         Some(ContextValue::Strings(all)) => all.iter().any(is_typo),

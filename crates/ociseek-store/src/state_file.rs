@@ -81,8 +81,10 @@ pub fn lock(dir: &Path, user: &str, report: StateReport<'_>) -> io::Result<File>
 /// If it cannot be read or is damaged.
 pub fn read<T: DeserializeOwned + Default>(dir: &Path, name: &str) -> io::Result<T> {
     match fs::read(dir.join(name)) {
-        Ok(bytes) => serde_json::from_slice(&bytes)
-            .map_err(|error| io::Error::other(format!("{name} is damaged: {error}"))),
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
+            let why = format!("{name} is damaged: {error}");
+            io::Error::new(io::ErrorKind::InvalidData, why)
+        }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
         Err(error) => Err(error),
     }
@@ -92,7 +94,8 @@ pub fn read<T: DeserializeOwned + Default>(dir: &Path, name: &str) -> io::Result
 /// whether that was so, too.
 ///
 /// # Errors
-/// If this process may not read it.
+/// If it cannot be read for another reason: a process without rights, memory or descriptors says
+/// nothing of the file.
 pub fn read_or_set_aside<T: DeserializeOwned + Default>(
     dir: &Path,
     name: &str,
@@ -100,12 +103,19 @@ pub fn read_or_set_aside<T: DeserializeOwned + Default>(
 ) -> io::Result<(T, bool)> {
     match read(dir, name) {
         Ok(state) => Ok((state, false)),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
-        Err(error) => {
+        Err(error) if is_of_file(&error) => {
             set_aside(&dir.join(name), &error.to_string(), report);
             Ok((T::default(), true))
         }
+        Err(error) => Err(error),
     }
+}
+
+/// Whether the file is damaged, its disk, or not a file.
+fn is_of_file(error: &io::Error) -> bool {
+    const EIO: i32 = 5;
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::IsADirectory)
+        || cfg!(unix) && error.raw_os_error() == Some(EIO)
 }
 
 /// Makes the directory `path`. What is there and is not a directory is renamed and reported.
@@ -184,6 +194,23 @@ mod tests {
         assert!(!waiting.is_finished());
         drop(child);
         assert!(waiting.join().unwrap().is_ok());
+    }
+
+    /// A start that has no descriptors left must not lose the state.
+    #[cfg(unix)]
+    #[test]
+    fn only_what_is_wrong_with_the_file_sets_it_aside() {
+        use rustix::io::Errno;
+        for (errno, is_its_own) in [
+            (Errno::IO, true),
+            (Errno::ISDIR, true),
+            (Errno::MFILE, false),
+            (Errno::NFILE, false),
+            (Errno::NOMEM, false),
+            (Errno::ACCESS, false),
+        ] {
+            assert_eq!(is_of_file(&errno.into()), is_its_own, "{errno}");
+        }
     }
 
     #[test]

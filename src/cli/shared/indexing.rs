@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use clap::Args;
 use clap::builder::TypedValueParser;
+use strsim::levenshtein;
 
 use super::args::{BuildArgs, ExistingArg, MinLayerArgs, PlatformsArgs};
 use super::error::CliError;
 use super::file::read_input;
 use super::parse;
 use super::source::Images;
-use super::typo::changes;
 use ociseek_format::image::coverage::Share;
 use ociseek_format::image::{ImageName, Reference, TagTemplate};
 use ociseek_format::layer::LayerOptions;
@@ -88,7 +88,8 @@ fn tag_meant(text: &str) -> Option<String> {
         ),
         _ => {
             let kinds = ["v1", "fine"];
-            let near = |kind: &&&str| changes(&text, kind) <= if kind.len() > 2 { 2 } else { 0 };
+            let near =
+                |kind: &&&str| levenshtein(&text, kind) <= if kind.len() > 2 { 2 } else { 0 };
             kinds.iter().find(near).map(|kind| (*kind).to_owned())
         }
     }

@@ -22,5 +22,4 @@ pub(super) mod size;
 pub(super) mod source;
 pub(super) mod terminal;
 pub(super) mod trust;
-pub(super) mod typo;
 pub(super) mod verbosity;

@@ -174,7 +174,7 @@ async fn a_registry_may_redirect_to_another_one_with_its_own_tokens() {
         let read = repository.blob_bytes(&blob, blob.size).await;
         assert!(read.is_ok(), "{source}: {:?}", read.err());
     }
-    // Also when the token is no longer valid.
+    // A token that is no longer valid is replaced.
     other.revoke_tokens();
     assert!(repository.blob_bytes(&blob, blob.size).await.is_ok());
     let asked = other.saw("GET", "/token").len();

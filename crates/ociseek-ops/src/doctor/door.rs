@@ -1,4 +1,5 @@
-//! What ociseek's own programs do with an image, by the code that they decide with.
+//! What ociseek's own programs do with an image. The coverage that the snapshotter wants is judged
+//! by its own code; whom a node trusts is known only there.
 
 use std::collections::BTreeSet;
 
