@@ -43,9 +43,14 @@ mod tests {
 
     use super::*;
 
+    /// Both measure the memory of this process, so one waits for the other.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    static MEASURING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[test]
     fn a_large_buffer_takes_no_memory_until_it_is_used() {
+        let _turn = MEASURING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         keep_large_blocks_apart();
         let resident = || process_memory("self", "status", "RssAnon").unwrap();
         // Without the call, glibc takes the next ones from its heap, and clears them.
@@ -71,6 +76,7 @@ mod tests {
     #[test]
     fn freed_memory_is_returned() {
         const BLOCKS: usize = 64 << 10;
+        let _turn = MEASURING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let resident = || process_memory("self", "status", "RssAnon").unwrap();
         let mut blocks: Vec<Box<[u8]>> = (0..BLOCKS).map(|_| vec![1; 200].into()).collect();
         let last = blocks.pop();
