@@ -33,6 +33,6 @@
 //! # }
 //! ```
 //!
-//! `examples/` has whole programs; `docs/library.md` says more.
+//! `examples/` has whole programs; `docs/contributing/library.md` says more.
 
 pub mod cli;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 mod allocator;
 
 /// musl's own allocator gives small blocks back to the kernel at once, and asks for them again
-/// (docs/speed.md).
+/// (docs/contributing/speed.md).
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: allocator::WithLargeBlocks<dlmalloc::GlobalDlmalloc> =

@@ -126,7 +126,7 @@ fn room() -> Charge {
     Budget::new(ROOM).open()
 }
 
-/// The size of the head in bytes, and the number of pages (docs/fine.md).
+/// The size of the head in bytes, and the number of pages (docs/contributing/fine-format.md).
 fn head(document: &[u8]) -> Option<(usize, usize)> {
     let field = |at: usize| {
         let bytes = document.get(at..at + 4)?.try_into().ok()?;

@@ -102,6 +102,27 @@ fn every_link_has_a_target() {
     assert_eq!(broken, Vec::<String>::new());
 }
 
+/// A link says where it leads: its text is not the name of a page's file.
+#[test]
+fn link_texts_are_not_file_names() {
+    let from = BOOKS.into_iter().flat_map(pages).chain(others());
+    let named: Vec<String> = from
+        .flat_map(|page| {
+            let text = prose(&page);
+            let parts: Vec<&str> = text.split(".md](").collect();
+            parts
+                .windows(2)
+                .filter(|pair| !pair[1].split(')').next().is_some_and(|to| to.contains("://")))
+                .map(|pair| {
+                    let name = pair[0].rsplit('[').next().unwrap_or_default();
+                    format!("{}: [{name}.md]", page.display())
+                })
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(named, Vec::<String>::new());
+}
+
 #[test]
 fn every_page_is_in_its_book() {
     for book in BOOKS {
@@ -226,7 +247,7 @@ fn features(manifest: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// docs/library.md lists each feature with the packages that have it.
+/// docs/contributing/library.md lists each feature with the packages that have it.
 #[test]
 fn every_feature_is_documented() {
     let packages = [
@@ -245,7 +266,8 @@ fn every_feature_is_documented() {
             expected.entry(feature).or_default().insert(package);
         }
     }
-    let page = std::fs::read_to_string(root().join("docs/library.md")).expect("is text");
+    let page =
+        std::fs::read_to_string(root().join("docs/contributing/library.md")).expect("is text");
     let section = page
         .split("\n## Features\n")
         .nth(1)

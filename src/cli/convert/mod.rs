@@ -127,7 +127,7 @@ pub(crate) struct ConvertArgs {
     ///
     /// It is ociseek's own: `mount`, `bundle` and the other commands that read images fetch a
     /// fraction of the bytes with it. One signature on the new digest covers it too.
-    /// docs/fine.md describes it. If the image at DST has a fine index, the new one gets one even
+    /// docs/kinds.md describes it. If the image at DST has a fine index, the new one gets one even
     /// without this option.
     #[arg(long, env = "OCISEEK_FINE", value_parser = parse::switch, help_heading = "Fine index")]
     pub fine: bool,

@@ -38,8 +38,8 @@ Receives push notifications from registries over HTTP and indexes the pushed ima
 
 It understands distribution (events v1 and v2), zot, Harbor, Quay, GitHub packages, Azure Container Registry \
 (webhook and Event Grid), Google Artifact Registry (Pub/Sub push), Amazon ECR (EventBridge API destination), Docker \
-Hub, JFrog Artifactory, and {\"image\": \"REGISTRY/REPOSITORY:TAG\"}. docs/hook-registries.md has a configuration for \
-each.
+Hub, JFrog Artifactory, and {\"image\": \"REGISTRY/REPOSITORY:TAG\"}. docs/hook-operations.md has a \
+configuration for each.
 
 POST / accepts a notification. The answer is 202 once the image is queued, or 429 or 503 with Retry-After if the \
 queue is full. With --kind v2=TAG it writes SOCI-enabled images. Its own pushes, artifacts and deletions are \

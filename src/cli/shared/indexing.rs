@@ -37,8 +37,8 @@ bytes. Other tools do not see it. With v2, the SOCI-enabled image names it too.
 index attaches v1 by default: that changes nothing that is there, and needs no tag. backfill and the hooks have no \
 default: say what every image gets.
 
-Each layer is read once for all of them. docs/runtimes.md lists which runtime reads what, and docs/fine.md describes \
-the fine index.";
+Each layer is read once for all of them. docs/runtimes.md lists which runtime reads what, and docs/kinds.md \
+describes each kind.";
 
 /// An index to make for an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
