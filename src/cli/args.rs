@@ -7,7 +7,6 @@ use crate::cli::cat::CatArgs;
 use crate::cli::convert::ConvertArgs;
 use crate::cli::doctor::DoctorArgs;
 use crate::cli::index::IndexArgs;
-use crate::cli::inspect::InspectArgs;
 use crate::cli::list::ListArgs;
 use crate::cli::ls::LsArgs;
 use crate::cli::rm::RmArgs;
@@ -61,7 +60,6 @@ pub(super) enum Command {
     Try(Box<TryArgs>),
     Index(Box<IndexArgs>),
     Convert(Box<ConvertArgs>),
-    Inspect(Box<InspectArgs>),
     Ls(Box<LsArgs>),
     Cat(Box<CatArgs>),
     Verify(Box<VerifyArgs>),
@@ -141,6 +139,16 @@ pub(super) enum Failures {
 }
 
 impl Command {
+    /// What is logged: doctor prints more itself first.
+    pub(super) fn log_of(&self, verbosity: VerbosityArgs) -> VerbosityArgs {
+        match self {
+            Command::Doctor(_) => {
+                VerbosityArgs { verbose: verbosity.verbose.saturating_sub(1), ..verbosity }
+            }
+            _ => verbosity,
+        }
+    }
+
     pub(super) fn log_readers(&self) -> LogReader {
         match self {
             Command::Service(ServiceCommand::Hook(super::hook::HookCommand::Lambda(_))) => {
@@ -171,7 +179,6 @@ impl Command {
             Command::Try(args) => args.format,
             Command::Index(args) => args.format,
             Command::Convert(args) => args.format,
-            Command::Inspect(args) => args.format,
             Command::Ls(args) => args.format,
             Command::Verify(args) => args.format,
             Command::Doctor(args) => args.format,

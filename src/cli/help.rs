@@ -93,7 +93,7 @@ const GROUPS: [Group; 7] = [
         commands: &["snapshotter", "store", "mount", "bundle", "ls", "cat"],
         only_long: false,
     },
-    Group { title: "Check", commands: &["doctor", "verify", "inspect"], only_long: false },
+    Group { title: "Check", commands: &["doctor", "verify"], only_long: false },
     Group { title: "Find and remove", commands: &["list", "rm"], only_long: false },
     Group { title: "This machine", commands: &["cache"], only_long: false },
     Group {
@@ -243,6 +243,7 @@ const COMMANDS: [(&str, &[&str], &str); 32] = [
         &["start", "run", "server", "listen"],
         "ociseek hook serve receives push notifications",
     ),
+    ("ztoc", &["info", "list"], "ociseek ztoc show FILE shows a ztoc"),
     ("hook", &["consume", "queue"], "ociseek hook worker takes jobs from a queue"),
     (
         "",
@@ -256,15 +257,14 @@ const COMMANDS: [(&str, &[&str], &str); 32] = [
     ),
     (
         "",
-        &["info", "show", "manifest"],
-        "ociseek inspect IMAGE shows the indexes of an image; ociseek ztoc show FILE shows a ztoc",
+        &["info", "show", "manifest", "inspect", "history", "layers"],
+        "ociseek doctor --verbose IMAGE shows the indexes of an image and its layers",
     ),
     (
         "",
         &["trace", "report", "analyze", "estimate", "bench", "profile", "size", "record"],
         "ociseek try IMAGE says how much of an image startup reads, and whether lazy loading pays",
     ),
-    ("", &["history"], "ociseek inspect IMAGE shows the layers of an image"),
     ("", &["get-file"], "ociseek cat IMAGE PATH prints a file of an image"),
     (
         "",
@@ -433,7 +433,7 @@ const OPTIONS: [(&str, &[&str], &str); 36] = [
 ];
 
 /// Commands that take a single image.
-const SINGLE: [&str; 6] = ["doctor", "inspect", "mount", "rm", "try", "verify"];
+const SINGLE: [&str; 5] = ["doctor", "mount", "rm", "try", "verify"];
 
 /// The hint for one of these arguments, which `program` refused with `error`. Removes clap's own
 /// suggestion from `error`, unless it is about a typing error.

@@ -36,7 +36,6 @@ mod hook;
 #[cfg(mounts)]
 mod image_fs;
 mod index;
-mod inspect;
 mod list;
 mod ls;
 mod obsolete;
@@ -69,7 +68,7 @@ pub fn run() -> ExitCode {
         Err(code) => return code,
     };
     let failures = cli.command.failures();
-    let started = cli.verbosity.start_log(cli.command.log_readers());
+    let started = cli.command.log_of(cli.verbosity).start_log(cli.command.log_readers());
     match started.and_then(|()| execute(cli.command, cli.verbosity)) {
         Ok(()) => ExitCode::from(DONE),
         Err(error) => {
@@ -189,9 +188,6 @@ fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
             }
             Command::Convert(args) => {
                 settled(until(interrupted, boxed(|| convert::run(*args, verbosity))).await).await
-            }
-            Command::Inspect(args) => {
-                until(interrupted, boxed(|| inspect::run(*args, verbosity))).await
             }
             Command::Ls(args) => until(interrupted, boxed(|| ls::run(*args, verbosity))).await,
             Command::Try(args) => boxed(|| trial::run(*args, verbosity, interrupted)).await,

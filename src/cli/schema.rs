@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 
 use crate::cli::shared::json::{Document, Failed};
 use crate::cli::{
-    backfill, cache, convert, doctor, image_fs, index, inspect, list, ls, obsolete, rm,
-    snapshotter, trial, verify, version, ztoc,
+    backfill, cache, convert, doctor, image_fs, index, list, ls, obsolete, rm, snapshotter, trial,
+    verify, version, ztoc,
 };
 
 /// The start of the tables in docs/json.md.
@@ -52,13 +52,12 @@ fn all() -> Vec<(&'static str, &'static str, Value)> {
         ("index", "ociseek index", of::<index::json::Indexing>()),
         ("convert", "ociseek convert", of::<convert::json::Conversion>()),
         ("backfill", "ociseek backfill (each line)", of::<backfill::output::Line>()),
-        ("inspect", "ociseek inspect", of::<inspect::json::Inspection>()),
-        ("ztoc-show", "ociseek ztoc show, ociseek inspect --ztoc", of::<ztoc::json::Contents>()),
+        ("ztoc-show", "ociseek ztoc show", of::<ztoc::json::Contents>()),
         ("ztoc-verify", "ociseek ztoc verify", of::<ztoc::layer::Proven>()),
         ("ls", "ociseek ls", of::<ls::json::Files>()),
         ("ls-layer", "ociseek ls --layer", of::<ls::json::LayerFiles>()),
         ("verify", "ociseek verify", of::<verify::json::Verification>()),
-        ("doctor", "ociseek doctor", of::<doctor::Report>()),
+        ("doctor", "ociseek doctor", of::<doctor::json::Report>()),
         ("list", "ociseek list", of::<list::Listing>()),
         ("rm", "ociseek rm", of::<rm::RemovalJson>()),
         ("rm-obsolete", "ociseek rm --obsolete", of::<obsolete::Obsolete>()),

@@ -83,7 +83,7 @@ fn concurrent_commands_on_a_layout_lose_nothing() {
     }
     let args = ["index", "--kind=v1,fine", "--format=json", "oci:img:v1"];
     let report = sandbox.json(0, &[&args[..], &SMALL].concat());
-    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
+    let inspected = sandbox.doctor("oci:img:v1");
     let made = &report["images"][0]["manifests"];
     let there = &inspected["manifests"];
     for platform in 0..2 {

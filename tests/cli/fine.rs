@@ -300,6 +300,6 @@ fn a_fine_index_at_the_destination_stays() {
     }
     // A fine index that nobody has made is not.
     sandbox.run(&["convert", "--min-layer-size=1KiB", "oci:img:v1", "oci:img:other"]);
-    let plain = sandbox.json(0, &["inspect", "--format=json", "oci:img:other"]);
+    let plain = sandbox.doctor("oci:img:other");
     assert_eq!(plain["manifests"][0]["fine"], json!([]));
 }

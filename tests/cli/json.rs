@@ -39,7 +39,7 @@ fn indexed() -> Sandbox {
 fn manifests_have_the_same_form_in_all_documents() {
     let sandbox = Sandbox::new();
     mounts::image(&sandbox, "img", &[tar(1, 4, 50_000), tar(2, 2, 30_000)], &json!({}));
-    let inspected = sandbox.json(0, &["inspect", "--json", "oci:img:v1"]);
+    let inspected = sandbox.doctor("oci:img:v1");
     let manifest = &inspected["manifests"][0]["manifest"];
     assert!(
         manifest["digest"].is_string()
@@ -112,7 +112,7 @@ fn every_command_reports_errors_as_json() {
     let sandbox = Sandbox::new();
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
     let commands: [&[&str]; 10] = [
-        &["inspect", "--json", "oci:nothing"],
+        &["doctor", "--json", "oci:nothing"],
         &["ls", "--json", "oci:nothing"],
         &["verify", "--json", "oci:nothing"],
         &["doctor", "--json", "oci:nothing"],

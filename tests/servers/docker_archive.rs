@@ -151,7 +151,7 @@ fn layers_are_identified_by_their_tars_unless_compressed() {
         &sandbox,
         &["convert", "-q", "--min-layer-size=0", "--no-cache", "docker-archive:x.tar", "oci:out:1"],
     );
-    let found = sandbox.json(0, &["inspect", "--format=json", "oci:out:1"]);
+    let found = sandbox.doctor("oci:out:1");
     let layers = found["manifests"][0]["layers"].as_array().unwrap().iter();
     let layers: Vec<_> =
         layers.map(|layer| (&layer["digest"], &layer["media_type"], &layer["size"])).collect();
@@ -455,7 +455,7 @@ fn skopeo_reads_the_same_layer_digests() {
     check(&sandbox, "docker-archive:x.tar:registry.example/team/app:1", "skopeo");
     check(&sandbox, "docker-archive:x.tar", "skopeo, without a name");
     let theirs: Value = serde_json::from_str(&run(&skopeo, &["inspect", &to])).unwrap();
-    let ours = sandbox.json(0, &["inspect", "--format=json", "docker-archive:x.tar"]);
+    let ours = sandbox.doctor("docker-archive:x.tar");
     let ours: Vec<&Value> =
         ours["manifests"][0]["layers"].as_array().unwrap().iter().map(|l| &l["digest"]).collect();
     assert_eq!(theirs["Layers"].as_array().unwrap().iter().collect::<Vec<_>>(), ours);
@@ -486,9 +486,7 @@ fn archives_by_regctl_and_crane_keep_the_layers_of_the_registry() {
     let digests = |found: &Value| -> Vec<Value> {
         found.as_array().unwrap().iter().map(|l| l["digest"].clone()).collect()
     };
-    let found = |name: &str| {
-        digests(&sandbox.json(0, &["inspect", "--format=json", name])["manifests"][0]["layers"])
-    };
+    let found = |name: &str| digests(&sandbox.doctor(name)["manifests"][0]["layers"]);
 
     run(&regctl, &["image", "export", &format!("ocidir://{}:v1", at("img")), &at("x.tar")]);
     check(&sandbox, "docker-archive:x.tar", "regctl");

@@ -137,8 +137,7 @@ fn the_best_fine_index_is_read_if_replaced_ones_stay() {
             (fine["status"].clone(), fine["index"]["digest"].clone(), report["bytes_read"] != 0)
         };
         let chosen = || {
-            let report =
-                sandbox.json(0, &["inspect", "--format=json", "--platform=linux/amd64", image]);
+            let report = sandbox.doctor(image);
             let fine = report["manifests"][0]["fine"].as_array().unwrap().clone();
             let chosen: Vec<Value> =
                 fine.iter().filter(|fine| fine["chosen"] == true).cloned().collect();

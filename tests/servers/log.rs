@@ -121,7 +121,7 @@ async fn the_output_of_a_credential_helper_is_not_logged() {
         ] {
             sandbox.script("docker-credential-kept", &format!("cat >/dev/null\n{body}"));
             for (flag, filter) in [("-vv", ""), ("-q", "trace")] {
-                let mut command = sandbox.command(&["inspect", flag, &format!("{host}/a:v1")]);
+                let mut command = sandbox.command(&["ls", flag, &format!("{host}/a:v1")]);
                 let output =
                     command.env("OCISEEK_LOG", filter).env("PATH", &path).output().unwrap();
                 let log = String::from_utf8(output.stderr).unwrap();
@@ -189,7 +189,7 @@ async fn the_password_of_a_proxy_is_not_logged() {
         Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     push(&proxy);
     let by = format!("http://{USER}:{PASSWORD}@{}", proxy.host());
-    let args = &["inspect", "--plain-http"];
+    let args = &["ls", "--plain-http"];
     for log in logs(Sandbox::new(), args, "registry.invalid/a:v1".into(), Some(by)).await {
         assert_has(&log, &["debug reqwest::connect log", &format!("http://{}", proxy.host())]);
         assert_has(&log, &["url=http://registry.invalid/v2/a/manifests/v1 status=200"]);

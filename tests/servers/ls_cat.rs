@@ -268,7 +268,7 @@ fn reading_stops_when_the_pipe_is_closed() {
 fn damaged_layers_never_return_wrong_bytes() {
     let sandbox = Sandbox::new();
     motley(&sandbox);
-    let manifest = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
+    let manifest = sandbox.doctor("oci:img:v1");
     let layer =
         manifest["manifests"][0]["layers"][0]["digest"].as_str().unwrap().replace("sha256:", "");
     let path = sandbox.path("img/blobs/sha256").join(layer);
@@ -286,7 +286,7 @@ fn damaged_layers_never_return_wrong_bytes() {
 fn a_layer_with_a_lost_ztoc_is_read() {
     let sandbox = Sandbox::new();
     motley(&sandbox);
-    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
+    let inspected = sandbox.doctor("oci:img:v1");
     let ztoc = inspected["manifests"][0]["layers"][0]["ztoc"]["digest"]
         .as_str()
         .unwrap()
@@ -377,7 +377,7 @@ fn little_is_fetched_of_a_large_layer() {
     let name = format!("{}/app:v1", server.host);
     servers::run(&crane, &["push", sandbox.path("img").to_str().unwrap(), &name]);
     sandbox.run(&["index", "--quiet", "--no-cache", "--span-size=1MiB", &name]);
-    let inspected = sandbox.json(0, &["inspect", "--format=json", &name]);
+    let inspected = sandbox.doctor(&name);
     let ztoc = inspected["manifests"][0]["coverage"]["ztoc_bytes"].as_u64().unwrap();
 
     let meter = Meter::before(&server.host);

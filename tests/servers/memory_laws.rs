@@ -19,7 +19,6 @@ const GROUPS: [&[&[&str]]; 4] = [
         &["ls", "--no-cache"],
         &["cat", "--no-cache"],
         &["verify"],
-        &["inspect"],
         &["doctor"],
     ],
     &[

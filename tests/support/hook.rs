@@ -224,6 +224,6 @@ pub fn put_blob(host: &str, repository: &str, content: &[u8]) {
 
 /// The number of SOCI indexes of an image.
 pub fn indexes(sandbox: &Sandbox, image: &str) -> usize {
-    let inspected = sandbox.json(0, &["inspect", "--format=json", image]);
+    let inspected = sandbox.doctor(image);
     inspected["manifests"][0]["indexes"].as_array().unwrap().len()
 }

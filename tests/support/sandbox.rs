@@ -88,6 +88,17 @@ impl Sandbox {
         document
     }
 
+    /// What `ociseek doctor` reports about all platforms of an image, used by anyone or not.
+    pub fn doctor(&self, image: &str) -> Value {
+        let args = &["doctor", "--json", "--all-platforms", image];
+        let output = self.command(args).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(matches!(output.status.code(), Some(0 | 3)), "{stderr}");
+        let document = serde_json::from_slice(&output.stdout).unwrap();
+        schema::check(args, &document);
+        document
+    }
+
     /// All files below `name` with their content.
     pub fn files(&self, name: &str) -> Vec<(PathBuf, Vec<u8>)> {
         let mut files = Vec::new();
@@ -307,7 +318,7 @@ pub fn enabled(sandbox: &Sandbox) {
     for file in std::fs::read_dir(blobs("img")).unwrap().map(Result::unwrap) {
         std::fs::copy(file.path(), blobs("enabled").join(file.file_name())).unwrap();
     }
-    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
+    let inspected = sandbox.doctor("oci:img:v1");
     let of = |value: &Value| value["digest"].as_str().unwrap().to_owned();
     let first = &inspected["manifests"][0];
     let v1 = String::from_utf8(read(&of(&first["indexes"][0]))).unwrap();

@@ -10,7 +10,6 @@ pub fn check(args: &[&str], document: &Value) {
     };
     let name = match (args[0], args.get(1)) {
         _ if document.get("error").is_some() && document.get("status").is_none() => "error",
-        ("inspect", _) if has("--ztoc") => "ztoc-show",
         ("ls", _) if has("--layer") => "ls-layer",
         ("ztoc", Some(&verb)) => match verb {
             "show" => "ztoc-show",

@@ -1,9 +1,7 @@
-//! `inspect`: examines an image's indexes without reading any layer.
+//! What `doctor` looks at: an image's indexes, without reading any layer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-use bytes::Bytes;
 
 use super::consumers::{BrokenZtoc, Effect, Pieces, verdicts};
 use super::damage::is_over_budget;
@@ -21,9 +19,6 @@ use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_format::ztoc::{self, Checkpoints, Ztoc, ZtocError};
 use ociseek_store::Source;
 use ociseek_store::blob::Target;
-
-/// The least number of digits in the abbreviated digest of a ztoc.
-pub const LEAST_DIGITS: usize = 6;
 
 /// The image of one platform, its indexes, and the ztocs of the index that a reader takes.
 #[derive(Debug)]
@@ -98,13 +93,12 @@ pub async fn inspect(
     source: &Source,
     root: &Target,
     wanted: PlatformChoice<'_>,
-    requested: Option<&Digest>,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<InspectedImage>, DiscoverError> {
     let mut all = Vec::new();
     let mut known: BTreeMap<(Digest, Option<Digest>), (ZtocSummary, Option<InspectedList>)> =
         BTreeMap::new();
-    for image in discover_all(source, root, wanted, requested, progress).await? {
+    for image in discover_all(source, root, wanted, None, progress).await? {
         let mut layers = Vec::with_capacity(image.layers.len());
         let lists = image
             .index()
@@ -132,56 +126,18 @@ pub async fn inspect(
     Ok(all)
 }
 
-/// Finds and reads the only ztoc named by `wanted` in any index of the image.
-///
-/// `wanted` is the digest of a ztoc or of its layer, or at least the first [`LEAST_DIGITS`] digits.
-/// None if there is no such ztoc, or more than one.
-///
-/// # Errors
-/// If the image or the ztoc cannot be read.
-pub async fn find_ztoc(
-    source: &Source,
-    root: &Target,
-    platforms: PlatformChoice<'_>,
-    wanted: &str,
-    progress: &Arc<dyn Progress>,
-) -> Result<Option<(Bytes, Ztoc)>, ZtocFailure> {
-    let images = discover_all(source, root, platforms, None, progress).await?;
-    let is_named = |digest: &Digest| {
-        digest.to_string() == wanted
-            || (wanted.len() >= LEAST_DIGITS && digest.hex().starts_with(wanted))
-    };
-    let mut found: BTreeMap<Digest, &ZtocRef> = BTreeMap::new();
-    for content in images
-        .iter()
-        .flat_map(|image| &image.indexes)
-        .filter_map(|index| index.content.as_ref().ok())
-    {
-        let named = content.index.ztocs.iter().filter(|z| is_named(&z.ztoc) || is_named(&z.layer));
-        found.extend(named.map(|z| (z.ztoc, z)));
-    }
-    let (Some((_, reference)), None) = (found.pop_first(), found.pop_first()) else {
-        return Ok(None);
-    };
-    let mut memory = source.budget().open();
-    let found = read(source, reference, &mut memory).await?;
-    memory.keep();
-    Ok(Some(found))
-}
-
 /// Fetches and decodes a ztoc.
 async fn read(
     source: &Source,
     reference: &ZtocRef,
     memory: &mut Charge,
-) -> Result<(Bytes, Ztoc), ZtocFailure> {
+) -> Result<Ztoc, ZtocFailure> {
     let bytes = fetch_ztoc(source, reference).await?;
     let ZtocRef { ztoc, layer, .. } = *reference;
-    let decoded = ztoc::decode_within(&bytes, memory).map_err(|source| match source {
+    ztoc::decode_within(&bytes, memory).map_err(|source| match source {
         ZtocError::Memory(_) => ZtocFailure::Memory { ztoc, layer, source },
         source => ZtocFailure::Decode { ztoc, layer, source },
-    })?;
-    Ok((bytes, decoded))
+    })
 }
 
 /// The facts from a ztoc and from the prefetch artifact of its layer.
@@ -191,7 +147,7 @@ async fn fetch_facts(
     artifact: Option<&Descriptor>,
 ) -> (Result<ZtocSummary, ZtocFailure>, Option<InspectedList>) {
     let mut memory = source.budget().open();
-    let read = read(source, reference, &mut memory).await.map(|(_, ztoc)| ztoc);
+    let read = read(source, reference, &mut memory).await;
     let facts = |ztoc: &Ztoc| ZtocSummary {
         is_gzip: matches!(ztoc.checkpoints, Checkpoints::Gzip { .. }),
         spans: ztoc.checkpoints.spans(),

@@ -34,13 +34,6 @@ pub(crate) struct PlatformsArgs {
     pub platform: Vec<Platform>,
 }
 
-impl PlatformsArgs {
-    /// The manifests that they ask for.
-    pub(crate) fn wanted(&self) -> PlatformChoice<'_> {
-        PlatformChoice::each_or_all(&self.platform)
-    }
-}
-
 /// Which one of an image's platforms.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PlatformArgs {

@@ -23,7 +23,6 @@ use ociseek_ops::discover::DiscoverError;
 use ociseek_ops::doctor::{DoctorError, NoIndex};
 use ociseek_ops::extract::ExtractError;
 use ociseek_ops::index::{IndexError, RefusedImage};
-use ociseek_ops::inspect::ZtocFailure;
 #[cfg(mounts)]
 use ociseek_ops::layer_store::StoreMountError;
 use ociseek_ops::obsolete::ObsoleteError;
@@ -137,10 +136,6 @@ pub(crate) enum CliError {
     /// Some indexes could not be removed. Each was listed with the reason.
     #[error("{failed} of {all} indexes could not be removed")]
     NotRemoved { failed: usize, all: usize, source: StoreError },
-    #[error(transparent)]
-    ReadZtoc(Box<ZtocFailure>),
-    #[error("{0:?} matches no ztoc of the image, or more than one")]
-    NoZtoc(String),
     #[cfg(mounts)]
     #[error(transparent)]
     Mount(#[from] MountError),
@@ -233,7 +228,7 @@ macro_rules! boxed {
     };
 }
 boxed!(
-    IndexError => Index, ConvertError => Convert, ZtocFailure => ReadZtoc, OpenImageError => Open,
+    IndexError => Index, ConvertError => Convert, OpenImageError => Open,
     VerifyError => Verify, DiscoverError => Discover, DoctorError => Doctor,
     ObsoleteError => Obsolete
 );

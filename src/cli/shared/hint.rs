@@ -23,7 +23,6 @@ use ociseek_ops::discover::{DiscoverError, UnusableIndexError};
 use ociseek_ops::doctor::{DoctorError, NoIndex};
 use ociseek_ops::extract::ExtractError;
 use ociseek_ops::index::{IndexError, RefusedImage, RefusedManifest};
-use ociseek_ops::inspect::ZtocFailure;
 use ociseek_ops::is_over_budget;
 use ociseek_ops::obsolete::ObsoleteError;
 use ociseek_ops::open::OpenImageError;
@@ -87,10 +86,6 @@ fn own_hint(error: &CliError) -> Option<String> {
             DoctorError::Discover(error) => discover_hint(error),
             _ => None,
         },
-        CliError::ReadZtoc(error) => match &**error {
-            ZtocFailure::Fetch(error) => discover_hint(error),
-            _ => None,
-        },
         CliError::Open(error) => open_hint(error),
         CliError::Obsolete(error) => match &**error {
             ObsoleteError::Resolve(error) => resolve_hint(error),
@@ -114,7 +109,6 @@ fn own_hint(error: &CliError) -> Option<String> {
         CliError::NotRemoved { source, .. } => delete_hint(source),
         CliError::Verify(error) => verify_hint(error),
         CliError::Incomplete { image, is_enabled, .. } => Some(lost_hint(*is_enabled, &convert_original(image))),
-        CliError::NoZtoc(_) => Some("ociseek inspect without --ztoc lists the ztocs".into()),
         #[cfg(mounts)]
         CliError::Mount(error) => mount_hint(error),
         #[cfg(mounts)]
@@ -238,7 +232,7 @@ fn discover_hint(error: &DiscoverError) -> Option<String> {
         DiscoverError::Resolve(error) => resolve_hint(error),
         DiscoverError::Index { source: UnusableIndexError::Fetch(_), .. } => None,
         DiscoverError::Index { .. } | DiscoverError::NoIndex { .. } => {
-            Some("ociseek inspect lists the image's indexes".into())
+            Some("ociseek doctor --verbose lists the image's indexes".into())
         }
         DiscoverError::SeveralIndexes { .. } => Some("name one of them in full".into()),
         _ => None,

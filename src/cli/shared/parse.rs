@@ -15,7 +15,6 @@ use ociseek_format::image::ecr::is_account;
 use ociseek_format::image::{CANONICAL_REGISTRY, ImageName, Platform, is_canonical_registry};
 use ociseek_format::offset::SpanSize;
 use ociseek_format::time::Time;
-use ociseek_ops::inspect::LEAST_DIGITS;
 
 /// Whether registries are accessed without TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -266,6 +265,9 @@ pub(crate) fn one_platform(text: &str) -> Result<Platform, String> {
     }
     text.parse::<Platform>().map_err(|error| error.to_string())
 }
+
+/// The least number of digits in an abbreviated digest.
+const LEAST_DIGITS: usize = 6;
 
 /// A digest, or the first digits of one.
 pub(crate) fn start_of_digest(text: &str) -> Result<String, String> {

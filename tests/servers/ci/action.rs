@@ -147,7 +147,7 @@ fn the_action_indexes_the_pushed_image() {
         let (first, second) = digests.split_once(',').unwrap();
         assert_eq!(first, action.output("index-digest"));
         // They are there, and a reader finds them.
-        let found = Sandbox::new().json(0, &["inspect", "--format=json", &image]);
+        let found = Sandbox::new().doctor(&image);
         let listed = [0, 1]
             .map(|n| found["manifests"][n]["indexes"][0]["digest"].as_str().unwrap().to_owned());
         assert_eq!(listed, [first, second]);
@@ -161,8 +161,7 @@ fn the_action_indexes_the_pushed_image() {
         let enabled = format!("{}:{tag}", image.rsplit_once('@').unwrap().0);
         let by_digest =
             format!("{}@{}", enabled.rsplit_once(':').unwrap().0, action.output("enabled-digest"));
-        let found = [&enabled, &by_digest]
-            .map(|name| Sandbox::new().json(0, &["inspect", "--format=json", name]));
+        let found = [&enabled, &by_digest].map(|name| Sandbox::new().doctor(name));
         assert_eq!(found[0]["manifests"], found[1]["manifests"]);
         assert_eq!(found[0]["manifests"].as_array().unwrap().len(), 2);
         assert!(

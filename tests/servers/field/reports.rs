@@ -136,7 +136,7 @@ async fn the_registrys_own_reason_is_shown() {
         };
         let registry = Faulty::start(RegistrySettings::default(), lie).await;
         let image = format!("{}/a/b:v1", registry.host());
-        let text = tokio::task::block_in_place(|| sandbox.run(&["inspect", &image]));
+        let text = tokio::task::block_in_place(|| sandbox.run(&["ls", &image]));
         assert!(text.contains(says), "{source}: {text}");
         let hint = text.split("hint: ").nth(1).unwrap_or_default();
         assert!(!hint.contains(not), "{source}: {text}");

@@ -98,8 +98,8 @@ fn image(sandbox: &Sandbox, layout: &str, sizes: &[usize]) {
 /// The indexes that ociseek finds on an image, without the function's own login.
 fn indexes(sandbox: &Sandbox, image: &str) -> Vec<String> {
     let creds = format!("AWS:{}", Moto::PASSWORD);
-    let seen = sandbox.json(0, &["inspect", "--format=json", "--creds", &creds, image]);
-    let indexes = seen["manifests"][0]["indexes"].as_array().unwrap();
+    let seen = sandbox.json(0, &["list", "--format=json", "--creds", &creds, image]);
+    let indexes = seen["images"][0]["manifests"][0]["indexes"].as_array().unwrap();
     indexes.iter().map(|index| index["digest"].as_str().unwrap().to_owned()).collect()
 }
 

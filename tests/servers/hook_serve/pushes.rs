@@ -109,7 +109,7 @@ fn both_kinds_of_index_are_written_once() {
     let tell = |hook: &Hook| {
         assert_eq!(hook.post(&pushed("one", &server.host, &repository, &digest)).0, 202)
     };
-    let inspect = || sandbox.json(0, &["inspect", "--format=json", &image])["manifests"][0].take();
+    let inspect = || sandbox.doctor(&image)["manifests"][0].take();
 
     let hook = serve();
     tell(&hook);

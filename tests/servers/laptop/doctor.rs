@@ -68,7 +68,7 @@ fn request(server: &Server, head: &str) {
 }
 
 fn first_index(sandbox: &Sandbox, image: &str) -> Value {
-    sandbox.json(0, &["inspect", "--format=json", image])["manifests"][0]["indexes"][0].clone()
+    sandbox.doctor(image)["manifests"][0]["indexes"][0].clone()
 }
 
 /// With the referrers API and without.
@@ -290,7 +290,7 @@ fn doctor_finds_damaged_parts_of_images_and_ztocs() {
     // The entries of an image index state the platforms, so doctor needs no config.
     two_platforms(&sandbox.path("two"));
     sandbox.run(&index(&["oci:two"]));
-    let inspected = sandbox.json(0, &["inspect", "--format=json", "oci:two"]);
+    let inspected = sandbox.doctor("oci:two");
     for manifest in inspected["manifests"].as_array().unwrap() {
         let blob = |digest: &str| sandbox.path("two/blobs/sha256").join(&digest["sha256:".len()..]);
         let manifest =

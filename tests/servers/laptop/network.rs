@@ -54,7 +54,7 @@ async fn index_waits_for_a_registry_that_restarts_and_says_so() {
 fn retry_for_sets_how_long_to_wait_for_a_registry() {
     let sandbox = Sandbox::new();
     let host = format!("127.0.0.1:{}", free_port());
-    let text = sandbox.run(&["inspect", "--retry-for=1s", &format!("{host}/a/b:v1")]);
+    let text = sandbox.run(&["ls", "--retry-for=1s", &format!("{host}/a/b:v1")]);
     assert!(text.contains("; trying again for 1 s\n"), "{text}");
     assert!(
         text.contains("error: ") && text.contains("cannot read the image: gave up after "),
@@ -101,15 +101,15 @@ async fn a_rejected_login_is_reported_as_such() {
         let sandbox = Sandbox::new();
         let image = format!("{host}/a/b:v1");
         let run = |arguments: &[&str]| tokio::task::block_in_place(|| sandbox.run(arguments));
-        let text = run(&["inspect", "--creds=u:hunter2", &image]);
+        let text = run(&["ls", "--creds=u:hunter2", &image]);
         let hint =
             format!("hint: 401 from {host}: the user name or password in --creds was rejected\n");
         assert!(text.contains(&hint) && !text.contains("hunter2"), "{text}");
-        assert!(run(&["inspect", "--creds=u:p", &image]).ends_with("--- status 0 ---"));
+        assert!(run(&["ls", "--creds=u:p", &image]).ends_with("--- status 0 ---"));
         std::fs::create_dir(sandbox.path(".docker")).unwrap();
         let stored = format!(r#"{{"auths":{{"{host}":{{"username":"u","password":"hunter2"}}}}}}"#);
         std::fs::write(sandbox.path(".docker/config.json"), stored).unwrap();
-        let text = run(&["inspect", &image]);
+        let text = run(&["ls", &image]);
         let place = sandbox.path(".docker/config.json");
         let hint = format!(
             "hint: 401 from {host}: the login in {} was rejected: run docker login {host} again, or use",
@@ -145,7 +145,7 @@ fn unreachable_and_invalid_proxies_are_reported() {
         ("--plain-http=false", "ALL_PROXY", "socks5h"),
     ] {
         let mut command =
-            sandbox.command(&["inspect", "--retry-for=1s", option, "registry.invalid/a/b:v1"]);
+            sandbox.command(&["ls", "--retry-for=1s", option, "registry.invalid/a/b:v1"]);
         let text = shown(command.env(variable, format!("{scheme}://u:hunter2@{proxy}")));
         let named = format!("the proxy {scheme}://{proxy} (${variable})");
         assert!(text.contains(&format!("via {named}: ")), "{text}");
@@ -160,7 +160,7 @@ fn unreachable_and_invalid_proxies_are_reported() {
         assert!(!text.contains("hunter2") && text.ends_with("--- status 1 ---"), "{text}");
     }
     for value in ["ftp://u:hunter2@h", "htp:/u:hunter2@h:1", "http://[::1"] {
-        let mut command = sandbox.command(&["inspect", "--plain-http", "registry.invalid/a/b:v1"]);
+        let mut command = sandbox.command(&["ls", "--plain-http", "registry.invalid/a/b:v1"]);
         let text = shown(command.env("http_proxy", value));
         assert!(text.contains("the proxy in $http_proxy cannot be used: "), "{text}");
         assert!(
@@ -178,33 +178,32 @@ fn certificates_of_the_system_and_docker_are_used() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
     let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
-    let inspect = |options: &[&str]| -> Command {
-        sandbox.command(&[&["inspect", &image], options].concat())
-    };
+    let doctor =
+        |options: &[&str]| -> Command { sandbox.command(&[&["doctor", &image], options].concat()) };
 
     // A registry on this machine with a certificate that the system trusts.
     let trusted = ("SSL_CERT_FILE", &authority);
-    let text = shown(inspect(&["--plain-http=false"]).env(trusted.0, trusted.1));
-    assert!(text.ends_with("--- status 0 ---"), "{text}");
-    let text = shown(inspect(&[]).env(trusted.0, trusted.1).env("OCISEEK_PLAIN_HTTP", "0"));
-    assert!(text.ends_with("--- status 0 ---"), "{text}");
-    let text = shown(&mut inspect(&["--plain-http=false"]));
+    let text = shown(doctor(&["--plain-http=false"]).env(trusted.0, trusted.1));
+    assert!(text.ends_with("--- status 3 ---"), "{text}");
+    let text = shown(doctor(&[]).env(trusted.0, trusted.1).env("OCISEEK_PLAIN_HTTP", "0"));
+    assert!(text.ends_with("--- status 3 ---"), "{text}");
+    let text = shown(&mut doctor(&["--plain-http=false"]));
     assert!(text.contains("its certificate is not signed by a trusted authority\n"), "{text}");
     let hint =
         format!("use --ca-file FILE, or store it as /etc/docker/certs.d/{}/ca.crt\n", server.host);
     assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
 
-    let text = shown(inspect(&["--plain-http=false"]).env("SSL_CERT_FILE", "/none.pem"));
+    let text = shown(doctor(&["--plain-http=false"]).env("SSL_CERT_FILE", "/none.pem"));
     assert!(text.contains("hint: $SSL_CERT_FILE is /none.pem, which does not exist\n"), "{text}");
     // The folders in which the tools keep them for a user.
     for folder in [".config/containers/certs.d", ".docker/certs.d"] {
         let folder = sandbox.path(folder).join(&server.host);
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::copy(&authority, folder.join("ca.crt")).unwrap();
-        let text = shown(&mut inspect(&[]));
-        assert!(text.ends_with("--- status 0 ---"), "{text}");
+        let text = shown(&mut doctor(&[]));
+        assert!(text.ends_with("--- status 3 ---"), "{text}");
         std::fs::write(folder.join("client.cert"), "").unwrap();
-        let text = shown(&mut inspect(&[]));
+        let text = shown(&mut doctor(&[]));
         assert!(
             text.contains("client.cert has no matching .key file")
                 && text.contains("docs/laptop.md"),

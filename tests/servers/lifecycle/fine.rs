@@ -1,4 +1,4 @@
-//! Fine indexes: listed, inspected, moved and removed next to SOCI indexes.
+//! Fine indexes: listed, shown, moved and removed next to SOCI indexes.
 
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
@@ -62,7 +62,7 @@ pub(super) fn fine_in(report: &Value) -> Vec<Vec<String>> {
 }
 
 pub(super) fn inspected(sandbox: &Sandbox, image: &str) -> Value {
-    sandbox.json(0, &["inspect", "--format=json", image])
+    sandbox.doctor(image)
 }
 
 /// The kind, status and digest of each index in the report of `rm`, sorted.
@@ -96,7 +96,7 @@ fn words<const N: usize>(words: [&str; N]) -> [String; N] {
 }
 
 #[test]
-fn list_and_inspect_show_fine_indexes_beside_soci_indexes() {
+fn list_and_doctor_show_fine_indexes_beside_soci_indexes() {
     for server in registries() {
         let Some((sandbox, image)) = image(&server) else { return };
         let [amd64, arm64] = <[String; 2]>::try_from(subjects(&sandbox, &image)).unwrap();
@@ -132,7 +132,7 @@ fn list_and_inspect_show_fine_indexes_beside_soci_indexes() {
             (&json!(10), &json!(20))
         );
         assert_ne!(layer["ztoc"], Value::Null);
-        let text = sandbox.run(&["inspect", &image]);
+        let text = sandbox.run(&["doctor", "--all-platforms", "--verbose", &image]);
         assert!(
             text.contains(&format!(
                 "  fine index {fine}\n    by \"ociseek v0.0.2\", 2 of 2 layers (100%)"
@@ -146,7 +146,7 @@ fn list_and_inspect_show_fine_indexes_beside_soci_indexes() {
         assert!(text.contains(" fine ") && !text.contains(" none "), "{text}");
         // An index that is requested for another platform's image does not belong to this image.
         let other = format!("{}/a/b@{arm64}", server.host);
-        let text = sandbox.run(&["inspect", &format!("--index={fine}"), &other]);
+        let text = sandbox.run(&["verify", &format!("--index={fine}"), &other]);
         assert!(text.contains("it is the index of another image manifest"), "{text}");
     }
 }

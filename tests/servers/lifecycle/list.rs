@@ -168,7 +168,7 @@ fn an_image_of_a_layout_is_named_in_full() {
     tar.into_inner().unwrap();
     for store in ["oci:img", "oci-archive:img.tar"] {
         let name = format!("{store}:localhost/a:v1");
-        assert_eq!(sandbox.json(0, &["inspect", "--format=json", &name])["image"], name);
+        assert_eq!(sandbox.doctor(&name)["image"], name);
         let said = sandbox.run(&["ls", &format!("{store}:localhost/c:v1")]);
         assert!(said.contains("localhost/c:v1") && said.ends_with("--- status 1 ---"), "{said}");
     }

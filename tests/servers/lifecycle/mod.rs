@@ -63,7 +63,7 @@ fn indexed_by(sandbox: &Sandbox, maker: &str, image: &str) -> Vec<String> {
 
 /// The digests of the indexes that `inspect` finds, by platform, including unreadable ones.
 fn found(sandbox: &Sandbox, image: &str) -> Vec<Vec<String>> {
-    let report = sandbox.json(0, &["inspect", "--format=json", image]);
+    let report = sandbox.doctor(image);
     let digests = |indexes: &Value| {
         let mut digests: Vec<String> = indexes
             .as_array()
@@ -79,7 +79,7 @@ fn found(sandbox: &Sandbox, image: &str) -> Vec<Vec<String>> {
 
 /// The digests of the image's manifests, one for each platform.
 fn subjects(sandbox: &Sandbox, image: &str) -> Vec<String> {
-    let report = sandbox.json(0, &["inspect", "--format=json", image]);
+    let report = sandbox.doctor(image);
     let manifests = report["manifests"].as_array().unwrap().iter();
     manifests.map(|m| m["manifest"]["digest"].as_str().unwrap().to_owned()).collect()
 }

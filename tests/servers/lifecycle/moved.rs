@@ -56,7 +56,7 @@ fn oras_and_regctl_move_each_kind_of_index() {
                 assert_eq!(subjects(&sandbox, &copy), subjects(&sandbox, &source), "{copy}");
                 assert_eq!(found(&sandbox, &copy), found(&sandbox, &source), "{copy}");
                 let [copied, original] = [&copy, &source].map(|image| {
-                    let report = sandbox.json(0, &["inspect", "--format=json", image]);
+                    let report = sandbox.doctor(image);
                     let manifests = report["manifests"].as_array().unwrap();
                     let fine = manifests.iter().map(|one| one["fine"][0]["digest"].clone());
                     fine.collect::<Vec<_>>()

@@ -122,7 +122,7 @@ fn a_tunnel_that_a_proxy_refuses_is_reported() {
             }
         });
         let sandbox = Sandbox::new();
-        let mut command = sandbox.command(&["inspect", "registry.invalid/a/b:v1"]);
+        let mut command = sandbox.command(&["ls", "registry.invalid/a/b:v1"]);
         let text = shown(command.env("HTTPS_PROXY", &proxy));
         assert!(text.contains(&format!("via the proxy {proxy} ($HTTPS_PROXY): ")), "{text}");
         assert!(text.contains(says) && text.contains(hint), "{text}");

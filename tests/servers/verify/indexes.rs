@@ -69,7 +69,7 @@ fn the_first_of_two_indexes() {
     found(&image, &["index-malformed"], &["index-malformed"]);
     let first = image.indexes()[0].to_string();
     let second = image.indexes()[1].to_string();
-    let inspected = image.sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
+    let inspected = image.sandbox.doctor("oci:img:v1");
     let indexes = inspected["manifests"][0]["indexes"].as_array().unwrap();
     assert_eq!((&indexes[0]["chosen"], &indexes[1]["chosen"]), (&false.into(), &true.into()));
     let code = &inspected["manifests"][0]["consumers"][1]["reason"]["code"];
@@ -101,7 +101,7 @@ fn an_index_of_another_image() {
     let name = format!("{}/app:v1", server.host);
     servers::run(&crane, &["push", image.dir.to_str().unwrap(), &name]);
     image.sandbox.run(&sandbox::index(&["--quiet", &name]));
-    let inspected = image.sandbox.json(0, &["inspect", "--format=json", &name]);
+    let inspected = image.sandbox.doctor(&name);
     let found = inspected["manifests"][0]["indexes"][0]["digest"].as_str().unwrap().to_owned();
     assert_eq!(inspected["manifests"][0]["indexes"][0]["found_by"], "tag-schema");
     let manifest = servers::run(&crane, &["manifest", &format!("{}/app@{found}", server.host)]);
@@ -180,7 +180,7 @@ fn a_blob_of_an_unknown_type() {
         warnings.contains(&format!("{other} is neither a ztoc nor a prefetch list")),
         "{warnings}"
     );
-    let inspected = image.sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
+    let inspected = image.sandbox.doctor("oci:img:v1");
     assert_eq!(inspected["manifests"][0]["indexes"][0]["notes"][0]["code"], "unknown-blob");
 }
 

@@ -91,7 +91,7 @@ fn the_documentation_lists_every_word() {
 #[test]
 fn an_image_without_an_index_cannot_be_verified() {
     let image = Image::unindexed(|_| {});
-    let inspected = image.sandbox.json(0, &["inspect", "--format=json", "oci:img:v1"]);
+    let inspected = image.sandbox.doctor("oci:img:v1");
     let manifest = inspected["manifests"][0]["manifest"]["digest"].as_str().unwrap().to_owned();
     let text = image.sandbox.run(&["verify", "oci:img:v1"]).replace(&manifest, "MANIFEST");
     assert_snapshot!(text, @r#"

@@ -133,7 +133,7 @@ fn the_gate_fails_for_a_fine_index_that_it_did_not_sign() {
     sandbox.run(&["index", "--quiet", "--no-cache", "--min-layer-size=1KiB", "--kind=fine", &name]);
     let (status, text) = gate(sandbox, &name);
     assert!(status == 3 && text.contains("signature-missing"), "{status}: {text}");
-    let found: Value = sandbox.json(0, &["inspect", "--format=json", &name]);
+    let found: Value = sandbox.doctor(&name);
     assert!(
         found["manifests"][0]["indexes"].as_array().is_some_and(|indexes| !indexes.is_empty()),
         "{found}"

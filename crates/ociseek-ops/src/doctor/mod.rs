@@ -100,7 +100,7 @@ pub async fn diagnose(
     // Use the digest from here on: if the tag moves, two images would be mixed.
     let root = Target::Digest(document.digest);
     let mut all = Vec::new();
-    for mut inspected in inspect(source, &root, wanted, None, progress).await? {
+    for mut inspected in inspect(source, &root, wanted, progress).await? {
         look_for_pieces(source, &document.digest, &inspected.image, &mut inspected.pieces).await?;
         inspected.pieces.documents = broken_documents(source, &inspected.image, progress).await;
         let findings = findings(&inspected);

@@ -6,44 +6,46 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::Args;
-use serde::Serialize;
+use clap::{ArgAction, Args};
 
 use crate::cli::shared::args::{FormatArgs, OutputFormat, PlatformArgs, RegistryArgs};
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::hint::{WITH_GZIP, convert_again, has_tag, new_name, or_fine, to_index};
-use crate::cli::shared::json::{
-    ConsumerJson, CoverageJson, Fine, Manifest as ManifestRef, text as text_of,
-};
+use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::size::human;
 use crate::cli::shared::source::Images;
-use crate::cli::shared::terminal::{Stdout, Style, quoted, safe, terminal_width};
+use crate::cli::shared::terminal::{Stdout, Style, safe, terminal_width};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::consumer::{Defect, Reason, Verdict};
-use ociseek_format::image::soci::Version;
-use ociseek_format::image::{Coverage, ImageName, LayerKind, NotIndexed};
+use ociseek_format::image::{Coverage, ImageName, NotIndexed};
 use ociseek_format::progress::Progress;
-use ociseek_ops::discover::Note;
-use ociseek_ops::doctor::{Diagnosis, Door, DoorVerdict, Finding, FineUse, NoIndex, diagnose};
-use ociseek_ops::judge::NotLazy;
+use ociseek_ops::doctor::{Diagnosis, Door, Finding, FineUse, diagnose};
 use ociseek_ops::resolve::PlatformChoice;
+
+mod cure;
+mod details;
+pub(super) mod json;
+
+use cure::next;
+use details::details;
 
 const LONG_ABOUT: &str = "\
 Explains which runtimes would use which SOCI index of an image, and why the others would not (of the platform of \
 this machine, unless --platform or --all-platforms is given): soci-snapshotter by \
 version and settings, AWS Fargate, SageMaker Studio. It then lists problems (several indexes, wrong or missing \
-pieces, layers without a ztoc), each with the command to fix it.
+pieces, layers without a ztoc), each with the command to fix it. With --verbose it shows what the indexes contain: \
+the tool that made them, how they were found, and what they have of each layer.
 
 No layer is read. The ztocs that consumers would use are read, and their sizes compared with the layers; ociseek \
 verify checks them fully. The last rows are ociseek's own ways to start containers, by the rules that they state. \
 They read SOCI indexes and fine indexes; no other runtime reads fine indexes. Shares are of the image's compressed \
 layers. The behaviour of consumers is taken from their sources and documentation, which --format json names. IMAGE \
-is as for ociseek index.";
+is as for ociseek index, or docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER] for an archive from docker save.";
 
 const AFTER_HELP: &str = "\
 Examples:
   ociseek doctor ghcr.io/acme/app:1.4
+  ociseek doctor --verbose ghcr.io/acme/app:1.4
   ociseek doctor --node ghcr.io/acme/app:1.4
   ociseek doctor --format json ghcr.io/acme/app:1.4 | jq '.manifests[].consumers[] | select(.lazy)'
 
@@ -78,6 +80,13 @@ pub(crate) struct DoctorArgs {
     #[arg(conflicts_with_all = ["platform", "all_platforms"])]
     pub node: Option<PathBuf>,
 
+    /// Show the indexes, and what they have of each layer; -vv also logs requests, retries and
+    /// cache use to standard error
+    // In place of the global option, whose value it has: the log begins one step later.
+    #[arg(long, short, action = ArgAction::Count)]
+    #[arg(help_heading = "Output", display_order = 901)]
+    pub verbose: u8,
+
     #[command(flatten)]
     pub registry: RegistryArgs,
 
@@ -99,9 +108,11 @@ pub(super) async fn run(args: DoctorArgs, verbosity: VerbosityArgs) -> Result<()
     let found = diagnose(&source, &root, wanted, &progress).await?;
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
-        OutputFormat::Json => text_of(Report::of(&image, &found))?,
+        OutputFormat::Json => text_of(json::Report::of(&image, &found))?,
         OutputFormat::Text => {
-            found.iter().map(|one| text(&image, one, stdout.style)).collect::<Vec<_>>().join("\n")
+            let with_details = verbosity.verbose > 0;
+            let text = |one| text(&image, one, with_details, stdout.style);
+            found.iter().map(text).collect::<Vec<_>>().join("\n")
         }
     };
     stdout.print(text)?;
@@ -221,7 +232,7 @@ fn fetched_first(fine: FineUse, image: &Coverage) -> String {
     format!("{} ({share} of the image) fetched first{recorded}", human(fine.start_bytes))
 }
 
-fn text(name: &str, found: &Diagnosis, style: Style) -> String {
+fn text(name: &str, found: &Diagnosis, with_details: bool, style: Style) -> String {
     let image = &found.inspected.image;
     let platform = platform(found);
     let mut text = String::new();
@@ -240,7 +251,7 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
     let small: Vec<u64> = found.findings.iter().filter_map(small_layer).collect();
     let mut findings = found.findings.iter().collect::<Vec<_>>();
     let mut has_small = false;
-    // One line for all of them: the layers are in the report of `convert` and in `inspect`.
+    // One line for all of them: the details have the layers.
     findings.retain(|finding| {
         small_layer(finding).is_none() || !std::mem::replace(&mut has_small, small.len() > 1)
     });
@@ -268,6 +279,9 @@ fn text(name: &str, found: &Diagnosis, style: Style) -> String {
         {
             let _ = writeln!(text, "    {} {}", style.dim("next:"), safe(&next));
         }
+    }
+    if with_details {
+        details(&mut text, &found.inspected, style);
     }
     text
 }
@@ -310,214 +324,4 @@ fn platform(found: &Diagnosis) -> String {
         .platform
         .as_ref()
         .map_or_else(|| "unknown platform".to_owned(), ToString::to_string)
-}
-
-/// The command that would help.
-fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
-    let name: ImageName = image.parse().ok()?;
-    // Nothing can be attached to an image in an archive.
-    let is_archive = matches!(name, ImageName::Archive { .. } | ImageName::Saved { .. });
-    let image = quoted(image.as_bytes());
-    let converted = quoted(new_name(&name).as_bytes());
-    let convert = || Some(format!("ociseek convert {image} {converted}"));
-    let index = |options: &str| (!is_archive).then(|| format!("ociseek index {options}{image}"));
-    let has_fine = found.inspected.image.fine_index().is_some();
-    let is_enabled = found.inspected.image.indexes.iter().any(|index| index.version == Version::V2);
-    let convert_fine = |options: &str| {
-        if has_tag(&name) {
-            format!("ociseek convert --fine {options}--replace-tag {image} {image}")
-        } else {
-            format!("ociseek convert --fine {options}{image} {converted}")
-        }
-    };
-    match finding {
-        Finding::NoIndex { why: NoIndex::Impossible { has_large_zstd: true, .. }, .. }
-            if !has_fine =>
-        {
-            Some(or_fine(&name))
-        }
-        Finding::Uncovered {
-            size: NotIndexed::MIN_LAYER_SIZE..,
-            why: Some(NotIndexed::Kind(LayerKind::Zstd)),
-            ..
-        } if !has_fine => Some(or_fine(&name)),
-        Finding::NoIndex { why, .. } => to_index(&name, why),
-        Finding::OnImageIndex(_) | Finding::OtherVersion { .. } => index(""),
-        Finding::Several(_)
-        | Finding::Unusable { version: Version::V1, .. }
-        | Finding::Note {
-            note: Note::NotCanonical | Note::TooLarge { .. } | Note::NotInImage { .. },
-            ..
-        }
-        | Finding::Note {
-            note: Note::Second { .. } | Note::NotServable { .. } | Note::MediaType { .. },
-            ..
-        } => index("--existing replace "),
-        Finding::BrokenZtoc(_) | Finding::LostBlobs { .. } => {
-            if is_of_version_2(finding, found) {
-                Some(convert_again(&name))
-            } else {
-                index("--existing replace ")
-            }
-        }
-        Finding::Unusable { .. } | Finding::OddAnnotation(_) => {
-            Some("ociseek convert, from the original image, to a new tag".into())
-        }
-        Finding::Note { note: Note::NotBeside, .. } => {
-            Some("copy the whole image index: skopeo copy --all, crane copy".into())
-        }
-        Finding::OnlyV1 => convert(),
-        Finding::LostLayer(_) | Finding::LostConfig(_) => Some("push the image again".into()),
-        Finding::Uncovered { why: Some(NotIndexed::Kind(LayerKind::Zstd)), .. } => {
-            Some(WITH_GZIP.into())
-        }
-        Finding::Uncovered { why: None, .. } => index("--dry-run --existing replace "),
-        Finding::NoFine { .. } | Finding::NoStart(_) if is_archive => None,
-        // A SOCI index of another tool would get a second one.
-        // One that is only attached would not be used: the digest covers all that a start reads.
-        Finding::NoFine { .. } | Finding::UnusableFine { .. } | Finding::BrokenDocument(_)
-            if is_enabled =>
-        {
-            Some(convert_fine(""))
-        }
-        Finding::NoStart(_) if is_enabled => Some(format!(
-            "ociseek try {image} --record start.jsonl, then {}",
-            convert_fine("--profile start.jsonl ")
-        )),
-        Finding::NoFine { is_indexed: true } | Finding::UnusableFine { .. } => {
-            index("--kind fine ")
-        }
-        Finding::NoFine { is_indexed: false } => {
-            Some(format!("ociseek convert --fine {image} {converted}"))
-        }
-        Finding::BrokenDocument(_) => index("--kind fine --existing replace "),
-        Finding::NoStart(_) => Some(format!(
-            "ociseek try {image} --record start.jsonl, then ociseek index --kind fine --profile start.jsonl {image}"
-        )),
-        Finding::Foreign { .. } => Some(format!("ociseek verify --quick {image}")),
-        Finding::NotListed(_)
-        | Finding::Note { note: Note::Unknown { .. }, .. }
-        | Finding::Uncovered { .. }
-        | Finding::SmallImage(_) => None,
-    }
-}
-
-/// Whether an index of version 2 names the blobs of the finding.
-fn is_of_version_2(finding: &Finding, found: &Diagnosis) -> bool {
-    let mut indexes =
-        found.inspected.image.indexes.iter().filter(|index| index.version == Version::V2);
-    indexes.any(|found| match (finding, &found.content) {
-        (Finding::LostBlobs { index, .. }, _) => found.digest == *index,
-        (Finding::BrokenZtoc(broken), Ok(content)) => {
-            content.index.ztocs.iter().any(|ztoc| ztoc.ztoc == broken.ztoc)
-        }
-        _ => false,
-    })
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct Report {
-    /// The full name of IMAGE.
-    image: String,
-    /// Whether a consumer, or ociseek itself, starts the image lazily on at least one platform.
-    lazy: bool,
-    /// One object for each platform's manifest.
-    manifests: Vec<Manifest>,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Manifest {
-    /// Such as `linux/arm64`; null if the image does not state it.
-    platform: Option<String>,
-    manifest: ManifestRef,
-    consumers: Vec<ConsumerJson>,
-    /// ociseek's own ways to start containers, by the rules that they state.
-    ociseek: Vec<DoorJson>,
-    /// The fine indexes that were found: none of the consumers reads them, but `ociseek mount` and
-    /// `bundle` do.
-    fine: Vec<Fine>,
-    findings: Vec<FindingJson>,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Door"))]
-struct DoorJson {
-    /// A stable word: `ociseek-snapshotter`, `ociseek-store` or `ociseek-mount`.
-    door: &'static str,
-    /// For people.
-    name: &'static str,
-    /// Whether it starts the image lazily, if the rule is kept.
-    lazy: bool,
-    /// What it wants besides an index, for people.
-    rule: &'static str,
-    /// What is read by indexes, or null.
-    coverage: Option<CoverageJson>,
-    /// Why it does not start the image lazily, or null.
-    reason: Option<DoorReason>,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct DoorReason {
-    /// A stable word, as in the metrics and the log of the snapshotter.
-    code: &'static str,
-    text: String,
-}
-
-impl DoorJson {
-    fn of(door: Door, verdict: DoorVerdict) -> DoorJson {
-        let reason = |why: &NotLazy| DoorReason { code: why.code(), text: why.to_string() };
-        DoorJson {
-            door: door.code(),
-            name: door.name(),
-            lazy: verdict.is_ok(),
-            rule: door.rule(),
-            coverage: verdict.as_ref().ok().map(CoverageJson::of),
-            reason: verdict.as_ref().err().map(reason),
-        }
-    }
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Finding"))]
-struct FindingJson {
-    /// A stable word.
-    code: &'static str,
-    /// Whether it prevents consumers from using an index. Other findings are only informative.
-    problem: bool,
-    text: String,
-    /// A command or advice, or null.
-    next: Option<String>,
-}
-
-impl Report {
-    pub(crate) fn of(image: &str, found: &[Diagnosis]) -> Report {
-        Report {
-            image: image.to_owned(),
-            lazy: found.iter().any(Diagnosis::is_lazy),
-            manifests: found.iter().map(|one| Manifest::of(image, one)).collect(),
-        }
-    }
-}
-
-impl Manifest {
-    fn of(name: &str, found: &Diagnosis) -> Manifest {
-        let image = &found.inspected.image;
-        let finding = |finding: &Finding| FindingJson {
-            code: finding.code(),
-            problem: finding.is_problem(),
-            text: finding.to_string(),
-            next: next(finding, name, found),
-        };
-        Manifest {
-            platform: image.platform.as_ref().map(ToString::to_string),
-            manifest: ManifestRef::of(&image.manifest),
-            consumers: ConsumerJson::each(&found.inspected),
-            ociseek: found.doors().map(|(door, verdict)| DoorJson::of(door, verdict)).collect(),
-            fine: Fine::each(&image.fine_summaries()),
-            findings: found.findings.iter().map(finding).collect(),
-        }
-    }
 }

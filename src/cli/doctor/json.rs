@@ -1,9 +1,10 @@
-//! The JSON output of `ociseek inspect`.
+//! The JSON output of `ociseek doctor`.
 
 use std::collections::BTreeSet;
 
 use serde::Serialize;
 
+use super::cure::next;
 use crate::cli::shared::json::{
     Coded, ConsumerJson, CoverageJson, DigestText, Failure, Fine, FineDocument,
     Manifest as ManifestRef,
@@ -14,14 +15,18 @@ use ociseek_format::image::coverage::Coverage;
 use ociseek_format::image::prefetch::count;
 use ociseek_format::image::soci::{PREFETCH, ZtocRef, prefetch_layer};
 use ociseek_ops::discover::{DiscoveredImage, FoundIndexRef};
-use ociseek_ops::inspect::{InspectedImage, InspectedLayer, InspectedList};
+use ociseek_ops::doctor::{Diagnosis, Door, DoorVerdict, Finding};
+use ociseek_ops::inspect::{InspectedLayer, InspectedList};
+use ociseek_ops::judge::NotLazy;
 use ociseek_ops::trust::TrustLevel;
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct Inspection {
+pub(crate) struct Report {
     /// The full name of IMAGE.
     image: String,
+    /// Whether a consumer, or ociseek itself, starts the image lazily on at least one platform.
+    lazy: bool,
     /// One object for each platform's manifest.
     manifests: Vec<Manifest>,
 }
@@ -32,20 +37,61 @@ struct Manifest {
     /// Such as `linux/arm64`; null if the image does not state it.
     platform: Option<String>,
     manifest: ManifestRef,
+    /// How each consumer uses the SOCI indexes.
+    consumers: Vec<ConsumerJson>,
+    /// ociseek's own ways to start containers, by the rules that they state.
+    ociseek: Vec<DoorJson>,
+    findings: Vec<FindingJson>,
     /// How indexes of version 1 and fine indexes are listed; null if they cannot be listed.
     listing: Option<&'static str>,
     /// Why they cannot be listed, or null.
     error: Option<Failure>,
     /// The SOCI indexes that were found.
     indexes: Vec<Index>,
-    /// The fine indexes that were found.
+    /// The fine indexes that were found: none of the consumers reads them, but `ociseek mount` and
+    /// `bundle` do.
     fine: Vec<Fine>,
     /// The layers in the order of the image.
     layers: Vec<Layer>,
-    /// By the index that ociseek reads.
+    /// By the SOCI index that ociseek reads.
     coverage: CoverageJson,
-    /// How each consumer uses it, provided that the image's layers and config exist.
-    consumers: Vec<ConsumerJson>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Door"))]
+struct DoorJson {
+    /// A stable word: `ociseek-snapshotter`, `ociseek-store` or `ociseek-mount`.
+    door: &'static str,
+    /// For people.
+    name: &'static str,
+    /// Whether it starts the image lazily, if the rule is kept.
+    lazy: bool,
+    /// What it wants besides an index, for people.
+    rule: &'static str,
+    /// What is read by indexes, or null.
+    coverage: Option<CoverageJson>,
+    /// Why it does not start the image lazily, or null.
+    reason: Option<DoorReason>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct DoorReason {
+    /// A stable word, as in the metrics and the log of the snapshotter.
+    code: &'static str,
+    text: String,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Finding"))]
+struct FindingJson {
+    /// A stable word.
+    code: &'static str,
+    /// Whether it prevents consumers from using an index. Other findings are only informative.
+    problem: bool,
+    text: String,
+    /// A command or advice, or null.
+    next: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -138,23 +184,33 @@ struct Prefetch {
     error: Option<Failure>,
 }
 
-impl Inspection {
-    pub(crate) fn of(image: &str, inspected: &[InspectedImage]) -> Inspection {
-        Inspection {
+impl Report {
+    pub(crate) fn of(image: &str, found: &[Diagnosis]) -> Report {
+        Report {
             image: image.to_owned(),
-            manifests: inspected.iter().map(Manifest::of).collect(),
+            lazy: found.iter().any(Diagnosis::is_lazy),
+            manifests: found.iter().map(|one| Manifest::of(image, one)).collect(),
         }
     }
 }
 
 impl Manifest {
-    fn of(inspected: &InspectedImage) -> Manifest {
-        let image = &inspected.image;
+    fn of(name: &str, found: &Diagnosis) -> Manifest {
+        let image = &found.inspected.image;
+        let finding = |finding: &Finding| FindingJson {
+            code: finding.code(),
+            problem: finding.is_problem(),
+            text: finding.to_string(),
+            next: next(finding, name, found),
+        };
         let indexes = image.indexes.iter().enumerate();
-        let layers = image.layers.iter().zip(&inspected.layers);
+        let layers = image.layers.iter().zip(&found.inspected.layers);
         Manifest {
             platform: image.platform.as_ref().map(ToString::to_string),
             manifest: ManifestRef::of(&image.manifest),
+            consumers: ConsumerJson::each(&found.inspected),
+            ociseek: found.doors().map(|(door, verdict)| DoorJson::of(door, verdict)).collect(),
+            findings: found.findings.iter().map(finding).collect(),
             listing: image.listing.as_ref().ok().map(|via| via.code()),
             error: image.listing.as_ref().err().map(|error| Failure::of(error)),
             indexes: indexes
@@ -163,7 +219,20 @@ impl Manifest {
             fine: Fine::each(&image.fine_summaries()),
             layers: layers.map(|(descriptor, found)| Layer::of(descriptor, found, image)).collect(),
             coverage: CoverageJson::with_ztocs(&covered(image), ztoc_bytes(image)),
-            consumers: ConsumerJson::each(inspected),
+        }
+    }
+}
+
+impl DoorJson {
+    fn of(door: Door, verdict: DoorVerdict) -> DoorJson {
+        let reason = |why: &NotLazy| DoorReason { code: why.code(), text: why.to_string() };
+        DoorJson {
+            door: door.code(),
+            name: door.name(),
+            lazy: verdict.is_ok(),
+            rule: door.rule(),
+            coverage: verdict.as_ref().ok().map(CoverageJson::of),
+            reason: verdict.as_ref().err().map(reason),
         }
     }
 }
