@@ -281,3 +281,37 @@ fn every_feature_is_documented() {
     assert_eq!(listed, expected);
     assert!(expected.len() >= 3, "{expected:?}");
 }
+
+/// The names of the events that the sources in a file or folder log.
+fn events_of(path: &Path, events: &mut BTreeSet<String>) {
+    if path.is_dir() {
+        let entries = std::fs::read_dir(path).expect("the folder is there");
+        return entries.flatten().for_each(|entry| events_of(&entry.path(), events));
+    }
+    let text = std::fs::read_to_string(path).expect("the file is there");
+    for line in ["info!(", "warn!("].iter().flat_map(|log| text.split(log).skip(1)) {
+        let name =
+            line.trim_start().strip_prefix("name: \"").and_then(|rest| rest.split('"').next());
+        let name = name.unwrap_or_else(|| panic!("{}: an event without a name", path.display()));
+        events.insert(name.to_owned());
+    }
+}
+
+#[test]
+fn each_event_of_the_snapshotters_log_has_a_row() {
+    let mut events = BTreeSet::new();
+    for path in [
+        "crates/ociseek-snapshotter/src",
+        "crates/ociseek-rootfs/src/fuse/keeping.rs",
+        "src/cli/snapshotter",
+    ] {
+        events_of(&root().join(path), &mut events);
+    }
+    let page =
+        std::fs::read_to_string(root().join("docs/snapshotter.md")).expect("the page is there");
+    let log = page.split("\n## The log\n").nth(1).and_then(|rest| rest.split("\n## ").next());
+    let rows = log.unwrap_or_default().lines().filter_map(|line| line.strip_prefix("| `"));
+    let rows: BTreeSet<String> =
+        rows.filter_map(|row| row.split('`').next()).map(str::to_owned).collect();
+    assert_eq!(rows, events);
+}

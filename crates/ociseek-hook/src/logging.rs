@@ -13,6 +13,7 @@
 //! No field holds a password, a token, or the query of a URL.
 
 use std::fmt::{Debug, Write as _};
+use std::sync::{OnceLock, RwLock};
 
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
@@ -22,6 +23,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::reload;
 
 /// The suffix of fields whose text is JSON.
 const JSON: &str = ".json";
@@ -132,29 +134,60 @@ impl Visit for Fields {
     }
 }
 
+/// Changes the filter of the log.
+type ChangeFilter = Box<dyn Fn(Targets) + Send + Sync>;
+
+static CHANGE: OnceLock<ChangeFilter> = OnceLock::new();
+
 /// Passes the events that match `filter` to `write`, including records of libraries that use `log`.
 /// Only the first call in a process has an effect.
 pub fn install(filter: Targets, write: fn(&Line<'_>)) {
+    let (changeable, handle) = reload::Layer::new(filter.clone());
     let _ = tracing::subscriber::set_global_default(
-        tracing_subscriber::registry().with(filter.clone()).with(Lines(write)),
+        tracing_subscriber::registry().with(changeable).with(Lines(write)),
     );
-    let most = filter.iter().map(|(_, level)| level).chain(filter.default_level());
-    let most = most.max().and_then(tracing::metadata::LevelFilter::into_level);
-    if log::set_logger(Box::leak(Box::new(Bridge { filter, write }))).is_ok() {
-        let most = most.and_then(|level| level_word(level).parse().ok());
-        log::set_max_level(most.unwrap_or(log::LevelFilter::Off));
+    let bridge: &'static Bridge =
+        Box::leak(Box::new(Bridge { filter: RwLock::new(filter.clone()), write }));
+    if log::set_logger(bridge).is_ok() {
+        log::set_max_level(most(&filter));
+        let _ = CHANGE.set(Box::new(move |filter: Targets| {
+            log::set_max_level(most(&filter));
+            // Nobody panics while holding the lock.
+            if let Ok(mut of_bridge) = bridge.filter.write() {
+                *of_bridge = filter.clone();
+            }
+            // It fails only if the subscriber is gone, which is global.
+            let _ = handle.reload(filter);
+        }));
     }
+}
+
+/// From now on, passes on the events that match `filter`. Nothing, if there is no log.
+pub fn change(filter: Targets) {
+    if let Some(change) = CHANGE.get() {
+        change(filter);
+    }
+}
+
+/// The most detailed level that passes.
+fn most(filter: &Targets) -> log::LevelFilter {
+    let levels = filter.iter().map(|(_, level)| level).chain(filter.default_level());
+    let most = levels.max().and_then(tracing::metadata::LevelFilter::into_level);
+    let most = most.and_then(|level| level_word(level).parse().ok());
+    most.unwrap_or(log::LevelFilter::Off)
 }
 
 /// What libraries write by `log`.
 struct Bridge {
-    filter: Targets,
+    filter: RwLock<Targets>,
     write: fn(&Line<'_>),
 }
 
 impl log::Log for Bridge {
     fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-        self.filter.would_enable(metadata.target(), &level(metadata.level()))
+        let enabled =
+            |filter: &Targets| filter.would_enable(metadata.target(), &level(metadata.level()));
+        self.filter.read().is_ok_and(|filter| enabled(&filter))
     }
 
     fn log(&self, record: &log::Record<'_>) {

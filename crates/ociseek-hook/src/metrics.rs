@@ -6,10 +6,13 @@ use std::fmt::Write;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// The counters of a service, and the histogram of how long its work takes.
-pub trait Counters: Copy + Ord {
-    /// The histogram.
-    const DURATIONS: Durations;
+/// The counters of a service, and its histograms of how long its work takes.
+pub trait Counters: Copy + Ord + 'static {
+    /// The histograms.
+    const DURATIONS: &'static [Durations];
+    /// Counters with values of their labels that are there from the start, at 0: a series that
+    /// appears with its first event does not show that event to those who compare it with before.
+    const FROM_START: &'static [(Self, &'static [&'static str])] = &[];
 
     /// The name, the name of the only label (or none), and a description.
     fn describe(self) -> (&'static str, &'static str, &'static str);
@@ -43,12 +46,15 @@ pub enum Counter {
     LayerBytes,
 }
 
+/// How long jobs take.
+pub const JOBS: Durations = Durations {
+    name: "ociseek_hook_job_seconds",
+    help: "Job duration",
+    buckets: &[0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0],
+};
+
 impl Counters for Counter {
-    const DURATIONS: Durations = Durations {
-        name: "ociseek_hook_job_seconds",
-        help: "Job duration",
-        buckets: &[0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0],
-    };
+    const DURATIONS: &'static [Durations] = &[JOBS];
 
     fn describe(self) -> (&'static str, &'static str, &'static str) {
         match self {
@@ -75,19 +81,28 @@ impl<C> std::fmt::Debug for Metrics<C> {
 
 struct Counts<C> {
     counters: BTreeMap<(C, &'static str), u64>,
+    durations: BTreeMap<&'static str, Histogram>,
+}
+
+#[derive(Default)]
+struct Histogram {
     buckets: Vec<u64>,
-    durations: u64,
+    count: u64,
     seconds: f64,
 }
 
 impl<C: Counters> Default for Metrics<C> {
     fn default() -> Metrics<C> {
-        let buckets = vec![0; C::DURATIONS.buckets.len()];
+        let series = |(counter, labels): &(C, &'static [&'static str])| {
+            let counter = *counter;
+            labels.iter().map(move |label| ((counter, *label), 0))
+        };
+        let histogram = |of: &Durations| {
+            (of.name, Histogram { buckets: vec![0; of.buckets.len()], ..Histogram::default() })
+        };
         Metrics(Mutex::new(Counts {
-            counters: BTreeMap::new(),
-            buckets,
-            durations: 0,
-            seconds: 0.0,
+            counters: C::FROM_START.iter().flat_map(series).collect(),
+            durations: C::DURATIONS.iter().map(histogram).collect(),
         }))
     }
 }
@@ -110,14 +125,15 @@ impl<C: Counters> Metrics<C> {
     }
 
     /// Records how long some work took.
-    pub fn took(&self, took: Duration) {
+    pub fn took(&self, of: &Durations, took: Duration) {
         let mut counts = self.0.hold();
+        let Some(histogram) = counts.durations.get_mut(of.name) else { return };
         let seconds = took.as_secs_f64();
-        for (bucket, bound) in counts.buckets.iter_mut().zip(C::DURATIONS.buckets) {
+        for (bucket, bound) in histogram.buckets.iter_mut().zip(of.buckets) {
             *bucket += u64::from(seconds <= *bound);
         }
-        counts.durations += 1;
-        counts.seconds += seconds;
+        histogram.count += 1;
+        histogram.seconds += seconds;
     }
 
     /// All counters, together with `gauges` from elsewhere: name, description, value.
@@ -135,16 +151,18 @@ impl<C: Counters> Metrics<C> {
                 label => writeln!(text, "{name}{{{label}=\"{value}\"}} {count}"),
             };
         }
-        let Durations { name, help, buckets } = C::DURATIONS;
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
-        for (bucket, bound) in counts.buckets.iter().zip(buckets) {
-            let _ = writeln!(text, "{name}_bucket{{le=\"{bound}\"}} {bucket}");
+        for Durations { name, help, buckets } in C::DURATIONS {
+            let Some(histogram) = counts.durations.get(name) else { continue };
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
+            for (bucket, bound) in histogram.buckets.iter().zip(*buckets) {
+                let _ = writeln!(text, "{name}_bucket{{le=\"{bound}\"}} {bucket}");
+            }
+            let Histogram { count, seconds, .. } = histogram;
+            let _ = writeln!(
+                text,
+                "{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {seconds}\n{name}_count {count}"
+            );
         }
-        let Counts { durations: count, seconds, .. } = &*counts;
-        let _ = writeln!(
-            text,
-            "{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {seconds}\n{name}_count {count}"
-        );
         for (name, help, value) in gauges {
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}");
         }
@@ -163,7 +181,7 @@ mod tests {
         metrics.count(Counter::Requests, "202");
         metrics.count(Counter::Requests, "401");
         metrics.add(Counter::LayerBytes, "", 1000);
-        metrics.took(Duration::from_millis(700));
+        metrics.took(&JOBS, Duration::from_millis(700));
         let text = metrics.text(&[("ociseek_hook_queued", "Jobs waiting", 3)]);
         for line in [
             "# TYPE ociseek_hook_requests_total counter",

@@ -14,7 +14,7 @@ use tracing::{Instrument, debug, error, info_span, warn};
 use super::allow::AllowList;
 use super::job::{Job, JobError, JobResult, Unit};
 use super::log::{self, TARGET, now};
-use super::metrics::{Counter, Metrics};
+use super::metrics::{Counter, JOBS, Metrics};
 use super::work::{JobContext, run};
 use ociseek_format::progress::causes;
 use ociseek_ops::versions::Versions;
@@ -149,7 +149,7 @@ impl Runner {
         let span = info_span!(target: TARGET, "job", image);
         let result = run(job, &self.context()).instrument(span).await;
         let took = begun.elapsed();
-        self.metrics.took(took);
+        self.metrics.took(&JOBS, took);
         match result {
             Ok(done) => {
                 self.metrics.count(Counter::Jobs, done.code());

@@ -104,6 +104,19 @@ pub enum NotLazy {
 }
 
 impl NotLazy {
+    /// The words that [`NotLazy::code`] returns.
+    pub const CODES: [&str; 9] = [
+        "coverage",
+        "failed",
+        "login",
+        "no-index",
+        "not-listed",
+        "other-document",
+        "silent",
+        "untrusted",
+        "zstd",
+    ];
+
     /// A stable word for programs: in metrics, logs and JSON.
     pub fn code(&self) -> &'static str {
         match self {

@@ -16,20 +16,26 @@ use ociseek_format::image::ImageName;
 use ociseek_format::image::allow::{Allow, AllowError};
 
 /// One of the repositories whose images start lazily: `*` for all, or
-/// `REGISTRY[/REPOSITORY-GLOB]` as [`Allow`] has it.
+/// `REGISTRY[/REPOSITORY-GLOB]` as [`Allow`] has it. With `!` in front, the opposite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LazyRule {
     /// One party chooses every image of the node.
     All,
     /// The repositories that the rule names.
     Named(Allow),
+    /// Not those that it names, whatever the others say.
+    Not(Allow),
 }
 
 impl FromStr for LazyRule {
     type Err = AllowError;
 
     fn from_str(text: &str) -> Result<LazyRule, AllowError> {
-        if text == "*" { Ok(LazyRule::All) } else { Ok(LazyRule::Named(text.parse()?)) }
+        Ok(match text.strip_prefix('!') {
+            Some(text) => LazyRule::Not(text.parse()?),
+            None if text == "*" => LazyRule::All,
+            None => LazyRule::Named(text.parse()?),
+        })
     }
 }
 
@@ -38,6 +44,7 @@ impl fmt::Display for LazyRule {
         match self {
             LazyRule::All => f.write_str("*"),
             LazyRule::Named(allow) => allow.fmt(f),
+            LazyRule::Not(allow) => write!(f, "!{allow}"),
         }
     }
 }
@@ -46,15 +53,27 @@ impl fmt::Display for LazyRule {
 #[derive(Debug, Clone)]
 pub struct LazyFrom {
     rules: Vec<LazyRule>,
+    excluded: Vec<Allow>,
     policy: Policy,
 }
 
 impl LazyFrom {
     /// With `rules`, only their repositories' images start lazily, by any index there that keeps
-    /// the policy. Without, all images with an index that one of the policy's keys signed. None if
-    /// that leaves it to those who push an image.
+    /// the policy. Without, all images with an index that one of the policy's keys signed. Rules
+    /// that exclude take something away from both. None if that leaves it to those who push an
+    /// image.
     pub fn new(rules: Vec<LazyRule>, policy: Policy) -> Option<LazyFrom> {
-        (!rules.is_empty() || !policy.trust.is_empty()).then_some(LazyFrom { rules, policy })
+        let mut excluded = Vec::new();
+        let keep = |rule| match rule {
+            LazyRule::Not(allow) => {
+                excluded.push(allow);
+                None
+            }
+            rule => Some(rule),
+        };
+        let rules: Vec<LazyRule> = rules.into_iter().filter_map(keep).collect();
+        let is_word = !rules.is_empty() || !policy.trust.is_empty();
+        is_word.then_some(LazyFrom { rules, excluded, policy })
     }
 
     /// What is required of the indexes of an image, if it may start lazily.
@@ -67,7 +86,11 @@ impl LazyFrom {
         let admits = |rule: &LazyRule| match rule {
             LazyRule::All => true,
             LazyRule::Named(allow) => allow.admits(reference),
+            LazyRule::Not(_) => false,
         };
+        if self.excluded.iter().any(|allow| allow.admits(reference)) {
+            return Err(NotLazy::NotListed);
+        }
         let accepted = match self.rules.as_slice() {
             [] => AcceptedTrust::Signed,
             rules if rules.iter().any(admits) => AcceptedTrust::Repository,
@@ -109,6 +132,11 @@ mod tests {
             (&["q.example", "docker.io/library/*"], "debian:12", true),
             (&["docker.io/library/*"], "docker.io/stranger/debian:12", false),
             (&["*"], "stranger.example/x:v1", true),
+            (&["*", "!r.example/team/db"], "r.example/team/db:v1", false),
+            (&["!r.example/team/db", "*"], "r.example/team/db:v1", false),
+            (&["*", "!r.example/team/db"], "r.example/team/app:v1", true),
+            (&["r.example/team/*", "!r.example/**"], "r.example/team/app:v1", false),
+            (&["*", "!*.r.example"], "sub.r.example/app:v1", false),
             (&["*"], "oci:/etc", false),
             (&["*"], "docker-archive:/a.tar", false),
         ] {
@@ -120,10 +148,11 @@ mod tests {
     #[test]
     fn somebody_must_vouch_for_an_image() {
         assert!(word(&[]).is_none());
-        for bad in ["", "**", "*/app", "*.com", "registry/team"] {
+        assert!(word(&["!r.example/team/db"]).is_none());
+        for bad in ["", "!", "!*", "!!r.example", "**", "*/app", "*.com", "registry/team"] {
             assert!(bad.parse::<LazyRule>().is_err(), "{bad}");
         }
-        for good in ["*", "r.example/team/*", "*.r.example/**"] {
+        for good in ["*", "r.example/team/*", "*.r.example/**", "!r.example/team/*"] {
             assert_eq!(good.parse::<LazyRule>().unwrap().to_string(), good);
         }
     }

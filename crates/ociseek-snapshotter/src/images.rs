@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -73,7 +74,7 @@ struct Inner {
     lazy: Arc<dyn LazyImages>,
     keeper: DeviceKeeper,
     /// For this process, in bytes.
-    memory: u64,
+    memory: AtomicU64,
     sessions: Mutex<HashMap<MountKey, Arc<ImageSession>>>,
     /// The bytes that were fetched for mounts that are removed.
     fetched: Mutex<u64>,
@@ -98,7 +99,7 @@ impl ImageDir {
             dir: root.join("images"),
             lazy,
             keeper,
-            memory,
+            memory: AtomicU64::new(memory),
             sessions: Mutex::default(),
             fetched: Mutex::default(),
         }));
@@ -219,10 +220,15 @@ impl ImageDir {
         self.0.sessions.hold().values().cloned().collect()
     }
 
+    /// From now on, this many bytes are for this process.
+    pub(crate) fn limit_memory(&self, bytes: u64) {
+        self.0.memory.store(bytes, Ordering::Relaxed);
+    }
+
     /// Divides the memory among all mounts.
     async fn share_memory(&self) {
         let contents: Vec<_> = self.sessions().iter().filter_map(|it| it.content()).collect();
-        let memory = self.0.memory.saturating_sub(OWN);
+        let memory = self.0.memory.load(Ordering::Relaxed).saturating_sub(OWN);
         // If it panics, it is done again later.
         let _ = spawn_blocking(move || divide_memory(memory, &contents)).await;
     }
@@ -248,7 +254,7 @@ impl ImageDir {
                 if let Some(session) = session {
                     session.cancel();
                     if timeout(REMOVAL, session.ended()).await.is_err() {
-                        warn!(id, "the mount of a removed snapshot does not end");
+                        warn!(name: "not-unmounted", id, "the mount of a removed snapshot does not end");
                     }
                     *self.0.fetched.hold() += session.fetched();
                 }

@@ -36,6 +36,6 @@ pub use image_service::ImageService;
 pub use lazy::{ImageLayers, LazyImages, MountAttempt, OpenedLayers, ServingOptions};
 pub use messages::SnapshotError;
 pub use rows::{LazyLayer, LazyStack};
-pub use service::{ANSWER, AnsweredCall, CallObserver, Listener, serve};
+pub use service::{ANSWER, AnsweredCall, CallObserver, Listener, METHODS, serve};
 pub use snapshotter::{KeptNumbers, Snapshotter};
 pub use status::{KeptImage, KeptMount, KeptState, kept, memory};

@@ -317,7 +317,7 @@ const STATE: &str = "state.json";
 
 /// Logs what is wrong with a state.
 pub(crate) fn warned(text: &str) {
-    warn!("{text}");
+    warn!(name: "state", "{text}");
 }
 
 #[derive(Debug)]
@@ -355,11 +355,11 @@ impl RowStore {
         rows.note_directories(found, is_lost);
         if is_lost {
             warn!(
-                left = ?rows.left,
+                name: "state", left = ?rows.left,
                 "directories whose snapshots are not known any more are left: remove them once their containers ended"
             );
             if let Err(error) = state_file::save(root, STATE, &rows) {
-                warn!(%error, "{STATE} cannot be written");
+                warn!(name: "state", %error, "{STATE} cannot be written");
             }
         }
         let held = Held { rows, is_ahead: false };
@@ -444,7 +444,10 @@ impl RowStore {
             match self.save(&held.rows) {
                 Ok(()) => held.is_ahead = false,
                 Err(error) => {
-                    warn!(%error, "{STATE} cannot be written, and still has snapshots that were removed")
+                    warn!(
+                        name: "state", %error,
+                        "{STATE} cannot be written, and still has snapshots that were removed"
+                    )
                 }
             }
         }

@@ -145,8 +145,9 @@ impl NamedService for SnapshotCalls {
 }
 
 /// The methods of the service.
-const METHODS: [&str; 10] =
-    ["Prepare", "View", "Mounts", "Commit", "Remove", "Stat", "Update", "Usage", "Cleanup", "List"];
+pub const METHODS: &[&str] = &[
+    "Prepare", "View", "Mounts", "Commit", "Remove", "Stat", "Update", "Usage", "Cleanup", "List",
+];
 
 fn is_failure(response: &http::Response<Body>) -> bool {
     // An error has no body, and its status is with the headers.
@@ -171,7 +172,7 @@ impl Service<http::Request<Body>> for SnapshotCalls {
         let observer = Arc::clone(&self.observer);
         Box::pin(async move {
             let name = request.uri().path().rsplit('/').next().unwrap_or_default();
-            let Some(method) = METHODS.into_iter().find(|method| *method == name) else {
+            let Some(method) = METHODS.iter().copied().find(|method| *method == name) else {
                 return Ok(Status::unimplemented(name).into_http());
             };
             let begun = Instant::now();

@@ -180,25 +180,29 @@ impl Run {
                     return;
                 }
                 Err(why) => {
-                    warn!(image, error = why, "cannot be mounted");
+                    warn!(name: "mount-failed", image, error = why, "cannot be mounted");
                     self.session.phase.send_replace(Phase::Failed(why));
                     return;
                 }
             };
             let point = self.place.point.display();
-            let event = if is_replacement { "the mount is served again" } else { "mounted" };
-            info!(image, layers = self.stack.top.layers, %point, "{event}");
+            let layers = self.stack.top.layers;
+            if is_replacement {
+                info!(name: "served-again", image, layers, %point, "the mount is served again");
+            } else {
+                info!(name: "mounted", image, layers, %point, "mounted");
+            }
             let (over, live) = self.serve(live, is_replacement, is_silent).await;
             match over {
                 Over::Silent => {
-                    warn!(image, %point, "the mount does not answer, and is replaced");
+                    warn!(name: "silent", image, %point, "the mount does not answer, and is replaced");
                     is_silent = true;
                     left = self.held(&live.tree).map(|held| (held, Arc::clone(&live.device)));
                     // It may wait for the mount.
                     spawn_blocking(move || drop(live));
                 }
                 Over::Unmounted => {
-                    info!(image, %point, "unmounted");
+                    info!(name: "unmounted", image, %point, "unmounted");
                     self.place.keeper.release(&self.place.name);
                     self.session.phase.send_replace(Phase::Ended);
                     return;
@@ -238,7 +242,7 @@ impl Run {
                 (Ok(live), ..) => return Ok(Some(live)),
                 (Err(why), Some(_), Some(pause)) => {
                     let image = &self.stack.top.image;
-                    warn!(image, error = why, "the mount is not served yet");
+                    warn!(name: "mount-failed", image, error = why, "the mount is not served yet");
                     tokio::select! {
                         () = session.cancelled() => break,
                         () = sleep(Duration::from_secs(*pause)) => {}
@@ -257,7 +261,8 @@ impl Run {
     async fn clear(&self) {
         let point = self.place.point.clone();
         if let Ok(Err(error)) = spawn_blocking(move || clear(&point)).await {
-            warn!(point = %self.place.point.display(), %error, "cannot be unmounted");
+            let point = self.place.point.display();
+            warn!(name: "not-unmounted", %point, %error, "cannot be unmounted");
         }
     }
 
@@ -390,7 +395,8 @@ impl Run {
         let Ok((detached, mut live)) = detached else { return };
         if let Err(error) = detached {
             let point = self.place.point.display();
-            warn!(%point, error = causes(&error), "cannot be unmounted");
+            let error = causes(&error);
+            warn!(name: "not-unmounted", %point, error, "cannot be unmounted");
         }
         // An error was reported by the kernel to those who use it.
         let _ = live.mount.ended().await;
@@ -428,6 +434,6 @@ async fn write_start(start: Option<StartRecord>, image: &str) {
     let Some(start) = start else { return };
     let written = spawn_blocking(move || start.write()).await.map_err(io::Error::from).flatten();
     if let Err(error) = written {
-        warn!(image, %error, "the start is not recorded");
+        warn!(name: "start-not-recorded", image, %error, "the start is not recorded");
     }
 }

@@ -98,10 +98,15 @@ impl Snapshotter {
         // Containers of the node need a snapshotter more than they need these to be gone.
         for left in [snapshotter.remove_gone(), snapshotter.remove_unknown(|_, _| true).await] {
             if let Err(error) = left {
-                warn!(%error, "what an earlier process left is not removed");
+                warn!(name: "state", %error, "what an earlier process left is not removed");
             }
         }
         Ok(snapshotter)
+    }
+
+    /// From now on, all mounts together use this many bytes of memory.
+    pub fn limit_memory(&self, bytes: u64) {
+        self.images.limit_memory(bytes);
     }
 
     /// Whether all mounts answer.
@@ -164,7 +169,7 @@ impl Snapshotter {
         added?;
         let mounts = self.prepared(&key).await;
         if let (Err(error), Some(id)) = (&mounts, new) {
-            warn!(key, %error, "cannot create the snapshot");
+            warn!(name: "state", key, %error, "cannot create the snapshot");
             self.remove(&key).await?;
             self.discard(id).await?;
         }
@@ -198,7 +203,10 @@ impl Snapshotter {
         let Some(layers) = self.images.layers(&image).await else { return Ok(None) };
         // Labels come from the client that asks containerd to unpack an image.
         if layers.digests.get(below) != Some(digest) || layers.chains.get(below) != Some(target) {
-            warn!(image, target, "the labels do not fit the image: its layer is unpacked");
+            warn!(
+                name: "wrong-labels", image, target,
+                "the labels do not fit the image: its layer is unpacked"
+            );
             return Ok(None);
         }
         let document = layers.documents.get(below).cloned().flatten();
@@ -376,7 +384,7 @@ impl Snapshotter {
         };
         let removed = block_in_place(|| self.store.remove_gone(is_gone))?;
         if !removed.is_empty() {
-            warn!(?removed, "snapshots without their directories are removed");
+            warn!(name: "state", ?removed, "snapshots without their directories are removed");
         }
         Ok(())
     }

@@ -149,11 +149,11 @@ fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
 }
 
 /// Removes the least recently used entries until they take 9/10 of `max` bytes, if they take more
-/// than `max`, and removes abandoned temporary files. Returns the size of the remaining entries in
-/// bytes.
-pub fn evict(dir: &Path, max: u64) -> io::Result<u64> {
+/// than `max`, and removes abandoned temporary files.
+pub fn evict(dir: &Path, max: u64) -> io::Result<Eviction> {
     let mut entries = entries(dir)?;
     let mut total = entries.iter().map(|entry| entry.size).sum();
+    let mut evicted = 0;
     if total > max {
         entries.sort_by(|a, b| (a.used, a.size, &a.path).cmp(&(b.used, b.size, &b.path)));
         for entry in entries {
@@ -161,10 +161,19 @@ pub fn evict(dir: &Path, max: u64) -> io::Result<u64> {
                 break;
             }
             total -= entry.size;
-            let _ = fs::remove_file(entry.path);
+            evicted += u64::from(fs::remove_file(entry.path).is_ok());
         }
     }
-    Ok(total)
+    Ok(Eviction { left: total, evicted })
+}
+
+/// The result of making room in a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Eviction {
+    /// The size of those that are left, in bytes.
+    pub left: u64,
+    /// How many were removed.
+    pub evicted: u64,
 }
 
 #[cfg(test)]
@@ -193,10 +202,10 @@ mod tests {
         let abandoned = put(".tmp-2", now + YEAR);
         let there = |paths: &[&PathBuf]| paths.iter().map(|path| path.exists()).collect::<Vec<_>>();
 
-        assert_eq!(evict(dir.path(), 350).unwrap(), 300);
+        assert_eq!(evict(dir.path(), 350).unwrap(), Eviction { left: 300, evicted: 1 });
         assert_eq!(there(&[&older, &newer, &future, &soon]), [true, true, false, true]);
         assert_eq!(there(&[&writing, &abandoned]), [true, false]);
-        assert_eq!(evict(dir.path(), 250).unwrap(), 200);
+        assert_eq!(evict(dir.path(), 250).unwrap(), Eviction { left: 200, evicted: 1 });
         assert_eq!(there(&[&older, &newer, &soon]), [false, true, true]);
     }
 }

@@ -23,7 +23,7 @@ use ociseek_ops::discover::index_starting_with;
 use ociseek_ops::resolve::PlatformChoice;
 use ociseek_store::Source;
 use ociseek_store::blob::Target;
-use ociseek_store::registry::{CredentialProviders, LoginOfPull, ProviderConfigError};
+use ociseek_store::registry::{CredentialProviders, LoginOfPull, ProviderConfigError, SharedLink};
 
 /// Which platforms of an image.
 #[derive(Debug, Clone, Args)]
@@ -359,6 +359,10 @@ pub(crate) struct RegistryArgs {
     /// As [`NodeLoginArgs`] has it.
     #[arg(skip)]
     pub hosts_dir: Option<PathBuf>,
+
+    /// What all clients of this process share.
+    #[arg(skip)]
+    pub link: Option<Arc<SharedLink>>,
 }
 
 /// The logins of a Kubernetes node.

@@ -1,11 +1,12 @@
-//! SIGINT, SIGTERM and SIGHUP: the first ends the work gracefully, the second at once.
+//! SIGINT, SIGTERM and SIGHUP: the first ends the work gracefully, the second at once. A server
+//! with a configuration reads it again at SIGHUP.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 /// A signal that requests the program to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +58,14 @@ pub(crate) fn listen() -> io::Result<oneshot::Receiver<Interrupt>> {
     Ok(received)
 }
 
+/// Receives each SIGHUP, if it does not end the program.
+static HANGUPS: OnceLock<Notify> = OnceLock::new();
+
+/// From now on, SIGHUP does not end the program: it has a configuration to read again.
+pub(crate) fn hangups() -> &'static Notify {
+    HANGUPS.get_or_init(Notify::new)
+}
+
 /// Whether the program reads what the user names before it begins to work.
 static WAITS_FOR_INPUT: AtomicBool = AtomicBool::new(false);
 
@@ -86,9 +95,13 @@ struct Signals {
 impl Signals {
     async fn next(&mut self) -> Interrupt {
         let hup = async {
-            match &mut self.hup {
-                Some(hup) => hup.recv().await,
-                None => std::future::pending().await,
+            let Some(hup) = &mut self.hup else { return std::future::pending().await };
+            loop {
+                let received = hup.recv().await;
+                match HANGUPS.get() {
+                    Some(hangups) => hangups.notify_one(),
+                    None => return received,
+                }
             }
         };
         tokio::select! {

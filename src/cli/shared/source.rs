@@ -436,6 +436,7 @@ pub(crate) async fn client_config(
         hosts_dir: args.hosts_dir,
         insecure_skip_tls_verify: args.insecure_skip_tls_verify || args.tls_verify == Some(false),
         max_memory: args.memory.max_memory.0,
+        link: args.link,
         limits: limits(args.retry_for, args.stall_timeout, args.connections),
         progress: Arc::clone(progress),
         ..ClientConfig::default()

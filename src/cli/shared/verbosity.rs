@@ -13,7 +13,7 @@ use super::error::{CliError, LogFilterError};
 use super::parse;
 use super::terminal::{Style, UseOfColors, complain, safe, use_colors};
 use ociseek_hook::log::json_line;
-use ociseek_hook::logging::{Line, install, level_word};
+use ociseek_hook::logging::{Line, change, install, level_word};
 
 /// The variable with a detailed filter for the log.
 const VARIABLE: &str = "OCISEEK_LOG";
@@ -85,7 +85,6 @@ impl VerbosityArgs {
             .filter(|value| !value.trim().is_empty())
             .map(|value| filter(&value))
             .transpose()?;
-        let own = |level: Level| Targets::new().with_target("ociseek", level);
         let filter = match (self.verbose, variable, readers) {
             (0, Some(filter), _) => filter,
             (0, None, LogReader::People) => return Ok(()),
@@ -107,6 +106,39 @@ impl VerbosityArgs {
             },
         );
         Ok(())
+    }
+
+    /// The level of a configuration, unless `-v`, `-q` or the variable says something else.
+    pub(crate) fn set_log_level(self, level: LogLevel) {
+        let is_set = std::env::var_os(VARIABLE).is_some_and(|value| !value.is_empty());
+        if self.verbose == 0 && !self.quiet && !is_set {
+            change(own(level.into()));
+        }
+    }
+}
+
+/// What our own modules log, from this level on.
+fn own(level: Level) -> Targets {
+    Targets::new().with_target("ociseek", level)
+}
+
+/// The least severe lines that a service logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+impl From<LogLevel> for Level {
+    fn from(level: LogLevel) -> Level {
+        match level {
+            LogLevel::Error => Level::ERROR,
+            LogLevel::Warn => Level::WARN,
+            LogLevel::Info => Level::INFO,
+            LogLevel::Debug => Level::DEBUG,
+        }
     }
 }
 

@@ -38,25 +38,32 @@ pub(crate) enum ConfigFileFault {
     Option(String),
 }
 
-/// The options of this process, with those of the file at `path` that neither the command line nor
-/// the environment gives.
+/// What the file at `path` has.
 ///
 /// # Errors
-/// If the file cannot be read, or has a key or a value that is not valid.
-pub(super) fn read(
-    path: &Path,
-    typed: impl IntoIterator<Item = OsString>,
-) -> Result<SnapshotterArgs, ConfigFileFault> {
+/// If it cannot be read, or is not TOML.
+pub(super) fn table(path: &Path) -> Result<Table, ConfigFileFault> {
     let mut text = String::new();
     let file = File::open(path).map_err(ConfigFileFault::Read)?;
     file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(ConfigFileFault::Read)?;
     if text.len() as u64 > MAX_BYTES {
         return Err(ConfigFileFault::TooLarge);
     }
-    let table: Table = text.parse().map_err(|error: toml::de::Error| toml_fault(&text, &error))?;
+    text.parse().map_err(|error: toml::de::Error| toml_fault(&text, &error))
+}
+
+/// The options of this process, with those of a file that neither the command line nor the
+/// environment gives.
+///
+/// # Errors
+/// If the file has a key or a value that is not valid.
+pub(super) fn args(
+    table: &Table,
+    typed: impl IntoIterator<Item = OsString>,
+) -> Result<SnapshotterArgs, ConfigFileFault> {
     let mut arguments: Vec<OsString> = typed.into_iter().collect();
     let found = Cli::command().try_get_matches_from(&arguments).map_err(wrong_option)?;
-    for (key, value) in &table {
+    for (key, value) in table {
         let given = arguments_of(key, value)?;
         let is_overridden =
             found.subcommand_matches("snapshotter").is_some_and(|found| is_given(found, key));
@@ -65,6 +72,14 @@ pub(super) fn read(
         }
     }
     parsed(arguments)
+}
+
+/// Both.
+fn read(
+    path: &Path,
+    typed: impl IntoIterator<Item = OsString>,
+) -> Result<SnapshotterArgs, ConfigFileFault> {
+    args(&table(path)?, typed)
 }
 
 fn parsed(arguments: Vec<OsString>) -> Result<SnapshotterArgs, ConfigFileFault> {
@@ -81,7 +96,7 @@ fn wrong_option(error: clap::Error) -> ConfigFileFault {
 /// The options of the snapshotter that has the configuration at `path`, or none.
 ///
 /// # Errors
-/// As [`read`].
+/// As [`table`] and [`args`].
 pub(super) fn or_defaults(path: Option<&Path>) -> Result<SnapshotterArgs, CliError> {
     let none = ["ociseek", "snapshotter"].map(OsString::from);
     let wrong =
@@ -120,6 +135,12 @@ fn with_option<T>(key: &str, look: impl FnOnce(&Arg) -> T) -> Option<T> {
     let program = Cli::command();
     let command = program.find_subcommand("snapshotter")?;
     options(command).find(|arg| arg.get_long() == Some(key)).map(look)
+}
+
+/// Whether the file can have this key.
+#[cfg(test)]
+pub(super) fn is_key(key: &str) -> bool {
+    with_option(key, |_| ()).is_some()
 }
 
 /// The options that the file can have.

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{NodeImages, config, with_defaults_of_node};
+use super::images::NodeImages;
+use super::{config, settings};
 use crate::cli::shared::caches;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::progress::Display;
@@ -29,14 +30,13 @@ pub(crate) async fn run(
     image: &ImageName,
     verbosity: VerbosityArgs,
 ) -> Result<(), CliError> {
-    let mut args = config::or_defaults(Some(config))?;
-    with_defaults_of_node(&mut args.lazy);
+    let args = config::or_defaults(Some(config))?;
+    let has_logins_of_pulls = args.image_service;
+    let settings = settings(args)?;
     let display = Arc::new(Display::new(verbosity));
     let progress: Arc<dyn Progress> = display.clone();
-    let caches = caches::reading(&args.lazy.cache, &progress).await?;
-    let word = args.lazy_from.word(&args.lazy.view.trust)?;
-    let has_logins_of_pulls = args.image_service.is_some();
-    let images = NodeImages::new(word, args.lazy, caches, progress, Arc::default());
+    let caches = caches::reading(&settings.lazy.cache, &progress).await?;
+    let images = NodeImages::new(settings, caches, progress, Arc::default());
     let name = image.to_string();
     let judged = display.during(&name, images.judged(&name, &Recall::default())).await;
     let mut text = format!("{}\n  ociseek snapshotter  ", safe(&name));

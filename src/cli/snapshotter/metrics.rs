@@ -10,7 +10,11 @@ use crate::cli::shared::error::{CliError, HookError};
 use ociseek_hook::http::{Monitored, PATIENCE, monitor};
 use ociseek_hook::metrics::{Counters, Durations, Metrics};
 use ociseek_hook::server::listen_openly;
-use ociseek_snapshotter::{AnsweredCall, KeptNumbers, Snapshotter};
+use ociseek_ops::judge::NotLazy;
+use ociseek_rootfs::cache::{SpanCache, SpanCacheStats};
+use ociseek_rootfs::content::ReadError;
+use ociseek_snapshotter::{AnsweredCall, KeptNumbers, METHODS, Snapshotter};
+use ociseek_store::registry::AnsweredRequest;
 
 /// A counter of the snapshotter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,14 +25,45 @@ pub(super) enum SnapshotterCounter {
     Mounts,
     Replacements,
     FetchedBytes,
+    ReadFailures,
+    RegistryRequests,
+    CacheHits,
+    CacheMisses,
+    CacheEvictions,
+    Reloads,
 }
 
+/// How long containerd's requests take.
+const REQUESTS: Durations = Durations {
+    name: "ociseek_snapshotter_request_seconds",
+    help: "Time to answer a request of containerd",
+    buckets: &[0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0],
+};
+/// How long reads of containers take.
+pub(super) const READS: Durations = Durations {
+    name: "ociseek_snapshotter_read_seconds",
+    help: "Time to answer a read of a file in an image",
+    buckets: &[0.0001, 0.0005, 0.0025, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0],
+};
+/// How long registries take to answer.
+const REGISTRIES: Durations = Durations {
+    name: "ociseek_snapshotter_registry_request_seconds",
+    help: "Time until the answer of a registry begins",
+    buckets: &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0],
+};
+
 impl Counters for SnapshotterCounter {
-    const DURATIONS: Durations = Durations {
-        name: "ociseek_snapshotter_request_seconds",
-        help: "Time to answer a request of containerd",
-        buckets: &[0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0],
-    };
+    const DURATIONS: &'static [Durations] = &[REQUESTS, READS, REGISTRIES];
+    const FROM_START: &'static [(SnapshotterCounter, &'static [&'static str])] = &[
+        (SnapshotterCounter::Requests, METHODS),
+        (SnapshotterCounter::Failures, METHODS),
+        (SnapshotterCounter::Unpacked, &NotLazy::CODES),
+        (SnapshotterCounter::Mounts, &["mounted", "failed"]),
+        (SnapshotterCounter::Replacements, &["replaced", "failed"]),
+        (SnapshotterCounter::ReadFailures, &ReadError::CODES),
+        (SnapshotterCounter::RegistryRequests, &["2xx", "3xx", "4xx", "5xx", "none"]),
+        (SnapshotterCounter::Reloads, &["reloaded", "failed"]),
+    ];
 
     fn describe(self) -> (&'static str, &'static str, &'static str) {
         match self {
@@ -58,6 +93,36 @@ impl Counters for SnapshotterCounter {
                 "",
                 "Bytes fetched from registries for mounts",
             ),
+            SnapshotterCounter::ReadFailures => (
+                "ociseek_snapshotter_read_failures_total",
+                "reason",
+                "Reads of files in images that failed",
+            ),
+            SnapshotterCounter::RegistryRequests => (
+                "ociseek_snapshotter_registry_requests_total",
+                "code",
+                "Requests to registries and token services",
+            ),
+            SnapshotterCounter::CacheHits => (
+                "ociseek_snapshotter_cache_hits_total",
+                "",
+                "Looks for a span in the cache on disk that found it",
+            ),
+            SnapshotterCounter::CacheMisses => (
+                "ociseek_snapshotter_cache_misses_total",
+                "",
+                "Looks for a span in the cache on disk that did not find it",
+            ),
+            SnapshotterCounter::CacheEvictions => (
+                "ociseek_snapshotter_cache_evictions_total",
+                "",
+                "Spans removed from the cache on disk to make room",
+            ),
+            SnapshotterCounter::Reloads => (
+                "ociseek_snapshotter_reloads_total",
+                "result",
+                "Attempts to read the configuration again",
+            ),
         }
     }
 }
@@ -70,12 +135,49 @@ pub(super) fn count(metrics: &SnapshotterMetrics, call: AnsweredCall) {
     if call.failed {
         metrics.count(SnapshotterCounter::Failures, call.method);
     }
-    metrics.took(call.took);
+    metrics.took(&REQUESTS, call.took);
 }
 
-struct MonitoredSnapshotter {
-    metrics: Arc<SnapshotterMetrics>,
-    snapshotter: Arc<Snapshotter>,
+/// Counts a request to a registry.
+pub(super) fn count_request(metrics: &SnapshotterMetrics, request: AnsweredRequest) {
+    let code = match request.status {
+        None => "none",
+        Some(..300) => "2xx",
+        Some(300..400) => "3xx",
+        Some(400..500) => "4xx",
+        Some(500..) => "5xx",
+    };
+    metrics.count(SnapshotterCounter::RegistryRequests, code);
+    metrics.took(&REGISTRIES, request.took);
+}
+
+/// All metrics, as Prometheus reads them.
+fn text(metrics: &SnapshotterMetrics, numbers: KeptNumbers, cache: SpanCacheStats) -> String {
+    let KeptNumbers { snapshots, images, mounts, fetched, silent } = numbers;
+    let SpanCacheStats { bytes, max_bytes, hits, misses, evictions } = cache;
+    for (counter, total) in [
+        (SnapshotterCounter::FetchedBytes, fetched),
+        (SnapshotterCounter::CacheHits, hits),
+        (SnapshotterCounter::CacheMisses, misses),
+        (SnapshotterCounter::CacheEvictions, evictions),
+    ] {
+        metrics.set(counter, "", total);
+    }
+    metrics.text(&[
+        ("ociseek_snapshotter_snapshots", "Snapshots", snapshots),
+        ("ociseek_snapshotter_images", "Images whose layers are not pulled", images),
+        ("ociseek_snapshotter_mounts", "Mounts of images", mounts),
+        ("ociseek_snapshotter_silent_mounts", "Mounts that do not answer", silent),
+        ("ociseek_snapshotter_cache_bytes", "Size of the content in the cache on disk", bytes),
+        ("ociseek_snapshotter_cache_limit_bytes", "The most that it may take", max_bytes),
+    ])
+}
+
+/// Whose metrics are served.
+pub(super) struct MonitoredSnapshotter {
+    pub metrics: Arc<SnapshotterMetrics>,
+    pub snapshotter: Arc<Snapshotter>,
+    pub cache: SpanCache,
 }
 
 impl Monitored for MonitoredSnapshotter {
@@ -84,32 +186,22 @@ impl Monitored for MonitoredSnapshotter {
     }
 
     fn metrics(&self) -> String {
-        let KeptNumbers { snapshots, images, mounts, fetched, silent } = self.snapshotter.numbers();
-        self.metrics.set(SnapshotterCounter::FetchedBytes, "", fetched);
-        self.metrics.text(&[
-            ("ociseek_snapshotter_snapshots", "Snapshots", snapshots),
-            ("ociseek_snapshotter_images", "Images whose layers are not pulled", images),
-            ("ociseek_snapshotter_mounts", "Mounts of images", mounts),
-            ("ociseek_snapshotter_silent_mounts", "Mounts that do not answer", silent),
-        ])
+        text(&self.metrics, self.snapshotter.numbers(), self.cache.stats())
     }
 }
 
 /// Listens on `address`. The server runs as long as the returned future is polled.
 pub(super) async fn served(
     address: Option<SocketAddr>,
-    metrics: &Arc<SnapshotterMetrics>,
-    snapshotter: &Arc<Snapshotter>,
+    service: MonitoredSnapshotter,
 ) -> Result<impl Future<Output = ()> + use<>, CliError> {
     let listener = match address {
         Some(address) => Some(listen_openly(address).await.map_err(HookError::from)?),
         None => None,
     };
     if let Some(address) = listener.as_ref().and_then(|listener| listener.local_addr().ok()) {
-        info!(%address, "serving metrics");
+        info!(name: "listening", %address, "serving metrics");
     }
-    let service =
-        MonitoredSnapshotter { metrics: Arc::clone(metrics), snapshotter: Arc::clone(snapshotter) };
     Ok(async move {
         match listener {
             Some(listener) => {
@@ -122,6 +214,8 @@ pub(super) async fn served(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -135,12 +229,54 @@ mod tests {
             "# TYPE ociseek_snapshotter_requests_total counter",
             "ociseek_snapshotter_requests_total{method=\"Prepare\"} 2",
             "ociseek_snapshotter_failures_total{method=\"Prepare\"} 1",
+            "ociseek_snapshotter_failures_total{method=\"Stat\"} 0",
             "ociseek_snapshotter_request_seconds_bucket{le=\"0.001\"} 0",
             "ociseek_snapshotter_request_seconds_bucket{le=\"0.005\"} 3",
             "ociseek_snapshotter_request_seconds_count 3",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
-        assert!(!text.contains("failures_total{method=\"Stat\"}"), "{text}");
+    }
+
+    #[test]
+    fn requests_to_registries_are_counted_by_kinds_of_answers() {
+        let metrics = SnapshotterMetrics::default();
+        for status in [Some(206), Some(307), Some(404), Some(503), None, Some(200)] {
+            let took = Duration::from_millis(20);
+            count_request(&metrics, AnsweredRequest { status, took });
+        }
+        let text = metrics.text(&[]);
+        let count = |code: &str| {
+            let name = format!("ociseek_snapshotter_registry_requests_total{{code=\"{code}\"}} ");
+            text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().to_owned()
+        };
+        assert_eq!(["2xx", "3xx", "4xx", "5xx", "none"].map(count), ["2", "1", "1", "1", "1"]);
+        assert!(text.contains("ociseek_snapshotter_registry_request_seconds_count 6\n"), "{text}");
+    }
+
+    /// Each metric with its label, as `name{label}`.
+    fn served_names() -> BTreeSet<String> {
+        let numbers = KeptNumbers { snapshots: 0, images: 0, mounts: 0, fetched: 0, silent: 0 };
+        let text = text(&SnapshotterMetrics::default(), numbers, SpanCacheStats::default());
+        let label = |line: &str, name: &str| {
+            let label = line.strip_prefix(name)?.strip_prefix('{')?.split('=').next()?;
+            Some(format!("{name}{{{label}}}"))
+        };
+        let described = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        let named = described.filter_map(|line| line.split(' ').next()).map(|name| {
+            let labelled = text.lines().find_map(|line| label(line, name));
+            labelled.unwrap_or_else(|| name.to_owned())
+        });
+        named.collect()
+    }
+
+    #[test]
+    fn the_page_has_a_row_for_each_metric() {
+        let page = include_str!("../../../docs/snapshotter.md");
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| `ociseek_snapshotter_"));
+        let documented: BTreeSet<String> = rows
+            .filter_map(|row| Some(format!("ociseek_snapshotter_{}", row.split('`').next()?)))
+            .collect();
+        assert_eq!(documented, served_names());
     }
 }

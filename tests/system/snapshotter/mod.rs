@@ -25,6 +25,7 @@ mod kubernetes;
 mod logins;
 mod network;
 mod node;
+mod operators;
 mod outages;
 mod starts;
 mod userns;

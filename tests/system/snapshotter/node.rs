@@ -87,9 +87,11 @@ impl Node {
             .replace("DIR", self.dir.path().to_str().unwrap())
             .replace("METRICS", &self.metrics);
         fs::write(self.at("snapshotter.toml"), config + &self.config).unwrap();
+        let log = fs::File::options().create(true).append(true).open(self.at("snapshotter.log"));
         command
-            .args(["snapshotter", "--quiet", "--config", &self.at("snapshotter.toml")])
-            .stdin(Stdio::null());
+            .args(["snapshotter", "--config", &self.at("snapshotter.toml")])
+            .stdin(Stdio::null())
+            .stderr(log.unwrap());
         let mut child = ChildProcess::spawn(&mut command);
         wait_until("the snapshotter listens", || {
             assert!(child.ended().is_none(), "the snapshotter ended");
@@ -101,6 +103,13 @@ impl Node {
             wait_until("containerd has connected again", || self.try_ctr(&list).status.success());
         }
         child
+    }
+
+    /// The lines of the snapshotter's log with this event.
+    pub fn logged(&self, event: &str) -> Vec<Value> {
+        let log = fs::read_to_string(self.at("snapshotter.log")).unwrap();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.filter(|line| line["event"] == event).collect()
     }
 
     pub fn containerd(&self) -> ChildProcess {
@@ -310,6 +319,10 @@ pub fn container(name: &str) -> String {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.at("snapshotter.log"));
+            eprintln!("the snapshotter's log: {}", log.unwrap_or_default());
+        }
         self.kill_keeper();
         for mount in mounts_below(self.dir.path()).iter().rev() {
             let point = mount.split(' ').nth(1).unwrap_or_default();

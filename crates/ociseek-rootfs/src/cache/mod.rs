@@ -15,7 +15,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -30,7 +30,9 @@ use claims::Claims;
 use entry::EntryLayout;
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_store::cache::TARGET;
-use ociseek_store::entries::{drop_entry, evict, make_dir, open_entry, own_entry, temporary};
+use ociseek_store::entries::{
+    Eviction, drop_entry, evict, make_dir, open_entry, own_entry, temporary,
+};
 use ociseek_store::lock::Hold;
 
 /// The size limit of a span that is kept, in bytes.
@@ -57,6 +59,7 @@ struct Inner {
     max: u64,
     size: Mutex<CacheSize>,
     warned: AtomicBool,
+    counts: Counts,
     progress: Arc<dyn Progress>,
     claims: Arc<Claims>,
 }
@@ -68,6 +71,29 @@ struct CacheSize {
     listed: Option<u64>,
     /// What was written since then.
     written: u64,
+}
+
+/// What happened to the entries since the cache was opened.
+#[derive(Default)]
+struct Counts {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    evictions: AtomicU64,
+}
+
+/// The state of a cache, and what happened since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SpanCacheStats {
+    /// The size of all entries in bytes, as far as this process knows it.
+    pub bytes: u64,
+    /// The most that they may take.
+    pub max_bytes: u64,
+    /// How often a span was looked up and was there.
+    pub hits: u64,
+    /// How often it was not there, or damaged.
+    pub misses: u64,
+    /// How many entries this process evicted.
+    pub evictions: u64,
 }
 
 impl SpanCache {
@@ -86,6 +112,7 @@ impl SpanCache {
             max: max_bytes,
             size: Mutex::default(),
             warned: AtomicBool::new(false),
+            counts: Counts::default(),
             progress,
             claims: Arc::default(),
         };
@@ -108,6 +135,18 @@ impl SpanCache {
         self.inner.max
     }
 
+    /// The state of the cache. Blocks when it is called first: it lists the directory.
+    pub fn stats(&self) -> SpanCacheStats {
+        let Counts { hits, misses, evictions } = &self.inner.counts;
+        SpanCacheStats {
+            bytes: self.inner.bytes(),
+            max_bytes: self.inner.max,
+            hits: hits.load(Ordering::Relaxed),
+            misses: misses.load(Ordering::Relaxed),
+            evictions: evictions.load(Ordering::Relaxed),
+        }
+    }
+
     /// Whether there is an entry that looks complete. It may still turn out to be damaged when it
     /// is read.
     pub fn has(&self, key: &SpanKey, size: u64) -> bool {
@@ -120,6 +159,13 @@ impl SpanCache {
     /// The pieces with these numbers of a span of `size` bytes. A piece has [`PIECE`] bytes; the
     /// last one of a span may be shorter. A damaged entry is dropped.
     pub fn read(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
+        let found = self.read_entry(key, size, pieces);
+        let Counts { hits, misses, .. } = &self.inner.counts;
+        if found.is_some() { hits } else { misses }.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+
+    fn read_entry(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
         let path = self.path(key)?;
         let layout = EntryLayout::new(size)
             .filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
@@ -168,6 +214,7 @@ impl SpanCache {
             entry::fill_at_once(&file, bytes, at)
         })?;
         touch(&file);
+        self.inner.counts.hits.fetch_add(1, Ordering::Relaxed);
         Some(found)
     }
 
@@ -274,9 +321,25 @@ impl Inner {
             known.written = 0;
         }
         // Other writers do not wait for the listing.
-        let listed = evict(dir, self.max)?;
-        self.size.hold().listed = Some(listed);
+        self.evict(dir)?;
         Ok(())
+    }
+
+    /// Lists the entries, removes what is too much, and returns the size of the rest.
+    fn evict(&self, dir: &Path) -> io::Result<u64> {
+        let Eviction { left, evicted } = evict(dir, self.max)?;
+        self.counts.evictions.fetch_add(evicted, Ordering::Relaxed);
+        self.size.hold().listed = Some(left);
+        Ok(left)
+    }
+
+    fn bytes(&self) -> u64 {
+        let CacheSize { listed, written } = *self.size.hold();
+        match (listed, &self.dir) {
+            (Some(listed), _) => listed.saturating_add(written),
+            (None, Some(dir)) => self.evict(dir).unwrap_or(written),
+            (None, None) => 0,
+        }
     }
 
     fn warn(&self, error: &io::Error) {

@@ -14,7 +14,7 @@ use super::race::Pace;
 use super::readers::Readers;
 use super::recorded_start::{self, StartProgress};
 use super::windows::{WindowChecks, WindowStore};
-use super::{ContentOptions, Counts, ReadError, ReopenLayer};
+use super::{ContentOptions, Counts, ReadError, ReadObserver, ReopenLayer};
 use crate::cache::{PIECE, SpanCache, SpanKey};
 use crate::layers::{LayerAccess, OpenLayer};
 use ociseek_format::digest::Digest;
@@ -60,6 +60,8 @@ pub(super) struct Inner {
     pub pace: Pace,
     /// How to open a layer whose fine document turned out to be damaged.
     pub reopen: OnceLock<ReopenLayer>,
+    /// Who learns of reads.
+    pub observer: OnceLock<Arc<dyn ReadObserver>>,
     /// Why the fine index, and the SOCI index, are not used any more.
     contradicted: [OnceLock<Arc<str>>; 2],
     /// The warnings reported so far.
@@ -117,6 +119,7 @@ impl Inner {
             start: StartProgress::default(),
             pace: Pace::default(),
             reopen: OnceLock::new(),
+            observer: OnceLock::new(),
             contradicted: Default::default(),
             warned: Mutex::default(),
         }
@@ -171,10 +174,12 @@ impl Inner {
         }
     }
 
-    /// Counts and reports a failed read.
+    /// Counts a failed read, and reports it unless an observer does.
     pub(super) fn failed(&self, error: &ReadError) {
         self.counts.errors.add(1);
-        self.report(error);
+        if self.observer.get().is_none() {
+            self.report(error);
+        }
     }
 
     /// Reports once why data is not available.

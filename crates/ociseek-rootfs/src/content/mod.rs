@@ -20,6 +20,7 @@ mod fetch;
 mod in_flight;
 mod inner;
 mod lru;
+mod observer;
 mod pieces;
 mod prefetch;
 mod race;
@@ -32,7 +33,7 @@ mod windows;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -41,6 +42,7 @@ use serde::Serialize;
 use super::cache::SpanCache;
 use crate::layers::{OpenError, OpenLayer};
 use inner::{Inner, LayerHandle};
+pub use observer::ReadObserver;
 use ociseek_format::digest::Digest;
 use ociseek_format::fine::FineError;
 use ociseek_format::image::Descriptor;
@@ -96,7 +98,12 @@ impl Content {
                 Err(error) => on.read_without_document(error, at, size).await,
             }
         };
-        read.await.inspect_err(|error| self.inner.failed(error))
+        let begun = Instant::now();
+        let result = read.await.inspect_err(|error| self.inner.failed(error));
+        if let Some(observer) = self.inner.observer.get() {
+            observer.observe(begun.elapsed(), result.as_ref().err());
+        }
+        result
     }
 
     /// Changes [`ContentOptions::memory`] for the content read from now on, and drops what exceeds
@@ -123,6 +130,13 @@ impl Content {
     #[must_use]
     pub fn with_reopen(self, reopen: ReopenLayer) -> Content {
         let _ = self.inner.reopen.set(reopen);
+        self
+    }
+
+    /// The same content. `observer` learns of its reads, and reports those that fail.
+    #[must_use]
+    pub fn with_observer(self, observer: Arc<dyn ReadObserver>) -> Content {
+        let _ = self.inner.observer.set(observer);
         self
     }
 

@@ -114,7 +114,7 @@ impl DeviceKeeper {
         if !kept.is_watched {
             match start(&shared.dir, &kept.mounts) {
                 Ok(running) => Shared::watched(shared, &mut kept, running),
-                Err(error) => warn!(%error, "{UNPROTECTED}"),
+                Err(error) => warn!(name: "keeper", %error, "{UNPROTECTED}"),
             }
         }
         shared.tell(&KeeperOrder::Keep(mount.clone()), Some(&device));
@@ -150,7 +150,7 @@ impl Shared {
         kept.is_watched = match thread::Builder::new().name("keeper".to_owned()).spawn(watch) {
             Ok(_) => true,
             Err(error) => {
-                warn!(%error, "{UNPROTECTED}");
+                warn!(name: "keeper", %error, "{UNPROTECTED}");
                 false
             }
         };
@@ -161,7 +161,7 @@ impl Shared {
         if let Some(connection) = &*self.connection.hold()
             && let Err(error) = send(connection.as_fd(), order, device.map(AsFd::as_fd))
         {
-            warn!(%error, "the process that keeps the devices of mounts does not answer");
+            warn!(name: "keeper", %error, "the process that keeps the devices of mounts does not answer");
             let _ = shutdown(&**connection, Shutdown::Both);
         }
     }
@@ -201,7 +201,7 @@ impl Shared {
                     *self.connection.hold() = Some(Arc::clone(&connection));
                     return Some((connection, child));
                 }
-                Err(error) => warn!(%error, "{UNPROTECTED}"),
+                Err(error) => warn!(name: "keeper", %error, "{UNPROTECTED}"),
             }
         }
     }
@@ -210,7 +210,7 @@ impl Shared {
 /// The keeper that the state names, and what it has. One that does not answer is killed. If the
 /// state is damaged, the socket says which process it is: only this user can use the directory.
 fn found(dir: &Path) -> Option<(Running, Vec<LeftMount>)> {
-    let warned = |text: &str| warn!("{text}");
+    let warned = |text: &str| warn!(name: "keeper", "{text}");
     if fs::symlink_metadata(dir.join(SOCKET)).is_ok_and(|found| !found.file_type().is_socket()) {
         state_file::set_aside(&dir.join(SOCKET), "it is not a socket", &warned);
     }
@@ -220,12 +220,12 @@ fn found(dir: &Path) -> Option<(Running, Vec<LeftMount>)> {
         Ok((_, true)) => {
             let keeper = listener(dir)?;
             if let Err(error) = state_file::save(dir, STATE, &State { keeper: Some(keeper) }) {
-                warn!(%error, "{STATE} cannot be written");
+                warn!(name: "keeper", %error, "{STATE} cannot be written");
             }
             keeper
         }
         Err(error) => {
-            warn!(%error, "{STATE} cannot be read");
+            warn!(name: "keeper", %error, "{STATE} cannot be read");
             return None;
         }
     };
@@ -238,9 +238,9 @@ fn found(dir: &Path) -> Option<(Running, Vec<LeftMount>)> {
     }) {
         Ok(found) => Some(found),
         Err(error) => {
-            warn!(%error, "the process that keeps the devices of mounts is replaced");
+            warn!(name: "keeper", %error, "the process that keeps the devices of mounts is replaced");
             if let Err(error) = keeper.kill() {
-                warn!(%error, "the process that keeps the devices of mounts cannot be killed");
+                warn!(name: "keeper", %error, "the process that keeps the devices of mounts cannot be killed");
             }
             None
         }

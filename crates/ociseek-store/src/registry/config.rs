@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::address_filter::AllowedAddresses;
 use super::credentials::{CredentialProviders, LoginOfPull};
+use super::link::SharedLink;
 use ociseek_format::budget::DEFAULT_LIMIT;
 use ociseek_format::progress::{Progress, SilentProgress};
 
@@ -45,6 +46,8 @@ pub struct ClientConfig {
     /// The memory budget of each [`Repository`](super::Repository) that the client creates, and so
     /// of each image, in bytes.
     pub max_memory: u64,
+    /// What this client shares with others.
+    pub link: Option<Arc<SharedLink>>,
     /// Receives the warnings of registries.
     pub progress: Arc<dyn Progress>,
 }
@@ -65,6 +68,7 @@ impl Default for ClientConfig {
             allowed_addresses: AllowedAddresses::default(),
             limits: Limits::default(),
             max_memory: DEFAULT_LIMIT,
+            link: None,
             progress: Arc::new(SilentProgress),
         }
     }

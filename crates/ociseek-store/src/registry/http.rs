@@ -20,9 +20,10 @@ use super::backoff::{Outages, RetryBudget};
 use super::config::{ClientConfig, Limits};
 use super::error::{RegistryError, RequestLine, shown};
 use super::hosts::HostTls;
+use super::link::{AnsweredRequest, SharedLink};
 use super::proxy::Proxies;
 use super::request::{Authorization, Request, Trail};
-use super::response::Response;
+use super::response::{Received, Response};
 use super::tls::Tls;
 use super::transport::{RequestContext, TransportError, TransportKind, one_line};
 use super::verbatim;
@@ -52,6 +53,7 @@ pub(super) struct Common {
     outages: Outages,
     /// Limits the connections for reading large blobs.
     permits: Arc<Semaphore>,
+    link: Option<Arc<SharedLink>>,
     progress: Arc<dyn Progress>,
     warned: Mutex<HashSet<String>>,
     requests: AtomicU64,
@@ -149,6 +151,7 @@ impl Common {
             permits: Arc::new(Semaphore::new(
                 config.limits.connections.clamp(1, Semaphore::MAX_PERMITS),
             )),
+            link: config.link.clone(),
             progress: Arc::clone(&config.progress),
             warned: Mutex::default(),
             requests: AtomicU64::new(0),
@@ -276,7 +279,13 @@ impl Http {
         self.common.requests.fetch_add(1, Ordering::Relaxed);
         // On the heap: futures that send requests would otherwise hold several of these, and
         // threads have them on their stacks.
-        match Box::pin(self.send(request, authorization, line, &mut trail)).await {
+        let begun = Instant::now();
+        let answered = Box::pin(self.send(request, authorization, line, &mut trail)).await;
+        if let Some(link) = &self.common.link {
+            let status = answered.as_ref().ok().map(|(inner, ..)| inner.status().as_u16());
+            link.answered(AnsweredRequest { status, took: begun.elapsed() });
+        }
+        match answered {
             Ok((inner, line, context)) => {
                 trail.status = Some(inner.status().as_u16());
                 self.pass_on_warnings(&line, inner.headers());
@@ -288,7 +297,7 @@ impl Http {
                     context,
                     trail,
                     &self.limits,
-                    received,
+                    Received { bytes: received, link: self.common.link.clone() },
                 ))
             }
             Err(error) => Err(trail.failed(error)),

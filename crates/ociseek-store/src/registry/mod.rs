@@ -36,6 +36,7 @@ mod error;
 mod fallback;
 mod hosts;
 mod http;
+mod link;
 mod manifests;
 mod mirrors;
 mod names;
@@ -65,6 +66,7 @@ pub use credentials::{
 };
 pub use error::{Answer, CredentialOrigin, RegistryError, RequestLine, Status};
 pub use http::http_client;
+pub use link::{AnsweredRequest, SharedLink};
 pub use names::{Names, Page};
 pub use parallel::LayerStream;
 pub use proxy::ProxyError;

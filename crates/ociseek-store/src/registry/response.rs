@@ -13,6 +13,7 @@ use url::Url;
 use super::backoff::parse_retry_after;
 use super::config::Limits;
 use super::error::{Answer, LoginSearch, RegistryError, RequestLine};
+use super::link::SharedLink;
 use super::reason::{explain, title};
 use super::request::Trail;
 use super::transport::{RequestContext, TransportError};
@@ -34,12 +35,16 @@ pub(super) struct Response {
     idle: Duration,
     context: RequestContext,
     trail: Trail,
-    /// The number of bytes in all responses.
-    received: Arc<AtomicU64>,
+    received: Received,
+}
+
+/// Where the bytes in the bodies of all responses are counted, and how fast they may arrive.
+pub(super) struct Received {
+    pub bytes: Arc<AtomicU64>,
+    pub link: Option<Arc<SharedLink>>,
 }
 
 impl Response {
-    /// `received` counts the bytes in the bodies of all responses.
     pub(super) fn new(
         inner: reqwest::Response,
         url: Url,
@@ -47,7 +52,7 @@ impl Response {
         context: RequestContext,
         trail: Trail,
         limits: &Limits,
-        received: Arc<AtomicU64>,
+        received: Received,
     ) -> Response {
         let pace = Pace::new(limits);
         let idle = limits.idle;
@@ -106,7 +111,10 @@ impl Response {
         let chunk = self.next_chunk().await.map_err(|error| self.trail.failed(error))?;
         let length = chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
         self.trail.received += length;
-        self.received.fetch_add(length, Ordering::Relaxed);
+        self.received.bytes.fetch_add(length, Ordering::Relaxed);
+        if let Some(link) = &self.received.link {
+            link.pass(length).await;
+        }
         Ok(chunk)
     }
 

@@ -1,0 +1,104 @@
+//! What all clients of a process share: how fast they may receive together, and who learns of their
+//! requests.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use crate::lock::Hold;
+
+/// How long the link may have been idle to make up for it.
+const BURST: Duration = Duration::from_millis(250);
+
+/// A request whose answer began, or that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnsweredRequest {
+    /// None if there was no answer.
+    pub status: Option<u16>,
+    /// The time until the headers of the answer.
+    pub took: Duration,
+}
+
+/// What all clients of a process share.
+pub struct SharedLink {
+    /// In bytes per second; 0 for no limit.
+    speed: AtomicU64,
+    /// When what was received so far has passed at this speed.
+    free_at: Mutex<Option<Instant>>,
+    observe: Box<dyn Fn(AnsweredRequest) + Send + Sync>,
+}
+
+impl fmt::Debug for SharedLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedLink").field("speed", &self.speed).finish_non_exhaustive()
+    }
+}
+
+impl SharedLink {
+    /// A link without a limit. `observe` learns of each request.
+    pub fn new(observe: impl Fn(AnsweredRequest) + Send + Sync + 'static) -> SharedLink {
+        SharedLink {
+            speed: AtomicU64::new(0),
+            free_at: Mutex::default(),
+            observe: Box::new(observe),
+        }
+    }
+
+    /// From now on, at most this many bytes arrive in a second. None for no limit.
+    pub fn limit(&self, bytes_per_second: Option<u64>) {
+        self.speed.store(bytes_per_second.unwrap_or(0), Ordering::Relaxed);
+        *self.free_at.hold() = None;
+    }
+
+    pub(super) fn answered(&self, request: AnsweredRequest) {
+        (self.observe)(request);
+    }
+
+    /// Waits until bytes that have arrived may pass.
+    pub(super) async fn pass(&self, bytes: u64) {
+        if let Some(at) = self.passes_at(bytes, Instant::now()) {
+            sleep_until(at).await;
+        }
+    }
+
+    fn passes_at(&self, bytes: u64, now: Instant) -> Option<Instant> {
+        let speed = self.speed.load(Ordering::Relaxed);
+        if speed == 0 {
+            return None;
+        }
+        let takes = Duration::from_secs_f64(bytes as f64 / speed as f64);
+        let mut free_at = self.free_at.hold();
+        let since = free_at.map_or(now, |free_at| free_at.max(now));
+        let until = since + takes;
+        *free_at = Some(until);
+        until.checked_sub(BURST).filter(|at| *at > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_arrives_is_counted_together() {
+        let link = SharedLink::new(|_| {});
+        let now = Instant::now();
+        assert_eq!(link.passes_at(u64::MAX, now), None);
+        link.limit(Some(1000));
+        assert_eq!(link.passes_at(200, now), None);
+        let waits = |bytes, after: u64| {
+            let now = now + Duration::from_secs(after);
+            link.passes_at(bytes, now).map_or(Duration::ZERO, |at| at - now)
+        };
+        // 2.2 s of bytes have arrived, and then 3.2 s.
+        assert_eq!(waits(2000, 0), Duration::from_millis(1950));
+        assert_eq!(waits(1000, 1), Duration::from_millis(1950));
+        // The time in which nothing arrived is not made up for.
+        assert_eq!(waits(1000, 1000), Duration::from_millis(750));
+        link.limit(None);
+        assert_eq!(waits(u64::MAX, 1000), Duration::ZERO);
+    }
+}

@@ -1,0 +1,480 @@
+//! Judges and opens the images of this node, by the settings that are valid now.
+
+use std::collections::{BTreeSet, HashMap};
+use std::convert::Infallible;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use super::metrics::{SnapshotterCounter, SnapshotterMetrics, count_request};
+use super::reads::{ImageLog, ImageReads};
+use crate::cli::blocking;
+use crate::cli::image_fs::LazyArgs;
+use crate::cli::shared::args::RegistryArgs;
+use crate::cli::shared::error::CliError;
+use crate::cli::shared::source::Images;
+use ociseek_format::budget::Budget;
+use ociseek_format::digest::Digest;
+use ociseek_format::image::{ImageName, Reference};
+use ociseek_format::progress::{Progress, causes};
+use ociseek_ops::ahead::{DocumentsAhead, Fetching, FetchingAhead};
+use ociseek_ops::judge::{JudgedLayer, NotLazy, judge};
+use ociseek_ops::lazy_from::LazyFrom;
+use ociseek_ops::open::{LayerChoice, OpenOptions, open};
+use ociseek_ops::trust::NotedDocuments;
+use ociseek_rootfs::content::ContentOptions;
+use ociseek_rootfs::fuse::release_freed_memory;
+use ociseek_rootfs::layers::Caches;
+use ociseek_snapshotter::{
+    ANSWER, ImageLayers, LazyImages, LazyStack, MountAttempt, OpenedLayers, ServingOptions,
+    repositories_with,
+};
+use ociseek_store::Source;
+use ociseek_store::lock::Hold;
+use ociseek_store::recall::Recall;
+use ociseek_store::registry::{FindRepositories, LoginOfPull, PulledLogins, SharedLink};
+
+/// How long containerd may take to say where else an image is.
+const CONTAINERD: Duration = Duration::from_secs(5);
+/// For how many images the layers are kept in memory, and for how long: containerd asks for each
+/// layer of a pull, and mounts the image soon after that.
+const KNOWN: usize = 256;
+const KNOWN_FOR: Duration = Duration::from_secs(300);
+/// The memory for what the registry said of an image, and of all, in bytes.
+const ANSWERS: u64 = 4 << 20;
+const ALL_ANSWERS: u64 = 32 << 20;
+/// How long a pull waits to learn whether the image has an index. containerd may reach the registry
+/// by a mirror that is not configured here. The CRI cancels a pull that makes no progress for a
+/// minute or more (`image_pull_progress_timeout`).
+const LOOKUP: Duration = Duration::from_secs(15);
+/// Otherwise the call would fail, and the pull with it, and nobody would unpack the image.
+const _: () = assert!(LOOKUP.as_secs() + 4 < ANSWER.as_secs());
+
+/// The logins of pulls do not outlive the snapshotter.
+const LOGIN_IS_GONE: &str = "the logins of pulls are in memory only, and a restart of the snapshotter loses them: \
+                             pull the image once more, as a pod with imagePullPolicy: Always does";
+
+/// What a configuration says that can be changed while the server runs. Mounts keep what they were
+/// opened with.
+pub(super) struct NodeSettings {
+    pub word: LazyFrom,
+    pub lazy: LazyArgs,
+    pub record_starts: Option<Duration>,
+    /// In bits per second.
+    pub bandwidth: Option<u64>,
+}
+
+/// Judges and opens the images of this node.
+pub(super) struct NodeImages {
+    settings: RwLock<Arc<NodeSettings>>,
+    /// The logins of pulls, if kubelet gives them.
+    pub pulls: Option<PulledLogins>,
+    caches: Caches,
+    ahead: FetchingAhead,
+    progress: Arc<dyn Progress>,
+    /// Images that were looked up, by name with digest.
+    known: Mutex<HashMap<String, KnownImage>>,
+    pub metrics: Arc<SnapshotterMetrics>,
+    /// The memory for opening, of all images together.
+    opening: Budget,
+    /// All requests to registries.
+    link: Arc<SharedLink>,
+    /// Its socket.
+    pub containerd: PathBuf,
+}
+
+/// An image that was looked up.
+#[derive(Clone)]
+struct KnownImage {
+    at: Instant,
+    layers: ImageLayers,
+    /// What the registry said of it.
+    answers: Recall,
+    /// What is being fetched of it.
+    fetching: Fetching,
+}
+
+impl NodeImages {
+    /// By these settings, without the logins of pulls and containerd's socket.
+    pub(super) fn new(
+        settings: NodeSettings,
+        caches: Caches,
+        progress: Arc<dyn Progress>,
+        metrics: Arc<SnapshotterMetrics>,
+    ) -> NodeImages {
+        let counted = Arc::clone(&metrics);
+        let link = SharedLink::new(move |request| count_request(&counted, request));
+        link.limit(settings.bandwidth.map(bytes));
+        NodeImages {
+            ahead: FetchingAhead::new(caches.clone(), LOOKUP),
+            opening: Budget::new(settings.lazy.registry.memory.max_memory.0),
+            settings: RwLock::new(Arc::new(settings)),
+            known: Mutex::default(),
+            pulls: None,
+            containerd: PathBuf::new(),
+            link: Arc::new(link),
+            caches,
+            progress,
+            metrics,
+        }
+    }
+
+    /// What is valid now.
+    pub(super) fn settings(&self) -> Arc<NodeSettings> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on, images are judged and opened by these settings.
+    pub(super) fn change(&self, settings: NodeSettings) {
+        self.link.limit(settings.bandwidth.map(bytes));
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        self.known.hold().clear();
+    }
+
+    /// The options for registries.
+    fn registry(&self, settings: &NodeSettings) -> Result<RegistryArgs, CliError> {
+        let link = Some(Arc::clone(&self.link));
+        Ok(RegistryArgs { link, ..settings.lazy.registry()? })
+    }
+
+    /// What is known of an image since a short time.
+    fn known(&self, image: &str) -> Option<KnownImage> {
+        self.known.hold().get(image).filter(|known| known.at.elapsed() < KNOWN_FOR).cloned()
+    }
+
+    /// The layers of an image that starts lazily, and what opening it reads first.
+    pub(super) async fn judged(
+        &self,
+        name: &str,
+        answers: &Recall,
+    ) -> Result<(Vec<JudgedLayer>, DocumentsAhead), NotLazy> {
+        let image = ImageName::from_str(name).map_err(|source| {
+            NotLazy::of(&CliError::ImageName { typed: name.to_owned(), source })
+        })?;
+        let settings = self.settings();
+        let trust = settings.word.rules_for(&image)?;
+        let judging = |registry: RegistryArgs| {
+            let trust = trust.clone();
+            let image = &image;
+            let lazy = &settings.lazy;
+            async move {
+                let images = Images::new(registry, [image], &self.progress).await?;
+                let (source, root) = images.open(image).await?;
+                // The image is often opened right after this.
+                let source = source
+                    .recalling(answers)
+                    .with_budget(self.opening.clone())
+                    .with_documents_in(&self.caches.ztocs);
+                let options = OpenOptions { trust, ..lazy.open_options(image)? };
+                let judged = judge(&source, &root, &options, &self.caches, &self.progress).await?;
+                let documents = DocumentsAhead::of(&source, &judged, &options);
+                Ok::<_, CliError>((judged, documents))
+            }
+        };
+        let (judged, documents) =
+            match timeout(LOOKUP, self.with_logins(&settings, &image, judging)).await {
+                Ok(judged) => judged.map_err(|error| NotLazy::of(&error))?,
+                Err(_) => return Err(NotLazy::Silent(LOOKUP)),
+            };
+        Ok((judged.lazy_layers()?, documents))
+    }
+
+    /// Reads an image with each login of its pulls, until one may read it, and then with those of
+    /// the node.
+    async fn with_logins<T, Reading>(
+        &self,
+        settings: &NodeSettings,
+        image: &ImageName,
+        read: impl Fn(RegistryArgs) -> Reading,
+    ) -> Result<T, CliError>
+    where
+        Reading: Future<Output = Result<T, CliError>>,
+    {
+        let registry = self.registry(settings)?;
+        for login in self.logins_of(image) {
+            let has_login = login.has_login();
+            let read = read(RegistryArgs { pull: Some(login), ..registry.clone() }).await;
+            match read {
+                Err(error) if has_login && matches!(NotLazy::of(&error), NotLazy::Login(_)) => {}
+                read => return read,
+            }
+        }
+        read(registry).await
+    }
+
+    fn logins_of(&self, image: &ImageName) -> Vec<LoginOfPull> {
+        match (&self.pulls, image) {
+            (Some(pulls), ImageName::Registry(image)) => pulls.of(image),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Says why an image is left to containerd.
+    fn unpacked(&self, image: &str, reason: &NotLazy) {
+        let code = reason.code();
+        let why = reason.to_string();
+        match (reason, self.hint(reason)) {
+            (NotLazy::Login(_) | NotLazy::Silent(_) | NotLazy::Failed(_), hint) => {
+                warn!(name: "unpacked", image, reason = code, error = why, hint);
+            }
+            (_, hint) => info!(name: "unpacked", image, reason = code, message = why, hint),
+        }
+        self.metrics.count(SnapshotterCounter::Unpacked, code);
+    }
+
+    /// What the operator can do about it, if that is not plain.
+    pub(super) fn hint(&self, reason: &NotLazy) -> Option<&'static str> {
+        match reason {
+            NotLazy::Login(_) if self.pulls.is_some() => Some(LOGIN_IS_GONE),
+            NotLazy::Login(_) => Some(
+                "log in as the user of the snapshotter, or give it kubelet's credential providers; the logins of \
+                 pulls, such as imagePullSecrets, come with image-service",
+            ),
+            NotLazy::NotListed => {
+                Some("lazy-from names the repositories whose images start lazily")
+            }
+            NotLazy::Zstd => Some("ociseek index --kind fine makes an index for zstd layers"),
+            _ => None,
+        }
+    }
+
+    /// Why an image cannot be opened.
+    fn unopened(&self, error: &CliError) -> String {
+        let why = causes(error);
+        match NotLazy::of(error) {
+            NotLazy::Login(_) if self.pulls.is_some() => format!("{why}; {LOGIN_IS_GONE}"),
+            _ => why,
+        }
+    }
+
+    /// Opens the lowest layers of an image.
+    async fn opened(
+        &self,
+        stack: &LazyStack,
+        noted: NotedDocuments,
+        answers: &Path,
+    ) -> Result<OpenedLayers, CliError> {
+        let name = &stack.top.image;
+        let parsed = ImageName::from_str(name);
+        let image = parsed.map_err(|source| CliError::ImageName { typed: name.clone(), source })?;
+        let file = answers.to_owned();
+        let read = blocking(move || Ok::<_, CliError>(Recall::read(&file))).await?;
+        let recalled = match (read, self.known(name)) {
+            (Some(read), _) => read,
+            (None, Some(known)) => {
+                known.fetching.done().await;
+                known.answers
+            }
+            (None, None) => Recall::default(),
+        };
+        let progress: Arc<dyn Progress> = Arc::new(ImageLog(name.clone()));
+        let settings = self.settings();
+        let node = Images::new(self.registry(&settings)?, [&image], &progress).await?;
+        let others = match &image {
+            ImageName::Registry(own) => Some(self.others(own, stack, node)),
+            _ => None,
+        };
+        let content =
+            ContentOptions { deadline: settings.lazy.deadline, ..ContentOptions::default() };
+        let layers = LayerChoice::Lowest(stack.layers.len());
+        let trust = settings.word.rules_in_use(&image, noted);
+        let options = OpenOptions { layers, content, trust, ..settings.lazy.open_options(&image)? };
+        let opening = |registry: RegistryArgs| async {
+            let images = Images::new(registry, [&image], &progress).await?;
+            let (source, root) = images.open(&image).await?;
+            let source = match (source, &others) {
+                (Source::Registry(repository), Some(others)) => {
+                    Source::Registry(repository.with_others(Arc::clone(others)))
+                }
+                (source, _) => source,
+            };
+            let source = source.recalling(&recalled).with_budget(self.opening.clone());
+            Ok::<_, CliError>(open(&source, &root, &options, &self.caches, &progress).await?)
+        };
+        let mut opened = self.with_logins(&settings, &image, opening).await?;
+        let reads = Arc::new(ImageReads::new(name, &self.metrics));
+        opened.content = opened.content.with_observer(reads);
+        let file = answers.to_owned();
+        let written = blocking(move || Ok::<_, CliError>(recalled.write(&file))).await?;
+        if let Err(error) = written {
+            // Another server would ask the registry.
+            warn!(name: "state", image = name, %error, "the answers of the registry are not kept");
+        }
+        Ok(OpenedLayers { image: opened, progress })
+    }
+
+    /// Finds other repositories with the layers of an image, as far as the operator names them.
+    fn others(&self, own: &Reference, stack: &LazyStack, images: Images) -> FindRepositories {
+        let own = (own.registry.clone(), own.repository.clone());
+        let socket = self.containerd.clone();
+        let place = stack.layers.len().saturating_sub(1);
+        let layer = stack.layers.last().map(|(layer, _)| layer.clone()).unwrap_or_default();
+        let image = stack.top.image.clone();
+        let word = self.settings().word.clone();
+        let named = move |name: String| {
+            // containerd leaves out the port.
+            let name = match name.split_once('/') {
+                Some((host, repository)) if host == host_of(&own.0) => {
+                    format!("{}/{repository}", own.0)
+                }
+                _ => name,
+            };
+            let ImageName::Registry(other) = name.parse().ok()? else { return None };
+            let is_other = (&other.registry, &other.repository) != (&own.0, &own.1);
+            let is_listed = word.rules_for(&ImageName::Registry(other.clone())).is_ok();
+            if is_other && is_listed { images.repository(&other).ok() } else { None }
+        };
+        let named = Arc::new(named);
+        Arc::new(move || {
+            let socket = socket.clone();
+            let layer = layer.clone();
+            let image = image.clone();
+            let named = Arc::clone(&named);
+            let find = async move {
+                let asked = timeout(CONTAINERD, repositories_with(&socket, &layer, place)).await;
+                let found = asked.map_err(io::Error::from).flatten();
+                let found = found.unwrap_or_else(|error| {
+                    warn!(name: "no-others", image, %error, "containerd does not say where else the image is");
+                    BTreeSet::new()
+                });
+                found.into_iter().filter_map(|name| named(name)).collect()
+            };
+            find.boxed()
+        })
+    }
+
+    fn remember(&self, image: &str, mut known: KnownImage) {
+        if known.answers.size() > ANSWERS {
+            known.answers = Recall::default();
+        }
+        let mut all = self.known.hold();
+        let size: u64 = all.values().map(|other| other.answers.size()).sum();
+        if all.len() >= KNOWN || size + known.answers.size() > ALL_ANSWERS {
+            all.clear();
+        }
+        all.insert(image.to_owned(), known);
+    }
+
+    /// Forgets images some time after they were looked up.
+    pub(super) async fn forget_old(self: Arc<Self>) -> Infallible {
+        loop {
+            sleep(KNOWN_FOR / 5).await;
+            self.known.hold().retain(|_, known| known.at.elapsed() < KNOWN_FOR);
+            if let Some(pulls) = &self.pulls {
+                pulls.forget_old();
+            }
+            // Lists of referrers of strangers are large, and few of them are kept.
+            let _ = spawn_blocking(release_freed_memory).await;
+        }
+    }
+}
+
+impl LazyImages for NodeImages {
+    fn cannot_share(&self, image: &str, target: &str, other: &str) {
+        let other = NotLazy::OtherDocument { layer: target.to_owned(), image: other.to_owned() };
+        self.unpacked(image, &other);
+    }
+
+    fn layers<'a>(&'a self, image: &'a str) -> BoxFuture<'a, Option<ImageLayers>> {
+        Box::pin(async move {
+            if let Some(known) = self.known(image) {
+                return Some(known.layers);
+            }
+            let answers = Recall::default();
+            let (layers, documents) = match self.judged(image, &answers).await {
+                Ok(judged) => judged,
+                Err(reason) => {
+                    self.unpacked(image, &reason);
+                    return None;
+                }
+            };
+            let layers = ImageLayers {
+                chains: chains(layers.iter().map(|layer| layer.diff_id)),
+                documents: layers.iter().map(|layer| layer.document.map(text)).collect(),
+                digests: layers.iter().map(|layer| text(layer.descriptor.digest)).collect(),
+            };
+            let fetching = self.ahead.start(documents);
+            let known =
+                KnownImage { at: Instant::now(), layers: layers.clone(), answers, fetching };
+            self.remember(image, known);
+            Some(layers)
+        })
+    }
+
+    fn open<'a>(
+        &'a self,
+        stack: &'a LazyStack,
+        answers: &'a Path,
+    ) -> BoxFuture<'a, Result<OpenedLayers, String>> {
+        Box::pin(async move {
+            let noted = noted(stack).ok_or("its row has an invalid digest")?;
+            let opened = self.opened(stack, noted, answers).await;
+            let opened = opened.map_err(|error| self.unopened(&error))?;
+            let layers = opened.image.layers.iter().map(|layer| text(layer.descriptor.digest));
+            if layers.eq(stack.layers.iter().map(|(layer, _)| layer.clone())) {
+                Ok(opened)
+            } else {
+                Err("its manifest has other layers than those that were noted".to_owned())
+            }
+        })
+    }
+
+    fn serving(&self) -> ServingOptions {
+        let settings = self.settings();
+        let prefetch = settings.lazy.prefetching();
+        ServingOptions { prefetch, record_starts: settings.record_starts }
+    }
+
+    fn attempted(&self, attempt: MountAttempt) {
+        let (done, counter) = if attempt.is_replacement {
+            ("replaced", SnapshotterCounter::Replacements)
+        } else {
+            ("mounted", SnapshotterCounter::Mounts)
+        };
+        self.metrics.count(counter, if attempt.has_succeeded { done } else { "failed" });
+    }
+}
+
+/// In a second.
+fn bytes(bits: u64) -> u64 {
+    (bits / 8).max(1)
+}
+
+/// A registry without its port.
+fn host_of(registry: &str) -> &str {
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let host = registry.rsplit_once(':').filter(|(_, port)| is_port(port));
+    host.map_or(registry, |(host, _)| host).trim_matches(['[', ']'])
+}
+
+/// The documents by which the layers of a mount are read.
+fn noted(stack: &LazyStack) -> Option<NotedDocuments> {
+    let parsed = |(layer, document): &(String, Option<String>)| {
+        let document = document.as_deref().map(Digest::from_str).transpose();
+        Some((layer.parse().ok()?, document.ok()?))
+    };
+    stack.layers.iter().map(parsed).collect()
+}
+
+fn text(digest: Digest) -> String {
+    digest.to_string()
+}
+
+/// The chain IDs of the OCI image specification (config.md, "Layer ChainID").
+fn chains(diff_ids: impl Iterator<Item = Digest>) -> Vec<String> {
+    let mut chains: Vec<String> = Vec::new();
+    for diff_id in diff_ids {
+        let above =
+            |below: &String| Digest::sha256(format!("{below} {diff_id}").as_bytes()).to_string();
+        chains.push(chains.last().map_or_else(|| diff_id.to_string(), above));
+    }
+    chains
+}

@@ -1,0 +1,103 @@
+//! SIGHUP: the configuration is read again. Mounts stay as they are.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use toml::Table;
+use tracing::{info, warn};
+
+use super::images::{NodeImages, NodeSettings};
+use super::metrics::SnapshotterCounter;
+use super::{config, settings};
+use crate::cli::shared::error::CliError;
+use crate::cli::shared::signals;
+use crate::cli::shared::verbosity::VerbosityArgs;
+use ociseek_format::progress::causes;
+use ociseek_snapshotter::Snapshotter;
+
+/// Keys whose value is in use, so that a change needs a restart.
+const NEEDS_RESTART: [&str; 9] = [
+    "cache-dir",
+    "cache-size",
+    "containerd",
+    "image-service",
+    "max-memory",
+    "metrics-listen",
+    "no-cache",
+    "root",
+    "socket",
+];
+
+/// What a configuration file changes in a server that runs.
+pub(super) struct Reloading {
+    pub path: PathBuf,
+    /// As it was read last.
+    pub table: Table,
+    pub verbosity: VerbosityArgs,
+    pub images: Arc<NodeImages>,
+    pub snapshotter: Arc<Snapshotter>,
+}
+
+impl Reloading {
+    /// Reads the configuration again at each SIGHUP, which does not end the program any more.
+    pub(super) async fn at_hangups(mut self) -> Infallible {
+        let hangups = signals::hangups();
+        loop {
+            hangups.notified().await;
+            let result = match self.reload() {
+                Ok(()) => "reloaded",
+                Err(error) => {
+                    let path = self.path.display();
+                    warn!(name: "not-reloaded", %path, error = causes(&error), "nothing is changed");
+                    "failed"
+                }
+            };
+            self.images.metrics.count(SnapshotterCounter::Reloads, result);
+        }
+    }
+
+    fn reload(&mut self) -> Result<(), CliError> {
+        let table = config::table(&self.path).map_err(config::ConfigFileError::at(&self.path))?;
+        let typed: Vec<OsString> = std::env::args_os().collect();
+        let args = config::args(&table, typed);
+        let args = args.map_err(config::ConfigFileError::at(&self.path))?;
+        let log_level = args.log_level;
+        let memory = args.memory.0;
+        let settings: NodeSettings = settings(args)?;
+        self.verbosity.set_log_level(log_level);
+        self.snapshotter.limit_memory(memory);
+        self.images.change(settings);
+        let (restart, changed) = changed(&self.table, &table);
+        self.table = table;
+        info!(name: "reloaded", path = %self.path.display(), ?changed);
+        if !restart.is_empty() {
+            warn!(name: "needs-restart", keys = ?restart, "these changes need a restart");
+        }
+        Ok(())
+    }
+}
+
+/// The keys that differ: those that need a restart, and the others.
+fn changed(old: &Table, new: &Table) -> (Vec<String>, Vec<String>) {
+    let all = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key)));
+    let differs = |key: &&String| old.get(*key) != new.get(*key);
+    all.filter(differs).cloned().partition(|key| NEEDS_RESTART.contains(&key.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_needs_a_restart_is_told_apart() {
+        assert!(NEEDS_RESTART.iter().all(|key| config::is_key(key)));
+        let old = "socket = '/a'\nlazy-from = ['*']\ndeadline = '5s'".parse().unwrap();
+        let new = "socket = '/b'\nlazy-from = ['r.example']\ncache-dir = '/c'".parse().unwrap();
+        let (restart, now) = changed(&old, &new);
+        assert_eq!(restart, ["socket", "cache-dir"]);
+        assert_eq!(now, ["deadline", "lazy-from"]);
+        assert_eq!(changed(&new, &new), (Vec::new(), Vec::new()));
+    }
+}

@@ -1,0 +1,95 @@
+//! What who runs many nodes sees of one, and can change without a restart.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use super::node::Node;
+use super::{index, programs};
+use crate::bundle::{UNREAD, rootfs};
+use crate::support::child_process::ChildProcess;
+use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings, problem};
+use crate::support::mounts::wait_until;
+use crate::support::servers::tool;
+
+/// Replaces the configuration, and has it read.
+fn reload(node: &Node, serving: &ChildProcess, config: &str, result: &str) {
+    let metric = format!("ociseek_snapshotter_reloads_total{{result=\"{result}\"}}");
+    let before = node.metric(&metric);
+    fs::write(node.at("snapshotter.toml"), config).unwrap();
+    serving.signal(Signal::HUP);
+    wait_until("the configuration is read", || node.metric(&metric) > before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn reads_are_measured_and_the_configuration_is_read_again() {
+    let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
+    let refuses = Arc::new(AtomicBool::new(false));
+    let refused = Arc::clone(&refuses);
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let lie = move |request: &ReceivedRequest, _: &Faulty| {
+        let is_refused = refused.load(Ordering::Relaxed) && request.path.contains("/blobs/");
+        is_refused.then(|| problem(403, "DENIED", "the login ended"))
+    };
+    let registry = Faulty::start(settings, lie).await;
+    let image = |tag: &str| format!("{}/a/b:{tag}", registry.host());
+    for tag in ["v1", "v2"] {
+        let mut layer = rootfs(&busybox);
+        // What follows the end of an archive makes it another layer.
+        layer.extend(tag.as_bytes());
+        registry.add_image(tag, &layer);
+    }
+    tokio::task::block_in_place(|| {
+        for tag in ["v1", "v2"] {
+            index(&image(tag));
+        }
+        let node = Node::new(programs, &image("v1"));
+        let mut serving = node.snapshotter();
+        let _containerd = node.containerd();
+        let metric = |name: &str| node.metric(&format!("ociseek_snapshotter_{name}"));
+        node.pull(&image("v1"), "ociseek");
+        assert_eq!(node.shell(&image("v1"), "echo READY"), "READY\n");
+        let mounts = node.lazy_mounts();
+        let file = format!("{}/srv/unread", mounts[0].split(' ').nth(1).unwrap());
+        assert!(metric("read_seconds_count") > 0);
+        assert!(metric("registry_requests_total{code=\"2xx\"}") > 0);
+        assert!(metric("registry_request_seconds_count") > 0);
+        assert!(metric("cache_bytes") > 0 && metric("cache_limit_bytes") == 4 << 30);
+        assert!(metric("cache_misses_total") > 0);
+        assert_eq!(node.logged("mounted").len(), 1);
+
+        refuses.store(true, Ordering::Relaxed);
+        assert_eq!(fs::read(&file).unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+        assert!(metric("read_failures_total{reason=\"login\"}") > 0);
+        // Each span has an error of its own, and the image one line.
+        let failed = node.logged("read-failed");
+        assert_eq!((failed.len(), &failed[0]["reason"]), (1, &"login".into()), "{failed:?}");
+        refuses.store(false, Ordering::Relaxed);
+
+        let valid = fs::read_to_string(node.at("snapshotter.toml")).unwrap();
+        reload(&node, &serving, "lazy-from = []", "failed");
+        reload(&node, &serving, "nonsense = 1", "failed");
+        assert_eq!(node.logged("not-reloaded").len(), 2);
+        let excluding = valid
+            .replace("[\"*\"]", &format!("[\"*\", \"!{}/a/*\"]", registry.host()))
+            .replace("/cache\"", "/another\"");
+        reload(&node, &serving, &excluding, "reloaded");
+        assert_eq!(node.logged("reloaded")[0]["changed"], "[\"lazy-from\"]");
+        assert_eq!(node.logged("needs-restart")[0]["keys"], "[\"cache-dir\"]");
+        node.pull(&image("v2"), "ociseek");
+        assert_eq!(metric("unpacked_total{reason=\"not-listed\"}"), 1);
+        // What is mounted stays.
+        assert_eq!(fs::read(&file).unwrap().len(), UNREAD);
+        reload(&node, &serving, &format!("{valid}log-level = \"warn\"\n"), "reloaded");
+        for tag in ["v1", "v2"] {
+            node.ctr(&["images", "rm", "--sync", &image(tag)]);
+        }
+        wait_until("nothing is mounted", || node.lazy_mounts().is_empty());
+        assert_eq!(node.logged("unmounted").len(), 0);
+        serving.signal(Signal::TERM);
+        assert!(serving.end().success());
+    });
+}
