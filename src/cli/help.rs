@@ -329,7 +329,7 @@ const COMMANDS: [(&str, &[&str], &str); 32] = [
 
 /// The same for options. The first text is the command that a row is for; an empty one is any that
 /// has the options which the hint names.
-const OPTIONS: [(&str, &[&str], &str); 36] = [
+const OPTIONS: [(&str, &[&str], &str); 35] = [
     (
         "convert",
         &["-t", "--tag", "-o", "--output", "--dest", "--destination", "--name"],
@@ -356,7 +356,6 @@ const OPTIONS: [(&str, &[&str], &str); 36] = [
         &["--existing", "--force", "-f", "--overwrite"],
         "not needed: what DST lacks or has wrong is written again",
     ),
-    ("convert", &["--kind"], "not needed: convert writes version 2; --fine adds a fine index"),
     ("", &["--v2", "--v2-only"], "use --kind v2=TAG, or --kind v1,v2=TAG for both versions"),
     ("", &["--fine", "--fine-only"], "use --kind fine, or --kind v1,fine for a SOCI index too"),
     (

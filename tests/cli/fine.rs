@@ -4,11 +4,14 @@
 use std::fs;
 
 use ociseek_format::budget::Budget;
+use ociseek_format::digest::Digest;
 use ociseek_format::fine;
 use ociseek_format::image::fine::parse;
 use serde_json::{Value, json};
 
-use crate::support::sandbox::{GZIP, Layout, PLAIN, Sandbox, ZSTD, gzip, index, tar};
+use crate::support::sandbox::{
+    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index, tar,
+};
 
 /// An image with a gzip layer, a plain one and one that cannot be indexed, in `oci:img:v1`.
 fn image(sandbox: &Sandbox) {
@@ -302,4 +305,96 @@ fn a_fine_index_at_the_destination_stays() {
     sandbox.run(&["convert", "--min-layer-size=1KiB", "oci:img:v1", "oci:img:other"]);
     let plain = sandbox.doctor("oci:img:other");
     assert_eq!(plain["manifests"][0]["fine"], json!([]));
+}
+
+/// What `convert` with these options made of `oci:img:v1`.
+fn converted(sandbox: &Sandbox, options: &[&str], to: &str) -> Value {
+    let command = ["convert", "--format=json", "--min-layer-size=1KiB"];
+    sandbox.json(0, &[&command, options, &["oci:img:v1", to]].concat())
+}
+
+#[test]
+fn an_image_can_name_only_its_fine_index() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    let first = converted(&sandbox, &["--kind=fine", "--no-cache"], "oci:img:fine");
+    let image = &first["manifests"][0];
+    assert_eq!((&first["status"], &image["index"]), (&json!("written"), &Value::Null), "{first:#}");
+    let covered = json!([image["coverage"]["layers"], image["coverage"]["of_layers"]]);
+    assert_eq!(covered, json!([2, 3]), "{first:#}");
+    // Only the layer that has no document is listed.
+    let left = image["layers"].as_array().unwrap();
+    assert_eq!((left.len(), &left[0]["status"]), (1, &json!("left-out")), "{first:#}");
+    let root: Value = serde_json::from_slice(&blob(&sandbox, &first["digest"])).unwrap();
+    let types: Vec<_> = root["manifests"].as_array().unwrap().iter().skip(1).collect();
+    assert_eq!(types.len(), 1, "{root:#}");
+    assert_eq!(types[0]["artifactType"], "application/vnd.ociseek.fine.v1+json", "{root:#}");
+    // The same as that of an image that names both.
+    let both = converted(&sandbox, &["--kind=v2,fine", "--no-cache"], "oci:img:both");
+    assert_eq!(both["manifests"][0]["fine"], image["fine"]);
+    assert_eq!(both["digest"], converted(&sandbox, &["--fine"], "oci:img:both")["digest"]);
+    for options in
+        [&["--kind=fine"][..], &["--kind=fine", "--no-cache"], &["--kind=fine", "--fine"]]
+    {
+        let again = converted(&sandbox, options, "oci:img:fine");
+        let (status, written) = (&again["status"], &again["bytes_written"]);
+        assert_eq!((status, written), (&json!("already-there"), &json!(0)), "{again:#}");
+    }
+    // `index`, backfill and the hooks make the same image.
+    let tagged = run(&sandbox, &["--kind=fine={tag}-lazy"]);
+    let enabled = &tagged["images"][0]["enabled"];
+    assert_eq!((&enabled["status"], &enabled["digest"]), (&json!("written"), &first["digest"]));
+    let attached = run(&sandbox, &["--kind=fine,fine={tag}-lazy"]);
+    assert_eq!(manifest(&attached)["fine"]["status"], "attached", "{attached:#}");
+    assert_eq!(attached["images"][0]["enabled"]["status"], "already-there", "{attached:#}");
+    // A SOCI index that DST names stays, so that nobody replaces another's image for ever.
+    let kept = converted(&sandbox, &["--kind=fine"], "oci:img:both");
+    assert_eq!((&kept["status"], &kept["digest"]), (&json!("already-there"), &both["digest"]));
+    for (args, why) in [
+        (&["--kind=fine", "--strict"][..], "are about SOCI indexes: add v2 to --kind"),
+        (&["--kind=v1"], "[possible values: v2, fine]"),
+    ] {
+        let text = sandbox.run(&[&["convert"], args, &["oci:img:v1", "oci:img:x"]].concat());
+        assert!(text.contains(why) && text.ends_with("--- status 2 ---"), "{text}");
+    }
+}
+
+#[test]
+fn an_image_that_names_only_its_fine_index_is_read_by_it() {
+    let sandbox = Sandbox::new();
+    // It compresses well, but its blob is larger than what doctor calls small.
+    let tar = tar(1, 30, 1_000_000);
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let layer = layout.blob(GZIP, &deflated(&tar));
+    let rootfs = json!({"type": "layers", "diff_ids": [Digest::sha256(&tar)]});
+    let config = json!({"os": "linux", "architecture": "amd64", "rootfs": rootfs}).to_string();
+    let config = layout.blob(OCI_CONFIG, config.as_bytes());
+    let manifest =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
+    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
+    layout.tag(manifest, "v1");
+    converted(&sandbox, &["--kind=fine"], "oci:img:fine");
+    let seen = sandbox.json(0, &["inspect", "--format=json", "oci:img:fine"]);
+    let manifest = &seen["manifests"][0];
+    assert_eq!(manifest["fine"].as_array().map(Vec::len), Some(1), "{seen:#}");
+    let verified = sandbox.run(&["verify", "--no-cache", "oci:img:fine"]);
+    assert!(verified.contains(": ok (1 of 1 layer"), "{verified}");
+    assert!(verified.ends_with("--- status 0 ---"), "{verified}");
+    // Nobody's word but the digest's, so the default trust reads by it.
+    let mut archive = ::tar::Archive::new(&tar[..]);
+    let file = archive.entries().unwrap().nth(3).unwrap().unwrap();
+    let file = file.path().unwrap().to_string_lossy().into_owned();
+    let read = sandbox.command(&["cat", "--no-cache", "oci:img:fine", &file]).output().unwrap();
+    assert_eq!(read.stdout.len(), 1_000_000, "{}", String::from_utf8_lossy(&read.stderr));
+    let doctor = sandbox.run(&["doctor", "oci:img:fine"]);
+    for line in [
+        "  AWS Fargate                                        whole  ",
+        "  ociseek snapshotter                                lazy   fine index ",
+        "  ociseek mount, bundle                              lazy   fine index ",
+        ", then ociseek convert --kind fine --profile start.jsonl --replace-tag oci:img:fine oci:img:fine\n",
+    ] {
+        assert!(doctor.contains(line), "{line}: {doctor}");
+    }
+    let list = sandbox.run(&["list", "oci:img:fine"]);
+    assert!(list.contains("\nfine   linux/amd64     fine         1/1     100% "), "{list}");
 }

@@ -392,7 +392,6 @@ fn commands_of_other_tools_get_a_hint() {
         (&["prune", "app"], "ociseek rm --obsolete"),
         (&["copy", "a", "b"], "oras cp -r"),
         (&["convert", "--to", "v2", "a:1", "b:1"], "ociseek index attaches version 1"),
-        (&["convert", "--kind", "v2", "a:1", "b:1"], "--fine adds a fine index"),
         (&["attach", "app"], "ociseek convert IMAGE"),
         (&["extract", "app"], "ociseek mount IMAGE DIR"),
         (&["tree", "app"], "ociseek list REPOSITORY"),

@@ -1,5 +1,5 @@
-//! The versions of an image's index: an attached index (version 1), a SOCI-enabled image (version
-//! 2), or both from a single reading of the layers.
+//! Where an image's indexes are: attached to it (version 1), named by another image (version 2), or
+//! both from a single reading of the layers. The kinds of index are those of the options.
 
 use super::convert::{
     ConvertDestination, ConvertError, ConvertReport, Guard, SourceImage, convert_built,
@@ -17,7 +17,10 @@ pub enum Versions {
     /// An attached index.
     #[default]
     V1,
-    /// A SOCI-enabled image, with a tag from the template.
+    /// A SOCI-enabled image, with a tag from the template. With [`Kinds::Fine`], it names only its
+    /// fine index.
+    ///
+    /// [`Kinds::Fine`]: crate::index::Kinds::Fine
     V2(TagTemplate),
     /// An attached index and a SOCI-enabled image.
     Both(TagTemplate),

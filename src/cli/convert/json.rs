@@ -75,13 +75,15 @@ pub(crate) struct Platform {
     source_manifest: Manifest,
     /// Its new manifest.
     manifest: Manifest,
-    /// Null if none of the layers can be indexed.
+    /// Null if none of the layers can be indexed, or with --kind fine.
     index: Option<IndexRef>,
     /// The fine index that the new manifest names; null if none was requested, or none can be made.
     fine: Option<IndexRef>,
+    /// Of the SOCI index, or of the fine index if that is the only one.
     pub coverage: CoverageJson,
     /// The prefetch list of the SOCI index; null if it has none.
     prefetch: Option<Prefetched>,
+    /// With a fine index alone, only the layers without a fine document.
     pub layers: Vec<Layer>,
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::cli::shared::args::{
     BuildArgs, CacheArgs, FormatArgs, LayerJobsArgs, MinLayerArgs, OutputFormat, RegistryArgs,
@@ -29,7 +29,7 @@ use ociseek_format::progress::Progress;
 use ociseek_ops::convert::{
     ConvertDestination, ConvertReport, ConvertStatus, ConvertedImage, convert,
 };
-use ociseek_ops::index::{IndexOptions, Kinds, Work};
+use ociseek_ops::index::{Gate, IndexOptions, Kinds, Work};
 use ociseek_ops::versions::EnabledResult;
 use ociseek_store::Destination;
 
@@ -38,9 +38,10 @@ pub(super) mod json;
 use json::Conversion;
 
 const LONG_ABOUT: &str = "\
-Writes a SOCI-enabled image (SOCI version 2) of SRC under the name DST.
+Writes a SOCI-enabled image (SOCI version 2) of SRC under the name DST, or one that names only a fine index \
+(--kind fine).
 
-The new image is an image index that lists the image of each platform together with its SOCI index, which the image \
+A SOCI-enabled image is an image index that lists the image of each platform together with its SOCI index, which the image \
 also names in an annotation. Layers and configs keep their digests; the image manifests get new ones. \
 AWS Fargate, Amazon SageMaker Studio and soci-snapshotter with its default settings read this version. ociseek index \
 attaches version 1, which leaves the image unchanged.
@@ -75,6 +76,9 @@ Examples:
   An archive from docker save, without a registry:
     docker save -o app.tar app:1.4
     ociseek convert docker-archive:app.tar oci:app:1.4-soci
+
+  For nodes with ociseek snapshotter or ociseek store, and no reader of SOCI indexes:
+    ociseek convert --kind fine ghcr.io/acme/app:1.4 ghcr.io/acme/app:1.4-fine
 
   In place; the original stays reachable by its digest, which is printed:
     ociseek convert --replace-tag ghcr.io/acme/app:1.4 ghcr.io/acme/app:1.4
@@ -123,13 +127,24 @@ pub(crate) struct ConvertArgs {
     #[command(flatten)]
     pub build: BuildArgs,
 
-    /// Also make a fine index, which the image names as it names its SOCI index
+    /// The indexes that the new image names: v2, fine, or both with a comma between them
     ///
-    /// It is ociseek's own: `mount`, `bundle` and the other commands that read images fetch a
-    /// fraction of the bytes with it. One signature on the new digest covers it too.
-    /// docs/kinds.md describes it. If the image at DST has a fine index, the new one gets one even
-    /// without this option.
-    #[arg(long, env = "OCISEEK_FINE", value_parser = parse::switch, help_heading = "Fine index")]
+    /// v2 is the SOCI index, for AWS Fargate, SageMaker Studio and soci-snapshotter. fine is
+    /// ociseek's own: `ociseek snapshotter`, `store`, `mount`, `bundle` and the other commands that
+    /// read images fetch a fraction of the bytes with it.
+    ///
+    /// With fine alone, no program that reads SOCI indexes finds one: it pulls the image whole. In
+    /// return, containerd does not fetch the ztocs of a SOCI index at the pull, which a node with
+    /// `ociseek snapshotter` never reads.
+    ///
+    /// One signature on the new digest covers both. An index that the image at DST names stays in
+    /// the new one, made anew. docs/kinds.md describes fine indexes.
+    #[arg(long, value_name = "KIND", value_delimiter = ',', default_value = "v2")]
+    #[arg(value_enum, hide_possible_values = true, help_heading = "Indexing")]
+    pub kind: Vec<KindArg>,
+
+    /// Also make a fine index: adds fine to --kind
+    #[arg(long, env = "OCISEEK_FINE", value_parser = parse::switch, help_heading = "Indexing")]
     pub fine: bool,
 
     /// Also state in the manifest what each layer is read by, so that podman since 5.1 and CRI-O
@@ -161,9 +176,30 @@ pub(crate) struct ConvertArgs {
     pub format: FormatArgs,
 }
 
+/// An index that the new image names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KindArg {
+    /// A SOCI index (version 2).
+    V2,
+    /// A fine index.
+    Fine,
+}
+
+impl ConvertArgs {
+    fn kinds(&self) -> Kinds {
+        let has_fine = self.fine || self.kind.contains(&KindArg::Fine);
+        match (self.kind.contains(&KindArg::V2), has_fine) {
+            (true, true) => Kinds::Both,
+            (false, true) => Kinds::Fine,
+            (_, false) => Kinds::Soci,
+        }
+    }
+}
+
 pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
     let started = Instant::now();
-    check(&args)?;
+    let kinds = args.kinds();
+    check(&args, kinds)?;
     let display = Arc::new(Display::new(verbosity));
     let progress: Arc<dyn Progress> = display.clone();
     let names = [&args.source, &args.destination].into_iter().chain(&args.reuse.reuse_from);
@@ -177,7 +213,7 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
     };
     let options = IndexOptions {
         platforms: args.platform,
-        kinds: if args.fine { Kinds::Both } else { Kinds::Soci },
+        kinds,
         layer: layer_options(&args.build),
         min_layer_size: args.min_layer.min_layer_size.0,
         jobs: args.layer_jobs.count(),
@@ -232,7 +268,12 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
 }
 
 /// Checks that clap cannot express.
-fn check(args: &ConvertArgs) -> Result<(), CliError> {
+fn check(args: &ConvertArgs, kinds: Kinds) -> Result<(), CliError> {
+    if args.requirements.gate() != Gate::default() && kinds == Kinds::Fine {
+        return Err(CliError::Usage(
+            "--strict and --min-coverage are about SOCI indexes: add v2 to --kind",
+        ));
+    }
     match (&args.source, &args.destination) {
         (_, ImageName::Archive { .. } | ImageName::Saved { .. }) => {
             Err(CliError::Usage("archives are read-only: use oci:DIR[:TAG] for DST"))
@@ -397,6 +438,7 @@ fn one(text: &mut String, source: &str, image: &ConvertedImage, style: Style) {
                 style.green(&fine.digest.to_string())
             );
             let _ = writeln!(text, "  new manifest {}", image.manifest);
+            coverage(text, &image.coverage);
         }
         (None, None) => {
             let _ =

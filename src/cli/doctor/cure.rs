@@ -4,7 +4,7 @@ use crate::cli::shared::hint::{WITH_GZIP, convert_again, has_tag, new_name, or_f
 use crate::cli::shared::terminal::quoted;
 use ociseek_format::image::soci::Version;
 use ociseek_format::image::{ImageName, LayerKind, NotIndexed};
-use ociseek_ops::discover::Note;
+use ociseek_ops::discover::{DiscoveryMethod, FoundFineRef, Note};
 use ociseek_ops::doctor::{Diagnosis, Finding, NoIndex};
 
 /// The command that would help.
@@ -17,12 +17,15 @@ pub(super) fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<
     let convert = || Some(format!("ociseek convert {image} {converted}"));
     let index = |options: &str| (!is_archive).then(|| format!("ociseek index {options}{image}"));
     let has_fine = found.inspected.image.fine_index().is_some();
-    let is_enabled = found.inspected.image.indexes.iter().any(|index| index.version == Version::V2);
+    let has_v2 = found.inspected.image.indexes.iter().any(|index| index.version == Version::V2);
+    let is_named = |fine: &FoundFineRef| fine.via == DiscoveryMethod::Annotation;
+    let is_enabled = has_v2 || found.inspected.image.fine.iter().any(is_named);
+    let kind = if has_v2 { "--fine" } else { "--kind fine" };
     let convert_fine = |options: &str| {
         if has_tag(&name) {
-            format!("ociseek convert --fine {options}--replace-tag {image} {image}")
+            format!("ociseek convert {kind} {options}--replace-tag {image} {image}")
         } else {
-            format!("ociseek convert --fine {options}{image} {converted}")
+            format!("ociseek convert {kind} {options}{image} {converted}")
         }
     };
     match finding {

@@ -34,6 +34,9 @@ digits of its digest. A tag that points to anything other than a SOCI-enabled im
 fine: a fine index, ociseek's own, with which its snapshotter, mount, bundle, ls and cat fetch a fraction of the \
 bytes. Other tools do not see it. With v2, the SOCI-enabled image names it too.
 
+fine=TAG: an image under another tag, as with v2=TAG, that names only its fine index. Programs that read SOCI indexes \
+pull it whole. containerd does not fetch ztocs at its pull, which our snapshotter never reads.
+
 index attaches v1 by default: that changes nothing that is there, and needs no tag. backfill and the hooks have no \
 default: say what every image gets.
 
@@ -49,6 +52,8 @@ enum KindArg {
     V2(TagTemplate),
     /// A fine index.
     Fine,
+    /// An image that names only its fine index.
+    FineImage(TagTemplate),
 }
 
 impl FromStr for KindArg {
@@ -65,14 +70,22 @@ impl FromStr for KindArg {
                 Err("version 2 needs a tag: v2=TAG, such as 'v2={tag}-soci'".into())
             }
             ("v2", Some(tag)) => tag.parse().map(KindArg::V2).map_err(|error| format!("{error}")),
-            ("", _) => Err("expected v1, v2=TAG or fine, with a comma between several".into()),
+            ("fine", Some("")) => {
+                Err("such an image needs a tag: fine=TAG, such as 'fine={tag}-fine'".into())
+            }
+            ("fine", Some(tag)) => {
+                tag.parse().map(KindArg::FineImage).map_err(|error| format!("{error}"))
+            }
+            ("", _) => Err(format!("expected {KINDS}, with a comma between several")),
             _ => Err(match tag_meant(text) {
-                Some(meant) => format!("expected v1, v2=TAG or fine; did you mean {meant}?"),
-                None => "expected v1, v2=TAG or fine, with a comma between several".into(),
+                Some(meant) => format!("expected {KINDS}; did you mean {meant}?"),
+                None => format!("expected {KINDS}, with a comma between several"),
             }),
         }
     }
 }
+
+const KINDS: &str = "v1, v2=TAG, fine or fine=TAG";
 
 /// The kind that other words stand for.
 fn tag_meant(text: &str) -> Option<String> {
@@ -97,7 +110,8 @@ fn tag_meant(text: &str) -> Option<String> {
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct KindArgs {
-    /// What to make: v1, v2=TAG or fine; several with commas between them [default of index: v1]
+    /// What to make: v1, v2=TAG, fine or fine=TAG; several with commas between them [default of
+    /// index: v1]
     #[arg(long, value_name = "KIND", env = "OCISEEK_KIND", value_delimiter = ',')]
     #[arg(long_help = LONG_HELP)]
     kind: Vec<KindArg>,
@@ -129,40 +143,55 @@ impl KindArgs {
         self.selected(true)
     }
 
-    /// The requested versions of the SOCI index, and whether a fine index is wanted in addition to
-    /// them or alone. For one image or for `several`.
+    /// Whether an index is attached, an image with one is written, or both; and which kinds of index
+    /// these are. For one image or for `several`.
     pub(crate) fn selected(self, several: bool) -> Result<(Versions, Kinds), CliError> {
         let mut v1 = false;
-        let mut v2 = None;
         let mut fine = false;
+        let mut images = Vec::new();
+        let mut only_fine = false;
         for kind in self.kind {
             match kind {
                 KindArg::V1 => v1 = true,
                 KindArg::Fine => fine = true,
-                KindArg::V2(template) if v2.is_none() => v2 = Some(template),
-                KindArg::V2(_) => return Err(CliError::Usage("--kind takes one v2=TAG")),
+                KindArg::V2(template) => images.push(template),
+                KindArg::FineImage(template) => {
+                    images.push(template);
+                    only_fine = true;
+                }
             }
         }
-        if several && v2.as_ref().is_some_and(TagTemplate::is_own) {
+        if images.len() > 1 {
+            return Err(CliError::Usage("--kind takes one v2=TAG or fine=TAG"));
+        }
+        if v1 && only_fine {
+            return Err(CliError::Usage(
+                "v1 and fine=TAG are two runs: the image of fine=TAG names no SOCI index",
+            ));
+        }
+        let image = images.pop();
+        if several && image.as_ref().is_some_and(TagTemplate::is_own) {
             return Err(CliError::Usage(
                 "{tag} is the image's own tag, which is never overwritten: use another tag, such as v2={tag}-soci",
             ));
         }
-        if several && v2.as_ref().is_some_and(|template| !template.tells_apart()) {
+        if several && image.as_ref().is_some_and(|template| !template.tells_apart()) {
             return Err(CliError::Usage(
-                "the tag of v2=TAG must be different for each image: use {tag} or {digest} in it, such as \
+                "the tag must be different for each image: use {tag} or {digest} in it, such as \
                  v2={tag}-soci",
             ));
         }
-        let kinds = match (v1 || v2.is_some(), fine) {
+        let has_soci = v1 || image.is_some() && !only_fine;
+        let kinds = match (has_soci, fine || only_fine) {
             (false, true) => Kinds::Fine,
             (true, true) => Kinds::Both,
             // Version 1 is the default.
             (_, false) => Kinds::Soci,
         };
-        let versions = match v2 {
+        let is_attached = v1 || only_fine && fine;
+        let versions = match image {
             None => Versions::V1,
-            Some(template) if v1 => Versions::Both(template),
+            Some(template) if is_attached => Versions::Both(template),
             Some(template) => Versions::V2(template),
         };
         Ok((versions, kinds))
@@ -430,11 +459,16 @@ mod tests {
             (&["v2={tag}-soci"], (Versions::V2(template()), Kinds::Soci)),
             (&["v2={tag}-soci", "fine"], (Versions::V2(template()), Kinds::Both)),
             (&["fine", "v2={tag}-soci", "v1"], (Versions::Both(template()), Kinds::Both)),
+            (&["fine={tag}-soci"], (Versions::V2(template()), Kinds::Fine)),
+            (&["fine={tag}-soci", "fine"], (Versions::Both(template()), Kinds::Fine)),
         ] {
             assert_eq!(kinds(list).unwrap(), want, "{list:?}");
         }
         assert!(kinds(&["v2=soci"]).is_err() && kinds(&["v2={tag}-a", "v2={tag}-b"]).is_err());
-        for text in ["", "v3", "V2", "v2", "v2=", "v2=a b", "v1=x", "fine=x"] {
+        assert!(kinds(&["v1", "fine={tag}-fine"]).is_err());
+        assert!(kinds(&["v2={tag}-a", "fine={tag}-b"]).is_err());
+        assert!(kinds(&["fine=same"]).is_err());
+        for text in ["", "v3", "V2", "v2", "v2=", "v2=a b", "v1=x", "fine=", "fine=a b"] {
             assert!(text.parse::<KindArg>().is_err(), "{text}");
         }
     }

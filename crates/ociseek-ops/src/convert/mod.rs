@@ -1,4 +1,5 @@
-//! `convert`: writes a SOCI-enabled image (version 2) under a new name.
+//! `convert`: writes an image under a new name that names its indexes: a SOCI-enabled image
+//! (version 2), with a fine index or without, or one that names only its fine index.
 //!
 //! Each step completes before the next one begins:
 //!
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use crate::index::{
     Artifact, BoundFine, Gate, IndexError, IndexOptions, IndexedZtoc, Kinds, LayerOutcome,
     LayerReport, Layers, LayersToBuild, LeftOutReason, OwnImage, PrefetchSummary, RefusedImage,
-    RefusedManifest, Supply, WantedParts, Work, assemble, bound_fine, is_only_fine,
+    RefusedManifest, Supply, WantedParts, Work, assemble, bound_fine, is_only_fine, no_document,
     prefetch_artifacts, shortfalls, ztocs,
 };
 use crate::resolve::PlatformManifest;
@@ -26,7 +27,8 @@ use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::coverage::Coverage;
 use ociseek_format::image::enabled::{
-    EnabledDocuments, IndexTarget, SociIndexParts, is_fine_index, names_indexes, soci_indexes,
+    EnabledDocuments, IndexTarget, SociIndexParts, is_fine_index, is_soci_index, names_indexes,
+    soci_indexes,
 };
 use ociseek_format::image::fine::parse_bound;
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
@@ -48,8 +50,7 @@ use plan::{OldIndex, PlannedLayer, choose, old_indexes, plan};
 use publish::{NewBlobs, Publication};
 
 /// Converts an image. `options` determines how layers are indexed and which platforms are. Its
-/// options for existing indexes are ignored. Its kinds say whether the image names a fine index
-/// too.
+/// options for existing indexes are ignored. Its kinds say which indexes the image names.
 ///
 /// People sign the result, so its ztocs come only from what this machine read, from the index that
 /// the original image names, or from images that the user names. What the destination's tag or a
@@ -77,10 +78,17 @@ pub(crate) async fn convert_built(
 ) -> Result<ConvertReport, ConvertError> {
     let loaded = load::load(from, work.progress).await?;
     let there = to.there().await?;
-    let with_fine = keeping_fine(&loaded.root, there.as_ref(), work.options);
-    let work = Work { options: with_fine.as_ref().unwrap_or(work.options), ..work };
+    let kept = keeping_kinds(&loaded, there.as_ref(), work.options);
+    let work = Work { options: kept.as_ref().unwrap_or(work.options), ..work };
     let Work { options, progress, .. } = work;
     let is_source = there.as_ref().is_some_and(|there| there.digest == loaded.root);
+    if kept.is_some() {
+        progress.report(ProgressEvent::Warning(
+            "the image at the destination names a SOCI index or a fine index that was not asked \
+             for, so the new one gets both"
+                .to_owned(),
+        ));
+    }
     let artifacts: Vec<Descriptor> =
         soci_indexes(&loaded.original.index.manifests).cloned().collect();
     let already_enabled = names_indexes(&loaded.original.index.manifests);
@@ -92,12 +100,10 @@ pub(crate) async fn convert_built(
 
     let planned = plan(&loaded, &targets, from, options).await?;
     let mut wanted = LayersToBuild::default();
-    for (layer, left_out) in planned.iter().flatten() {
-        let is_indexed = left_out.is_none() || is_only_fine(layer, options);
-        // A document refers to its layer by SHA-256.
-        let document =
-            options.kinds.has_fine() && is_indexed && layer.digest.algorithm() == Algorithm::Sha256;
-        let parts = WantedParts { ztoc: left_out.is_none(), document };
+    for planned in planned.iter().flatten() {
+        let (layer, left_out) = planned;
+        let ztoc = options.kinds.has_soci() && left_out.is_none();
+        let parts = WantedParts { ztoc, document: wants_document(planned, options) };
         if !parts.is_nothing() {
             wanted.add(layer, parts);
         }
@@ -109,12 +115,6 @@ pub(crate) async fn convert_built(
             let found = found.map_err(ConvertError::Destination)?;
             if options.prefetch.is_none() && old.iter().all(|own| own.lists.is_empty()) {
                 warn_of_lists(&found, progress);
-            }
-            if with_fine.is_some() {
-                progress.report(ProgressEvent::Warning(
-                    "the image at the destination has a fine index, so the new one gets one, too"
-                        .to_owned(),
-                ));
             }
             found.into_iter().map(OldIndex::offer).collect()
         }
@@ -142,13 +142,19 @@ pub(crate) async fn convert_built(
     };
     let layers = Box::pin(ztocs(wanted, built, &supply, announce)).await?;
 
-    let planned = targets.into_iter().zip(&planned);
-    let EnabledParts { mut indexed, ztocs, prefetch, reports } =
-        parts(planned, &layers, &old, options, from.source.budget(), progress).await?;
+    let EnabledParts { mut indexed, ztocs, prefetch, reports } = parts(
+        targets.into_iter().zip(&planned),
+        &layers,
+        &old,
+        options,
+        from.source.budget(),
+        progress,
+    )
+    .await?;
     let mut fine = Vec::new();
     if options.kinds.has_fine() {
-        for (parts, (reported, _)) in indexed.iter_mut().zip(&reports) {
-            let bound = fine_of(reported, &layers, from, work).await?;
+        for (parts, planned) in indexed.iter_mut().zip(&planned) {
+            let bound = fine_of(planned, &layers, from, work).await?;
             parts.fine = bound.as_ref().map(|bound| bound.index.clone());
             fine.extend(bound);
         }
@@ -233,18 +239,32 @@ fn warn_of_lists(there: &[OldIndex], progress: &Arc<dyn Progress>) {
     }
 }
 
-/// The options with a fine index, if the image at the destination has one and it was not asked for:
-/// a hook and a CI step with other options would otherwise replace each other's image for ever. The
-/// index is made from what this machine reads, as with the option. A fine index that the source
-/// itself names stays as it is.
-fn keeping_fine(
-    source: &Digest,
+/// The options with both kinds of index, if the image at the destination names one that was not
+/// asked for: a hook and a CI step with other options would otherwise replace each other's image
+/// for ever. The index is made from what this machine reads, as with the option. An index that the
+/// source itself names stays as it is.
+fn keeping_kinds(
+    loaded: &ImageDocuments,
     there: Option<&ExistingImage>,
     options: &IndexOptions,
 ) -> Option<IndexOptions> {
-    let there = there.filter(|there| there.digest != *source && !options.kinds.has_fine())?;
-    let has_fine = there.manifests.iter().any(is_fine_index);
-    has_fine.then(|| IndexOptions { kinds: Kinds::Both, ..options.clone() })
+    let there = there.filter(|there| there.digest != loaded.root)?;
+    let of_source = &loaded.original.index.manifests;
+    let added = || {
+        let is_of_source =
+            |entry: &Descriptor| of_source.iter().any(|known| known.digest == entry.digest);
+        there.manifests.iter().filter(move |entry| !is_of_source(entry))
+    };
+    let lacks_fine = !options.kinds.has_fine() && added().any(is_fine_index);
+    let lacks_soci = !options.kinds.has_soci() && added().any(is_soci_index);
+    (lacks_fine || lacks_soci).then(|| IndexOptions { kinds: Kinds::Both, ..options.clone() })
+}
+
+/// Whether a layer gets a fine document, as far as that is known without reading it.
+fn wants_document((layer, left_out): &PlannedLayer, options: &IndexOptions) -> bool {
+    let is_indexed = left_out.is_none() || is_only_fine(layer, options);
+    // A document refers to its layer by SHA-256.
+    options.kinds.has_fine() && is_indexed && layer.digest.algorithm() == Algorithm::Sha256
 }
 
 /// The parts of the SOCI indexes.
@@ -275,12 +295,16 @@ async fn parts<'a>(
     let mut parts = EnabledParts::default();
     let mut seen = BTreeSet::new();
     for (target, planned) in planned {
-        let (report, ztocs) =
-            assemble(planned.iter().map(|(layer, why)| (layer, why)), layers, &mut seen);
+        let (report, ztocs) = if options.kinds.has_soci() {
+            assemble(planned.iter().map(|(layer, why)| (layer, why)), layers, &mut seen)
+        } else {
+            (without_document(planned, layers, options), Vec::new())
+        };
         let refs = ztocs.iter().map(|ztoc| ztoc.reference(options.layer.span_size)).collect();
         let lists = old.iter().filter(|old| old.is_for(&target)).map(|old| &old.lists[..]);
         let lists = lists.into_iter().find(|lists| !lists.is_empty()).unwrap_or_default();
-        let list = options.prefetch.as_ref();
+        // Without a SOCI index, what the list names is only in the fine index.
+        let list = options.prefetch.as_ref().filter(|_| options.kinds.has_soci());
         let (prefetch, summary) = prefetch_artifacts(list, lists, &ztocs, budget, progress).await?;
         let listed = prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect();
         parts.indexed.push(SociIndexParts {
@@ -319,21 +343,41 @@ pub(super) fn tocs(parts: &SociIndexParts) -> BTreeMap<Digest, Digest> {
     tocs
 }
 
-/// The fine index for the layers of an image that have a ztoc, and for those of zstd.
+/// The layers of an image that get no fine document, and why.
+fn without_document(
+    planned: &[PlannedLayer],
+    layers: &Layers,
+    options: &IndexOptions,
+) -> Vec<LayerReport> {
+    let left_out = planned.iter().filter_map(|planned| {
+        let (layer, left_out) = planned;
+        if !wants_document(planned, options) {
+            return Some((layer, left_out.clone().unwrap_or(LeftOutReason::NotListed)));
+        }
+        if layers.lacks(layer, WantedParts::DOCUMENT).document {
+            return Some((layer, LeftOutReason::OutOfTime { stuck: layers.stuck }));
+        }
+        Some((layer, no_document(layer, &layers.get(layer)?.outcome)?))
+    });
+    left_out
+        .map(|(layer, reason)| LayerReport {
+            descriptor: layer.clone(),
+            outcome: LayerOutcome::LeftOut(reason),
+        })
+        .collect()
+}
+
+/// The fine index for the layers of an image that can have a document.
 async fn fine_of(
-    reported: &[LayerReport],
+    planned: &[PlannedLayer],
     layers: &Layers,
     from: &SourceImage,
     work: Work<'_>,
 ) -> Result<Option<BoundFine>, ConvertError> {
     let mut seen = BTreeSet::new();
-    let has_document = |report: &&LayerReport| {
-        let is_indexed = matches!(report.outcome, LayerOutcome::Indexed(_));
-        is_indexed || is_only_fine(&report.descriptor, work.options)
-    };
-    let wanted = reported.iter().filter(has_document).map(|report| &report.descriptor);
+    let wanted = planned.iter().filter(|planned| wants_document(planned, work.options));
     let wanted: Vec<Descriptor> =
-        wanted.filter(|layer| seen.insert(layer.digest)).cloned().collect();
+        wanted.map(|(layer, _)| layer).filter(|layer| seen.insert(layer.digest)).cloned().collect();
     Ok(bound_fine(&from.source, layers, &wanted, work).await?)
 }
 
@@ -351,9 +395,14 @@ fn report(
     {
         let new = enabled.manifests.iter().find(|manifest| manifest.entry == target.entry);
         let was = loaded.original.index.manifests.get(target.entry).map(|entry| entry.digest);
-        let covered: BTreeSet<Digest> = refs.iter().map(|ztoc| ztoc.layer).collect();
-        let descriptors: Vec<Descriptor> =
-            layers.iter().map(|layer| layer.descriptor.clone()).collect();
+        let covered: BTreeSet<Digest> = match fine.as_ref().filter(|_| refs.is_empty()) {
+            // The bytes were made here, so they can be parsed.
+            Some(fine) => parse_bound(&fine.bytes)
+                .map(|fine| fine.layers.iter().map(|document| document.layer).collect())
+                .unwrap_or_default(),
+            None => refs.iter().map(|ztoc| ztoc.layer).collect(),
+        };
+        let descriptors = loaded.image(target).map(|image| image.layers).unwrap_or_default();
         images.push(ConvertedImage {
             platform: target.platform.clone(),
             was: was.unwrap_or(loaded.root),

@@ -8,14 +8,14 @@ use futures_util::{StreamExt, stream};
 
 use super::load::{ImageDocuments, load};
 use super::model::{ConvertDestination, ConvertError, ExistingImage, SIDE_BY_SIDE, SourceImage};
-use super::{keeping_fine, tocs};
+use super::{keeping_kinds, tocs, wants_document};
 use crate::damage::Damage;
 use crate::index::{
     BlobCheck, ExistingCheck, IndexOptions, LeftOutReason, OldList, Origin, Work, ZtocOffer,
-    are_whole, cached, is_only_fine, known_outcome, lacks_document, left_out_reason, old_lists,
+    are_whole, cached, known_outcome, left_out_reason, no_document, old_lists,
 };
 use crate::trust::proven;
-use ociseek_format::digest::{Algorithm, Digest};
+use ociseek_format::digest::Digest;
 use ociseek_format::image::enabled::{IndexTarget, SociIndexParts, is_fine_index, soci_indexes};
 use ociseek_format::image::fine::{FineIndex, FineRef, parse_bound};
 use ociseek_format::image::soci::{self, CONFIG, FoundIndex, INDEX_V2, PREFETCH, ZtocRef};
@@ -253,8 +253,8 @@ async fn compare(
 ) -> Result<ConvertPreview, ConvertError> {
     let Work { cache, progress, .. } = work;
     let loaded = load(from, progress).await?;
-    let with_fine = keeping_fine(&loaded.root, there.as_ref(), work.options);
-    let options = with_fine.as_ref().unwrap_or(work.options);
+    let kept = keeping_kinds(&loaded, there.as_ref(), work.options);
+    let options = kept.as_ref().unwrap_or(work.options);
     to.admit(there.as_ref(), from, &loaded.root).await?;
     let targets = choose(&loaded, &options.platforms, progress)?;
     let planned = plan(&loaded, &targets, from, options).await?;
@@ -277,17 +277,22 @@ async fn compare(
     let mut fine_documents = Vec::new();
     for (target, layers) in targets.into_iter().zip(planned) {
         let mut ztocs = Vec::new();
-        let mut only_fine = BTreeSet::new();
-        for (layer, why) in layers {
-            if options.kinds.has_fine() && is_only_fine(&layer, options) {
-                let outcome = cached(cache, &layer, options).await;
-                if outcome.is_none_or(|outcome| !lacks_document(&layer, &outcome)) {
-                    only_fine.insert(layer.digest);
+        let mut documents = BTreeSet::new();
+        for planned in layers {
+            if wants_document(&planned, options) {
+                let outcome = cached(cache, &planned.0, options).await;
+                match outcome.and_then(|outcome| no_document(&planned.0, &outcome)) {
+                    None => drop(documents.insert(planned.0.digest)),
+                    // Otherwise it is the reason why it has no ztoc.
+                    Some(why) if !options.kinds.has_soci() => reasons.push(why),
+                    Some(_) => {}
                 }
             }
+            let (layer, why) = planned;
             let listed = || ztoc(&known, &layer, options);
             match why {
                 Some(why) => reasons.push(why),
+                None if !options.kinds.has_soci() => {}
                 None => match (listed(), known_outcome(cache, &layer, options).await) {
                     // This machine built another one, so what is there is wrong.
                     (Some(ztoc), Some(Ok(built))) if built != ztoc.ztoc => {
@@ -299,13 +304,13 @@ async fn compare(
                 },
             }
         }
-        let fine = if options.kinds.has_fine() && !(ztocs.is_empty() && only_fine.is_empty()) {
-            match fine_for(&known_fine, &ztocs, &only_fine, options) {
+        let fine = if documents.is_empty() {
+            None
+        } else {
+            match fine_for(&known_fine, &documents, options) {
                 Some(fine) => Some(fine.clone()),
                 None => return Ok(ConvertPreview::Pending),
             }
-        } else {
-            None
         };
         let prefetch =
             if options.prefetch.is_none() { prefetch(&known, &ztocs) } else { Vec::new() };
@@ -342,23 +347,17 @@ async fn compare(
     )
 }
 
-/// The fine index with a document for each layer of `ztocs` that can have one, and each of
-/// `only_fine`, for the requested options.
+/// The fine index with a document for each of the `wanted` layers, for the requested options.
 fn fine_for<'a>(
     known: &'a [FineIndex],
-    ztocs: &[ZtocRef],
-    only_fine: &BTreeSet<Digest>,
+    wanted: &BTreeSet<Digest>,
     options: &IndexOptions,
 ) -> Option<&'a FineIndex> {
-    let wanted =
-        ztocs.iter().map(|ztoc| ztoc.layer).filter(|layer| layer.algorithm() == Algorithm::Sha256);
-    let mut wanted: BTreeSet<Digest> = wanted.collect();
-    wanted.extend(only_fine);
     let profile = options.prefetch.as_ref().map(|list| list.digest());
     known.iter().find(|fine| {
         fine.build_tool.as_deref() == Some(&options.layer.build_tool_identifier)
             && fine.profile == profile
-            && fine.layers.iter().map(|document| document.layer).collect::<BTreeSet<_>>() == wanted
+            && fine.layers.iter().map(|document| document.layer).collect::<BTreeSet<_>>() == *wanted
     })
 }
 

@@ -114,12 +114,12 @@ pub enum Kinds {
     Soci,
     /// A SOCI index and a fine index, from a single reading of the layers.
     Both,
-    /// Only a fine index.
+    /// Only a fine index. A new image that names only that is no SOCI-enabled image.
     Fine,
 }
 
 impl Kinds {
-    pub(super) fn has_soci(self) -> bool {
+    pub(crate) fn has_soci(self) -> bool {
         self != Kinds::Fine
     }
 

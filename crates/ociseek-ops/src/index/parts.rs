@@ -33,12 +33,18 @@ pub(super) fn lacks_ztoc(layer: &Descriptor, outcome: &Outcome) -> bool {
 
 /// Whether a layer that was read has no fine document because of its content.
 pub(crate) fn lacks_document(layer: &Descriptor, outcome: &Outcome) -> bool {
+    no_document(layer, outcome).is_some()
+}
+
+/// Why a layer that was read has no fine document.
+pub(crate) fn no_document(layer: &Descriptor, outcome: &Outcome) -> Option<LeftOutReason> {
     let is_zstd = matches!(LayerKind::of(&layer.media_type), LayerKind::Zstd | LayerKind::Unknown);
     match outcome {
-        Outcome::Unservable(why) if is_zstd && why.code == UnservableCode::Compression => false,
+        Outcome::Unservable(why) if is_zstd && why.code == UnservableCode::Compression => None,
         // A document says where the tar ends.
-        Outcome::Unservable(why) if why.code == UnservableCode::PaddingPastSpan => false,
-        outcome => lacks_ztoc(layer, outcome),
+        Outcome::Unservable(why) if why.code == UnservableCode::PaddingPastSpan => None,
+        Outcome::Unservable(why) => Some(LeftOutReason::Unservable(why.clone())),
+        Outcome::Ztoc(ztoc) => mislabelled(layer, ztoc),
     }
 }
 

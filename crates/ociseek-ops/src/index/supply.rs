@@ -154,7 +154,7 @@ impl Layers {
     }
 
     /// What is `wanted` of a layer and still has to be found or made.
-    pub(super) fn lacks(&self, layer: &Descriptor, wanted: WantedParts) -> WantedParts {
+    pub(crate) fn lacks(&self, layer: &Descriptor, wanted: WantedParts) -> WantedParts {
         let built = self.get(layer);
         let can_have_document = built.is_none_or(|built| !lacks_document(layer, &built.outcome));
         let known = self.by_blob.get(&key_of(layer)).map(|parts| &parts.document);

@@ -16,6 +16,7 @@ use crate::index::options::{IndexOptions, Work};
 use crate::index::parts::lacks_document;
 use crate::index::publish::{NewBlob, NewIndex, Publisher};
 use crate::index::supply::{Layers, WantedParts};
+use crate::prefetch::MissingPath;
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::Digest;
 use ociseek_format::fine::EncodedFine;
@@ -112,12 +113,7 @@ impl Publisher<'_> {
             (Some(list), ..) => {
                 let (EncodedDocuments { documents, memory }, missing) =
                     writer.with_list(list, documents).await?;
-                if !self.work.options.kinds.has_soci() {
-                    // Otherwise they were already reported for the SOCI index's list.
-                    missing.iter().for_each(|missing| {
-                        self.work.progress.report(ProgressEvent::Warning(missing.to_string()))
-                    });
-                }
+                report_missing(&missing, self.work);
                 (documents, Some(memory), profile)
             }
             (None, Some(old), Some(there)) => {
@@ -172,8 +168,8 @@ pub(crate) async fn bound_fine(
     let mut charge = None;
     if let Some(list) = &work.options.prefetch {
         let writer = StartWriter { source, work, bytes_read: &bytes_read };
-        // Entries that match no file were reported for the SOCI index's list.
-        let (encoded, _) = writer.with_list(list, documents).await?;
+        let (encoded, missing) = writer.with_list(list, documents).await?;
+        report_missing(&missing, work);
         documents = encoded.documents;
         charge = Some(encoded.memory);
     }
@@ -189,6 +185,16 @@ pub(crate) async fn bound_fine(
         bytes_read: bytes_read.into_inner(),
         _memory: charge,
     }))
+}
+
+/// Reports entries of the list that match no file, unless they were already reported for the SOCI
+/// index's list.
+fn report_missing(missing: &[MissingPath], work: Work<'_>) {
+    if !work.options.kinds.has_soci() {
+        for missing in missing {
+            work.progress.report(ProgressEvent::Warning(missing.to_string()));
+        }
+    }
 }
 
 /// The documents of `wanted` that were made. A layer whose content differs from its type has none.
