@@ -374,7 +374,7 @@ fn an_image_that_names_only_its_fine_index_is_read_by_it() {
     let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
     layout.tag(manifest, "v1");
     converted(&sandbox, &["--kind=fine"], "oci:img:fine");
-    let seen = sandbox.json(0, &["inspect", "--format=json", "oci:img:fine"]);
+    let seen = sandbox.doctor("oci:img:fine");
     let manifest = &seen["manifests"][0];
     assert_eq!(manifest["fine"].as_array().map(Vec::len), Some(1), "{seen:#}");
     let verified = sandbox.run(&["verify", "--no-cache", "oci:img:fine"]);

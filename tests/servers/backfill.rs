@@ -518,3 +518,49 @@ fn a_tag_is_refused_as_the_root() {
         "{said}"
     );
 }
+
+/// Five tags of one image: what is known already is not fetched again. Registries count GETs of
+/// manifests as pulls, and limit them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_is_fetched_once() {
+    let tags = ["v1", "v1.2", "v1.2.3", "latest", "stable"];
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let registry = Faulty::honest(settings).await;
+    let image = image(1, "2026-01-31T00:00:00Z");
+    for (_, content) in &image.blobs {
+        registry.add_blob(content.to_vec());
+    }
+    for tag in tags {
+        registry.add_manifest(tag, OCI_MANIFEST, image.manifest.clone());
+    }
+    let place = format!("{}/app", registry.host());
+    let work = move || {
+        let sandbox = Sandbox::new();
+        // The number of all requests, and of GETs of manifests.
+        let sent = |kind: &str, more: &[&str], statuses: &[(&str, usize)]| {
+            let before = registry.requests().len();
+            let kind = format!("--kind={kind}");
+            let (lines, _) =
+                backfill(&sandbox, 0, &[more, &[&kind, "--no-cache", &place]].concat());
+            for (status, number) in statuses {
+                assert_eq!(count(&lines, status), *number, "{lines:?}");
+            }
+            let requests = registry.requests().split_off(before);
+            let fetched = requests.iter().filter(|request| request.is("GET", "/manifests/"));
+            (requests.len(), fetched.count())
+        };
+        let runs = [
+            // The image, and what a client without the referrers API may have attached.
+            sent("v1", &["--state=s"], &[("indexed", 1), ("same-as-before", 4)]),
+            sent("v1", &["--state=s"], &[("done-before", 5)]),
+            // Its index, too.
+            sent("v1", &[], &[("already-indexed", 1), ("same-as-before", 4)]),
+            // The image alone: the new tags are free.
+            sent("v2={tag}-soci", &[], &[("indexed", 5), ("skipped", 0)]),
+            // The image, and the new one with its SOCI index.
+            sent("v2={tag}-soci", &[], &[("already-indexed", 5), ("skipped", 5)]),
+        ];
+        assert_eq!(runs, [(18, 2), (6, 0), (13, 3), (77, 1), (44, 3)]);
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}

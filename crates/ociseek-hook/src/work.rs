@@ -33,6 +33,7 @@ use ociseek_ops::resolve::{ResolveError, ResolvedImage, parse, resolve_document}
 use ociseek_ops::versions::{EnabledResult, MakeRequest, Versions, VersionsResult, make};
 use ociseek_store::blob::{Document, Target};
 use ociseek_store::cache::ZtocCache;
+use ociseek_store::known::KnownDocuments;
 use ociseek_store::registry::{Client, Repository};
 use ociseek_store::{Destination, Source, StoreError};
 
@@ -93,22 +94,44 @@ impl JobContext {
 /// If the image cannot be read, is broken, or cannot get its index. [`JobError::is_transient`]
 /// tells whether a retry may help.
 pub async fn run(job: &Job, context: &JobContext) -> Result<JobResult, JobError> {
+    run_knowing(job, context, &KnownDocuments::default()).await
+}
+
+/// Like [`run`]. Manifests that are known are not fetched, and others are added.
+pub(super) async fn run_knowing(
+    job: &Job,
+    context: &JobContext,
+    known: &KnownDocuments,
+) -> Result<JobResult, JobError> {
     if let Some(skipped) = job.skipped_by_name(&context.versions) {
         return Ok(JobResult::Skipped(skipped));
     }
     let repository = context.client.repository(&job.image.registry, &job.image.repository);
-    let repository = repository.map_err(|error| JobError::Name(error.into()))?;
+    let whole = repository.map_err(|error| JobError::Name(error.into()))?;
+    let repository = whole.knowing(known);
     let source = Source::Registry(repository.clone());
     let Some(document) = fetch(job, &source).await? else { return Ok(JobResult::Gone) };
     match run_document(job, &document, &source, repository, context).await {
         // It was deleted in the meantime, or was broken before. Its manifest shows which.
         Err(error) if error.store().is_some_and(StoreError::is_not_found) => {
-            match source.manifest(&Target::Digest(document.digest)).await {
+            match Source::Registry(whole).manifest(&Target::Digest(document.digest)).await {
                 Err(gone) if gone.is_not_found() => Ok(JobResult::Gone),
                 _ => Err(error),
             }
         }
         result => result,
+    }
+}
+
+/// The digest of the image of a job. None if the image does not exist any more.
+pub(super) async fn digest(job: &Job, source: &Source) -> Result<Option<Digest>, JobError> {
+    let Target::Tag(tag) = job.target() else {
+        return Ok(fetch(job, source).await?.map(|document| document.digest));
+    };
+    match source.tag_digest(&tag).await {
+        Ok(digest) => Ok(Some(digest)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(ResolveError::Find(error).into()),
     }
 }
 
@@ -311,9 +334,9 @@ impl<'a> JobImage<'a> {
             if !moved && !matches!(result, EnableOutcome::Written { .. }) {
                 return Ok(());
             }
-            let document = match self.source.manifest(&Target::Tag(own.clone())).await {
-                Ok(document) if document.digest == last && !moved => return Ok(()),
-                Ok(document) => document,
+            let digest = match self.source.tag_digest(own).await {
+                Ok(digest) if digest == last && !moved => return Ok(()),
+                Ok(digest) => digest,
                 Err(error) if error.is_not_found() => {
                     if moved {
                         *result = EnableOutcome::Skipped(NotEnabled::Untagged(own.clone()));
@@ -326,6 +349,8 @@ impl<'a> JobImage<'a> {
                 return Err(JobError::Restless(own.clone()));
             }
             moves += 1;
+            let document = self.source.manifest(&Target::Digest(digest)).await;
+            let document = document.map_err(ResolveError::Find)?;
             let image = match resolved(&document, self.source, self.context).await? {
                 DocumentKind::Image(image) => image,
                 DocumentKind::Skipped(why) => {

@@ -38,7 +38,12 @@ impl Destination {
     /// # Errors
     /// If it does not exist, cannot be fetched, or does not match its digest.
     pub async fn manifest(&self, digest: &Digest) -> Result<Document, StoreError> {
-        self.as_source().manifest(&Target::Digest(*digest)).await
+        let source = match self {
+            // It may have been deleted since it was read.
+            Destination::Registry(repository) => Source::Registry(repository.knowing_nothing()),
+            Destination::Layout(layout) => Source::Layout(Arc::clone(layout)),
+        };
+        source.manifest(&Target::Digest(*digest)).await
     }
 
     /// The same store as a source.

@@ -60,6 +60,7 @@ pub mod durable;
 pub mod entries;
 pub mod feed;
 mod key_exchange;
+pub mod known;
 pub mod layout;
 pub mod lock;
 pub mod recall;

@@ -19,6 +19,28 @@ use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 
+/// A manifest of a registry, unless it is known.
+async fn fetched(repository: &Repository, target: Target) -> Result<Document, StoreError> {
+    if let (Some(known), Target::Digest(digest)) = (repository.known(), &target)
+        && let Some(document) = known.get(digest)
+    {
+        return Ok(document);
+    }
+    let document = match target {
+        Target::Digest(digest) => {
+            let ask = |repository: Repository| async move {
+                repository.manifest(&Target::Digest(digest)).await
+            };
+            repository.anywhere(ask).await?
+        }
+        Target::Tag(_) => repository.manifest(&target).await?,
+    };
+    if let Some(known) = repository.known() {
+        known.add(&document);
+    }
+    Ok(document)
+}
+
 /// A place to read an image from. Cheap to clone.
 #[derive(Debug, Clone)]
 pub enum Source {
@@ -72,15 +94,7 @@ impl Source {
     pub async fn manifest(&self, target: &Target) -> Result<Document, StoreError> {
         let target = target.clone();
         let document = match self {
-            Source::Registry(repository) => match target {
-                Target::Digest(digest) => {
-                    let ask = |repository: Repository| async move {
-                        repository.manifest(&Target::Digest(digest)).await
-                    };
-                    repository.anywhere(ask).await?
-                }
-                Target::Tag(_) => repository.manifest(&target).await?,
-            },
+            Source::Registry(repository) => fetched(repository, target).await?,
             Source::Layout(layout) => local(layout, move |layout| layout.manifest(&target)).await?,
             Source::Archive(archive) => {
                 local(archive, move |archive| archive.manifest(&target)).await?
@@ -88,6 +102,20 @@ impl Source {
         };
         self.charge_document(&document)?;
         Ok(document)
+    }
+
+    /// The digest of what a tag names. A registry is asked by HEAD, which does not count as a pull;
+    /// if it does not answer that with a digest, the manifest is fetched.
+    ///
+    /// # Errors
+    /// As [`Source::manifest`].
+    pub async fn tag_digest(&self, tag: &str) -> Result<Digest, StoreError> {
+        if let Source::Registry(repository) = self
+            && let Some(digest) = repository.stated_digest(tag).await
+        {
+            return Ok(digest);
+        }
+        Ok(self.manifest(&Target::Tag(tag.to_owned())).await?.digest)
     }
 
     /// A blob of at most `limit` bytes with a verified digest. It stays charged to the budget for

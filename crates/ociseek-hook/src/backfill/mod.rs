@@ -26,7 +26,7 @@ use ociseek_ops::convert::ConvertPreview;
 use ociseek_ops::index::{Preview, preview};
 use ociseek_ops::resolve::ResolvedImage;
 use ociseek_ops::versions::Versions;
-use ociseek_store::blob::Document;
+use ociseek_store::known::KnownDocuments;
 use ociseek_store::lock::Hold;
 use ociseek_store::registry::{RegistryError, Repository};
 use ociseek_store::{Destination, Source};
@@ -269,19 +269,34 @@ pub async fn run(
     tokio::join!(listing, work.buffer_unordered(options.jobs.max(1)).collect::<()>());
 }
 
-/// A lock for each image that the tags of a repository name. Dropped with the last of the tags.
+/// What the tags of a repository share: a lock for each image that they name, and the manifests
+/// that were read. Dropped with the last of the tags.
 #[derive(Clone, Default)]
-struct ImageLocks(Arc<Mutex<HashMap<Digest, ImageLock>>>);
+struct ImageLocks {
+    locks: Arc<Mutex<HashMap<Digest, ImageLock>>>,
+    known: KnownDocuments,
+}
 
-/// Held while an image is being processed.
-type ImageLock = Arc<tokio::sync::Mutex<()>>;
+/// An image that tags of a repository name.
+struct NamedImage {
+    /// Held while it is being processed.
+    lock: tokio::sync::Mutex<()>,
+    /// The state file said that it is done before this run came to it.
+    done_before: bool,
+}
+
+type ImageLock = Arc<NamedImage>;
 
 impl ImageLocks {
-    /// The lock of an image, and whether the image is new.
-    fn lock_of(&self, digest: Digest) -> (ImageLock, bool) {
-        let mut locks = self.0.hold();
-        let is_new = !locks.contains_key(&digest);
-        (Arc::clone(locks.entry(digest).or_default()), is_new)
+    /// The lock of an image, and whether the image is new. Then `done_before` is asked.
+    fn lock_of(&self, digest: Digest, done_before: impl FnOnce() -> bool) -> (ImageLock, bool) {
+        let mut is_new = false;
+        let mut locks = self.locks.hold();
+        let lock = locks.entry(digest).or_insert_with(|| {
+            is_new = true;
+            Arc::new(NamedImage { lock: tokio::sync::Mutex::default(), done_before: done_before() })
+        });
+        (Arc::clone(lock), is_new)
     }
 }
 
@@ -297,33 +312,34 @@ async fn one(
         return (None, Ok(ImageOutcome::Done(JobResult::Skipped(skipped))));
     }
     let repository = match context.client.repository(&job.image.registry, &job.image.repository) {
-        Ok(repository) => repository,
+        Ok(repository) => repository.knowing(&locks.known),
         Err(error) => return (None, Err(JobError::Name(error.into()).into())),
     };
     let source = Source::Registry(repository.clone());
-    let document = match work::fetch(&job, &source).await {
-        Ok(Some(document)) => document,
+    let digest = match work::digest(&job, &source).await {
+        Ok(Some(digest)) => digest,
         Ok(None) => return (None, Ok(ImageOutcome::Done(JobResult::Gone))),
         Err(error) => return (None, Err(error.into())),
     };
-    let digest = document.digest;
     // The tag may move while the image is being processed.
     job.image.digest = Some(digest);
     let name = job.key(unit);
-    let is_done = |state: &'_ Mutex<BackfillState>| state.hold().has(&name);
-    if state.is_some_and(is_done) {
-        return (Some(digest), Ok(ImageOutcome::DoneBefore));
-    }
-    let (lock, is_new) = locks.lock_of(digest);
-    if !is_new && unit == Unit::Image {
-        return (Some(digest), Ok(ImageOutcome::SameAsBefore));
+    let is_done = || state.is_some_and(|state| state.hold().has(&name));
+    let (image, is_new) = locks.lock_of(digest, is_done);
+    let known = match unit {
+        Unit::Image if image.done_before => Some(ImageOutcome::DoneBefore),
+        Unit::Image => (!is_new).then_some(ImageOutcome::SameAsBefore),
+        Unit::Tag => is_done().then_some(ImageOutcome::DoneBefore),
+    };
+    if let Some(outcome) = known {
+        return (Some(digest), Ok(outcome));
     }
     // An image that was read for one tag need not be read again for the next.
-    let _locked = lock.lock().await;
+    let _locked = image.lock.lock().await;
     let work = async {
-        let outcome = match passed_over(&job, &document, &source, repository, options).await? {
+        let outcome = match passed_over(&job, digest, &source, repository, options).await? {
             Some(outcome) => outcome,
-            None => done(&job, options).await?,
+            None => done(&job, options, &locks.known).await?,
         };
         if let (
             Some(state),
@@ -341,20 +357,24 @@ async fn one(
     (Some(digest), work.await)
 }
 
-async fn done(job: &Job, options: &Options) -> Result<ImageOutcome, BackfillError> {
+async fn done(
+    job: &Job,
+    options: &Options,
+    known: &KnownDocuments,
+) -> Result<ImageOutcome, BackfillError> {
     #[cfg(feature = "nats")]
     if let Some(queue) = &options.queue {
         // The job is in the queue now, whether or not it was there before.
         queue.publish(job).await?;
         return Ok(ImageOutcome::Queued);
     }
-    Ok(ImageOutcome::Done(work::run(job, &options.context).await?))
+    Ok(ImageOutcome::Done(work::run_knowing(job, &options.context, known).await?))
 }
 
 /// The result that is known before any layer is read. None if there is work to do.
 async fn passed_over(
     job: &Job,
-    document: &Document,
+    digest: Digest,
     source: &Source,
     repository: Repository,
     options: &Options,
@@ -367,7 +387,10 @@ async fn passed_over(
         return Ok(None);
     }
     let context = &options.context;
-    let image = match work::resolved(document, source, context).await? {
+    let Some(document) = work::fetch(job, source).await? else {
+        return Ok(Some(ImageOutcome::Done(JobResult::Gone)));
+    };
+    let image = match work::resolved(&document, source, context).await? {
         DocumentKind::Image(image) => image,
         DocumentKind::Skipped(why) => return Ok(Some(ImageOutcome::Done(JobResult::Skipped(why)))),
     };
@@ -381,8 +404,7 @@ async fn passed_over(
         return Ok(None);
     }
     let enabled =
-        work::enabled_preview(&job.image, document.digest, source, repository.clone(), context)
-            .await?;
+        work::enabled_preview(&job.image, digest, source, repository.clone(), context).await?;
     let index = match &context.versions {
         Versions::V2(_) => None,
         Versions::V1 | Versions::Both(_) => {

@@ -159,8 +159,8 @@ impl ConvertDestination {
             (None, Target::Digest(_)) => None,
         };
         let Some(tag) = tag else { return Ok(()) };
-        match from.source.manifest(&Target::Tag(tag.clone())).await {
-            Ok(document) if document.digest == *root => Ok(()),
+        match from.source.tag_digest(tag).await {
+            Ok(digest) if digest == *root => Ok(()),
             Err(error) if !error.is_not_found() => Err(ConvertError::Find(error)),
             Ok(_) | Err(_) => Err(ConvertError::Moved { tag: tag.clone() }),
         }
@@ -169,7 +169,7 @@ impl ConvertDestination {
     async fn document(&self) -> Result<Option<Document>, StoreError> {
         match (&self.destination, &self.tag) {
             (Some(Destination::Registry(repository)), Some(tag)) => {
-                Ok(repository.manifest_if_tagged(tag).await?)
+                Ok(repository.known_if_tagged(tag).await?)
             }
             (Some(Destination::Layout(layout)), tag) => {
                 let select = tag.clone().map_or(ImageSelector::Any, ImageSelector::Tag);

@@ -17,6 +17,7 @@ use super::request::Request;
 use super::session::Registry;
 use crate::Traffic;
 use crate::cache::ZtocCache;
+use crate::known::KnownDocuments;
 use crate::lock::Hold;
 use crate::recall::Recall;
 use ociseek_format::budget::Budget;
@@ -80,6 +81,7 @@ impl Client {
             budget,
             documents: None,
             recall: None,
+            known: None,
             others: None,
         })
     }
@@ -111,6 +113,8 @@ pub struct Repository {
     documents: Option<ZtocCache>,
     /// Answers that are not requested again.
     recall: Option<Recall>,
+    /// Manifests that are not fetched again.
+    known: Option<KnownDocuments>,
     /// Where the content is, too.
     others: Option<Arc<Others<Repository>>>,
 }
@@ -135,6 +139,22 @@ impl Repository {
 
     pub(crate) fn recalling(&self, answers: &Recall) -> Repository {
         Repository { recall: Some(answers.clone()), ..self.clone() }
+    }
+
+    /// The same repository. What its sources read is added to `known`, and they fetch no manifest
+    /// of it.
+    #[must_use]
+    pub fn knowing(&self, known: &KnownDocuments) -> Repository {
+        Repository { known: Some(known.clone()), ..self.clone() }
+    }
+
+    /// The same repository, which fetches all that it is asked for.
+    pub(crate) fn knowing_nothing(&self) -> Repository {
+        Repository { known: None, ..self.clone() }
+    }
+
+    pub(crate) fn known(&self) -> Option<&KnownDocuments> {
+        self.known.as_ref()
     }
 
     /// The same repository. What it does not have any more, or refuses, comes from those that

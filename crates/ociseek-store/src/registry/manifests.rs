@@ -64,6 +64,53 @@ impl Repository {
         }
     }
 
+    /// Like `manifest_if_tagged`. What a tag names that is known already is not fetched.
+    ///
+    /// # Errors
+    /// Those of [`Repository::manifest`].
+    pub async fn known_if_tagged(&self, tag: &str) -> Result<Option<Document>, RegistryError> {
+        let Some(known) = self.known() else { return self.manifest_if_tagged(tag).await };
+        match self.head(tag).await {
+            Ok(Some(digest)) => {
+                if let Some(document) = known.get(&digest) {
+                    return Ok(Some(document));
+                }
+            }
+            Err(StatusCode::NOT_FOUND) if known.has_stated_digest() => return Ok(None),
+            _ => {}
+        }
+        let document = self.manifest_if_tagged(tag).await?;
+        document.iter().for_each(|document| known.add(document));
+        Ok(document)
+    }
+
+    /// The digest of what a tag names, as the registry states it in the answer to HEAD. None if it
+    /// states none, or the request fails for any reason: a GET says why.
+    pub(crate) async fn stated_digest(&self, tag: &str) -> Option<Digest> {
+        self.head(tag).await.ok().flatten()
+    }
+
+    /// As [`Repository::stated_digest`]. If the answer has another status than 200, that one.
+    async fn head(&self, tag: &str) -> Result<Option<Digest>, StatusCode> {
+        let target = Target::Tag(tag.to_owned());
+        if self.check_tag(&target).is_err() {
+            return Ok(None);
+        }
+        let path = format!("manifests/{target}");
+        let Ok(request) = self.request(Method::HEAD, &path).await else { return Ok(None) };
+        let request = request.header(ACCEPT, HeaderValue::from_static(ACCEPTED));
+        let answer = self.registry.once(&request, &self.scope(Access::Pull)).await;
+        let Ok(response) = answer else { return Ok(None) };
+        if response.status() != StatusCode::OK {
+            return Err(response.status());
+        }
+        let stated = content_digest(&response).ok().flatten();
+        if let (Some(known), Some(_)) = (self.known(), stated) {
+            known.add_stated_digest();
+        }
+        Ok(stated)
+    }
+
     /// Whether the registry lists a tag. None if it gives no list.
     pub(super) async fn has_tag(&self, tag: &str) -> Option<bool> {
         let mut tags = self.tags(None).await.ok()?;
