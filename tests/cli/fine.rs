@@ -398,3 +398,28 @@ fn an_image_that_names_only_its_fine_index_is_read_by_it() {
     let list = sandbox.run(&["list", "oci:img:fine"]);
     assert!(list.contains("\nfine   linux/amd64     fine         1/1     100% "), "{list}");
 }
+
+/// GNU tar, Python, Nix and Bazel pad their archives. A SOCI index cannot have such a layer if the
+/// padding extends into another span; a fine document states where the tar ends.
+#[test]
+fn padding_at_the_end_of_a_tar_costs_no_layer_its_fine_document() {
+    let sandbox = Sandbox::new();
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let padded = [tar(1, 3, 100_000), vec![0; 5 << 20]].concat();
+    let image = layout.image("amd64", &[layout.blob(PLAIN, &padded)]);
+    layout.tag(image, "v1");
+    let size = "--span-size=1MiB";
+    for (kind, to) in [("--kind=v2,fine", "oci:img:both"), ("--kind=fine", "oci:img:fine")] {
+        for status in ["written", "already-there"] {
+            let made = converted(&sandbox, &[kind, size, "--no-cache"], to);
+            assert_eq!(made["status"], status, "{kind}: {made:#}");
+            let manifest = &made["manifests"][0];
+            assert!(manifest["fine"].is_object() && manifest["index"].is_null(), "{made:#}");
+        }
+    }
+    // With the cache, `index` knows that without reading the layer again.
+    let known = |kind: &str| run(&sandbox, &[kind, size])["images"][0]["enabled"]["status"].clone();
+    for kind in ["--kind=v2=v1-a,fine", "--kind=fine=v1-b"] {
+        assert_eq!((known(kind), known(kind)), (json!("written"), json!("already-there")));
+    }
+}
