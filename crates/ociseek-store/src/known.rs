@@ -11,7 +11,7 @@ use super::blob::Document;
 use super::lock::Hold;
 use ociseek_format::digest::Digest;
 
-/// How many bytes of manifests are remembered. Then all are forgotten, and it begins anew.
+/// How many bytes of manifests are remembered. Then all are forgotten.
 const MOST: usize = 8 << 20;
 
 /// Manifests by their digests. Clones share them.

@@ -41,8 +41,8 @@ const LONG_ABOUT: &str = "\
 Writes a SOCI-enabled image (SOCI version 2) of SRC under the name DST, or one that names only a fine index \
 (--kind fine).
 
-A SOCI-enabled image is an image index that lists the image of each platform together with its SOCI index, which the image \
-also names in an annotation. Layers and configs keep their digests; the image manifests get new ones. \
+A SOCI-enabled image is an image index that lists the image of each platform together with its SOCI index, which the \
+image also names in an annotation. Layers and configs keep their digests; the image manifests get new ones. \
 AWS Fargate, Amazon SageMaker Studio and soci-snapshotter with its default settings read this version. ociseek index \
 attaches version 1, which leaves the image unchanged.
 
@@ -137,8 +137,8 @@ pub(crate) struct ConvertArgs {
     /// return, containerd does not fetch the ztocs of a SOCI index at the pull, which a node with
     /// `ociseek snapshotter` never reads.
     ///
-    /// One signature on the new digest covers both. An index that the image at DST names stays in
-    /// the new one, made anew. docs/kinds.md describes fine indexes.
+    /// One signature on the new digest covers both. If the image at DST names an index of the
+    /// other kind, the new one gets one too. docs/kinds.md describes fine indexes.
     #[arg(long, value_name = "KIND", value_delimiter = ',', default_value = "v2")]
     #[arg(value_enum, hide_possible_values = true, help_heading = "Indexing")]
     pub kind: Vec<KindArg>,

@@ -143,8 +143,8 @@ impl KindArgs {
         self.selected(true)
     }
 
-    /// Whether an index is attached, an image with one is written, or both; and which kinds of index
-    /// these are. For one image or for `several`.
+    /// Whether an index is attached, an image with one is written, or both; and which kinds of
+    /// index these are. For one image or for `several`.
     pub(crate) fn selected(self, several: bool) -> Result<(Versions, Kinds), CliError> {
         let mut v1 = false;
         let mut fine = false;

@@ -114,7 +114,7 @@ pub enum Kinds {
     Soci,
     /// A SOCI index and a fine index, from a single reading of the layers.
     Both,
-    /// Only a fine index. A new image that names only that is no SOCI-enabled image.
+    /// Only a fine index. SOCI consumers pull an image that names only that whole.
     Fine,
 }
 
