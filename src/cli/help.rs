@@ -216,7 +216,7 @@ fn without_empty_variable(arg: Arg) -> Arg {
 
 /// Words of other tools, and what does the same here. The first text is the command whose
 /// subcommand a row is about; an empty one is any.
-const COMMANDS: [(&str, &[&str], &str); 32] = [
+const COMMANDS: [(&str, &[&str], &str); 34] = [
     (
         "snapshotter",
         &["list", "ls", "ps", "mounts"],
@@ -232,10 +232,20 @@ const COMMANDS: [(&str, &[&str], &str); 32] = [
         &["start", "run", "serve"],
         "ociseek snapshotter without a word behind it serves containerd",
     ),
+    (
+        "snapshotter",
+        &["stop", "restart", "reload", "logs", "log"],
+        "it is a service: systemctl restart ociseek-snapshotter, journalctl -u ociseek-snapshotter",
+    ),
+    (
+        "snapshotter",
+        &["doctor", "check", "why"],
+        "ociseek doctor --node IMAGE says whether this node starts an image lazily",
+    ),
     ("cache", &["prune", "clean", "purge", "rm"], "ociseek cache clear empties the local caches"),
     (
         "cache",
-        &["info", "list", "show", "dir"],
+        &["info", "list", "show", "dir", "size", "du", "stat", "status", "path"],
         "ociseek cache ls shows where the local caches are",
     ),
     (
@@ -292,7 +302,8 @@ const COMMANDS: [(&str, &[&str], &str); 32] = [
     (
         "",
         &["copy", "cp", "mirror", "sync", "tag", "retag"],
-        "oras cp -r SOURCE DESTINATION copies an image with its indexes (docs/lifecycle.md)",
+        "oras cp -r SOURCE DESTINATION copies an image with its indexes (docs/lifecycle.md); \
+         ociseek cat IMAGE PATH > FILE copies a file out of an image",
     ),
     ("", &["prune"], "ociseek rm --obsolete REPOSITORY removes obsolete indexes"),
     ("", &["serve", "server", "webhook"], "ociseek hook serve receives push notifications"),
@@ -329,7 +340,7 @@ const COMMANDS: [(&str, &[&str], &str); 32] = [
 
 /// The same for options. The first text is the command that a row is for; an empty one is any that
 /// has the options which the hint names.
-const OPTIONS: [(&str, &[&str], &str); 35] = [
+const OPTIONS: [(&str, &[&str], &str); 51] = [
     (
         "convert",
         &["-t", "--tag", "-o", "--output", "--dest", "--destination", "--name"],
@@ -339,6 +350,74 @@ const OPTIONS: [(&str, &[&str], &str); 35] = [
         "convert",
         &["--timeout"],
         "only ociseek index has --timeout, for several images; a retry takes what was made from the cache",
+    ),
+    (
+        "try",
+        &["--command", "--cmd", "--args"],
+        "put the command to run after two dashes: ociseek try IMAGE -- COMMAND",
+    ),
+    ("try", &["--port", "-p", "--publish", "--expose"], "a server is ready with --until-port PORT"),
+    ("try", &["--timeout", "--duration", "--wait", "--time", "-d"], "use --for DURATION"),
+    ("try", &["--html", "--report", "--page"], "use --output FILE.html"),
+    ("try", &["--network", "--net"], "use --host-network"),
+    (
+        "try",
+        &["-i", "-t", "--tty", "--interactive", "--rm", "--detach"],
+        "not needed: try ends the container, and its input is empty",
+    ),
+    (
+        "try",
+        &[
+            "-e",
+            "--env",
+            "--volume",
+            "--mount",
+            "-u",
+            "--user",
+            "-w",
+            "--workdir",
+            "--memory",
+            "-m",
+        ],
+        "the container has the environment, the user and the directory of the image; for others, edit config.json of \
+         ociseek bundle and record the startup with --record",
+    ),
+    ("doctor", &["--all", "-a", "--platforms"], "use --all-platforms"),
+    (
+        "doctor",
+        &["--fix", "--repair"],
+        "doctor changes nothing: the lines that begin with next name the command that does",
+    ),
+    (
+        "doctor",
+        &["--index", "--ztoc", "--layers", "--details", "--long", "-l"],
+        "--verbose shows the indexes and layers; --json has each ztoc",
+    ),
+    ("ls", &["--tree"], "ls -R lists all files"),
+    (
+        "rm",
+        &["--all", "-a"],
+        "not needed: rm removes all indexes of the image, or with --platform those of one",
+    ),
+    (
+        "mount",
+        &["--read-write", "--rw", "--writable", "-w"],
+        "mounts are read-only: for a writable container, use ociseek bundle",
+    ),
+    (
+        "mount",
+        &["--unmount", "--umount", "-u"],
+        "to end a mount: umount DIR (as a user: fusermount3 -u DIR)",
+    ),
+    (
+        "verify",
+        &["--key", "--cert", "--certificate"],
+        "use --signature-key FILE, or --signature-cert FILE",
+    ),
+    (
+        "convert",
+        &["--compression", "--compress", "--gzip", "--zstd", "--estargz"],
+        "layers stay as they are: for another compression, build the image again",
     ),
     ("snapshotter", &["--address", "--listen", "--addr", "-a"], "use --socket PATH"),
     (
@@ -457,6 +536,12 @@ fn other_tools_hint(error: &mut clap::Error, typed: &[String], program: Command)
         ErrorKind::InvalidSubcommand => {
             (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand)
         }
+        // `--node FILE IMAGE`
+        ErrorKind::UnknownArgument
+            if command == "doctor" && typed.iter().any(|word| word == "--node") =>
+        {
+            return Some("the configuration follows an equals sign: --node=FILE".to_owned());
+        }
         ErrorKind::UnknownArgument => (ContextKind::InvalidArg, ContextKind::SuggestedArg),
         ErrorKind::MissingRequiredArgument => return missing(command, typed, error),
         ErrorKind::TooManyValues => return given_a_value(error),
@@ -491,11 +576,14 @@ fn other_tools_hint(error: &mut clap::Error, typed: &[String], program: Command)
             && typed[1..].bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
     };
     let is_short = word.len() == 2 && word.starts_with('-');
-    let of_command = |of: &str| of.is_empty() || of == command;
     let hint = match (error.kind(), is_short, typed.iter().find(dashed)) {
         (_, true, Some(typed)) => Some(format!("long options start with two dashes: -{typed}")),
         (ErrorKind::InvalidSubcommand, ..) => {
-            let is_it = |row: &&(&str, &[&str], &str)| of_command(row.0) && row.1.contains(&&*word);
+            // `ociseek cache size` is not `ociseek size`.
+            let is_first = typed.iter().find(|typed| !typed.starts_with('-')) == Some(&word);
+            let is_it = |row: &&(&str, &[&str], &str)| {
+                (row.0 == command || row.0.is_empty() && is_first) && row.1.contains(&&*word)
+            };
             let row = COMMANDS.iter().find(is_it).map(|row| row.2.to_owned());
             let is_image = word.contains(['/', ':']) && typed.first() == Some(&word);
             row.or_else(|| {

@@ -300,6 +300,15 @@ fn the_page_is_written_to_standard_output_or_a_file() {
     error: the image has none of the 1 files that the profile recorded: it is the profile of another image
     --- status 1 ---
     ");
+    for (command, status, says) in [
+        ("dir2/nothing", 127, "the image does not have the program \"dir2/nothing\""),
+        ("cat /dir2/file0", 127, "write the words of a command without quotes"),
+        ("/dir2/file1", 126, "\"/dir2/file1\" of the image is not executable: its mode is 0644"),
+    ] {
+        let said = sandbox.run(&["try", "--no-run", "--no-cache", "oci:img", "--", command]);
+        let status = format!("--- status {status} ---");
+        assert!(said.contains(says) && said.ends_with(&status), "{command}: {said}");
+    }
     let failed = sandbox.json(1, &["try", "--json", "oci:nothing"]);
     assert!(failed["error"]["message"].as_str().unwrap().contains("nothing"));
 }

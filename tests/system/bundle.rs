@@ -407,13 +407,22 @@ fn a_trial_lists_what_was_read() {
     assert!(reads.iter().any(|read| read.path == b"bin/busybox"), "{reads:?}");
 
     // Without a runtime, the command's files are counted.
-    let (said, code) = stdout(&mut trial(&["--runtime", "no-such-runtime", "oci:img:v1"]));
+    let (said, code) = stdout(trial(&["oci:img:v1"]).env("PATH", "/nowhere"));
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("No container ran (no-such-runtime is not in PATH)"), "{said}");
-    let args = ["--runtime", "no-such-runtime", "--record=record", "oci:img:v1"];
-    let (said, code) = stdout(&mut trial(&args));
-    assert!(code == Some(1) && said.contains("no-such-runtime is not in PATH"), "{said}");
+    assert!(said.contains("No container ran (runc is not in PATH)"), "{said}");
+    let (said, code) = stdout(trial(&["--record=record", "oci:img:v1"]).env("PATH", "/nowhere"));
+    assert!(code == Some(1) && said.contains("runc is not in PATH"), "{said}");
     assert_eq!(std::fs::read(sandbox.path("record")).unwrap(), recorded);
+    // But the one that was asked for must be there.
+    let (said, code) = stdout(&mut trial(&["--runtime", "no-such-runtime", "oci:img:v1"]));
+    assert!(code == Some(1) && said.contains("no-such-runtime: not found in PATH"), "{said}");
+
+    // A program that the image does not have, or that nobody may run, is no startup.
+    for (program, status) in [("/no/such", 127), ("no-such", 127), ("/etc/group.real", 126)] {
+        let args = ["--entrypoint", program, "oci:img:v1"];
+        let (said, code) = stdout(&mut trial(&args));
+        assert!(code == Some(status) && said.contains(program), "{said}");
+    }
 
     // Other users cannot access its directory, whatever the umask.
     let inner = trial(&["oci:img:v1", "--", "true"]);

@@ -40,13 +40,26 @@ const LIBRARIES: [&str; 12] = [
     "/usr/local/lib/aarch64-linux-gnu",
 ];
 
+/// Why a command cannot run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProgramError {
+    #[error("the image has no command")]
+    NoCommand,
+    #[error("the image does not have the program {0:?}")]
+    NotFound(String),
+    #[error("{path:?} of the image is not executable: its mode is {mode:04o}")]
+    NotExecutable { path: String, mode: u32 },
+}
+
 /// The files that `command` needs, as reads of all of each. Without a command, that of the image.
-/// Empty if the image has no such program.
+///
+/// # Errors
+/// If the image has no such program.
 pub async fn startup_files(
     image: &RootFs,
     entrypoint: Option<&[String]>,
     command: Option<&[String]>,
-) -> Vec<RecordedRead> {
+) -> Result<Vec<RecordedRead>, ProgramError> {
     let config = parse_lenient::<ImageConfig>(&image.config).unwrap_or_default().config;
     let entry = entrypoint.map_or_else(|| config.entrypoint.unwrap_or_default(), <[_]>::to_vec);
     let command = match (command, entrypoint) {
@@ -60,10 +73,11 @@ pub async fn startup_files(
     let search: Vec<&str> = search.unwrap_or(SEARCH).split(':').collect();
     let directory = config.working_dir.unwrap_or_default();
     let mut found = Files { image, reads: Vec::new(), known: BTreeSet::new() };
-    let Some(program) = arguments.first().and_then(|name| found.program(name, &search, &directory))
-    else {
-        return Vec::new();
-    };
+    let name = arguments.first().filter(|name| !name.is_empty()).ok_or(ProgramError::NoCommand)?;
+    let program = found
+        .program(name, &search, &directory)
+        .ok_or_else(|| ProgramError::NotFound(name.clone()))?;
+    found.check(&program)?;
     found.follow(program, &search, &directory).await;
     // `python3 main.py`, `sh -c "exec nginx"`
     let words = arguments.iter().skip(1).flat_map(|argument| argument.split_whitespace());
@@ -75,7 +89,7 @@ pub async fn startup_files(
             found.follow(place, &search, &directory).await;
         }
     }
-    found.reads
+    Ok(found.reads)
 }
 
 #[derive(Default, Deserialize)]
@@ -102,6 +116,18 @@ struct Files<'a> {
 impl Files<'_> {
     fn has(&self, path: &str) -> bool {
         path.len() <= MAX_PATH && file_at(&self.image.tree, path.as_bytes()).is_ok()
+    }
+
+    /// Checks that the program is executable.
+    fn check(&self, path: &str) -> Result<(), ProgramError> {
+        let tree = &self.image.tree;
+        let Ok(node) = tree.resolve(path.as_bytes(), true) else { return Ok(()) };
+        match tree.node(node).mode {
+            mode if mode & 0o111 == 0 => {
+                Err(ProgramError::NotExecutable { path: path.to_owned(), mode })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The path of a program.

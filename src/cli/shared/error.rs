@@ -30,6 +30,7 @@ use ociseek_ops::open::OpenImageError;
 use ociseek_ops::prefetch::PathListError;
 use ociseek_ops::remove::RemoveError;
 use ociseek_ops::report::ReportError;
+use ociseek_ops::startup_files::ProgramError;
 use ociseek_ops::verify::VerifyError;
 use ociseek_ops::verify::signature::TrustError;
 use ociseek_ops::versions::MakeError;
@@ -77,6 +78,8 @@ pub(crate) enum CliError {
     NotServing,
     #[error("interrupted")]
     Interrupted(Interrupt),
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     /// Only an estimate was made.
     #[error("no startup was recorded, because no container could run: {why}")]
     NotRecorded { why: String },
@@ -320,6 +323,9 @@ impl CliError {
             CliError::NotServing => DIFFERENT,
             CliError::Interrupted(signal) => signal.exit_code(),
             CliError::Exit(code) => *code,
+            // As for a shell, docker and podman.
+            CliError::Program(ProgramError::NotExecutable { .. }) => 126,
+            CliError::Program(ProgramError::NotFound(_)) => 127,
             _ => FAILED,
         }
     }

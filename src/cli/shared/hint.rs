@@ -28,6 +28,7 @@ use ociseek_ops::obsolete::ObsoleteError;
 use ociseek_ops::open::OpenImageError;
 use ociseek_ops::remove::RemoveError;
 use ociseek_ops::resolve::ResolveError;
+use ociseek_ops::startup_files::ProgramError;
 use ociseek_ops::verify::VerifyError;
 #[cfg(mounts)]
 use ociseek_rootfs::fuse::MountError;
@@ -101,6 +102,12 @@ fn own_hint(error: &CliError) -> Option<String> {
                 "in a container, name the directory where the host's / is mounted, such as /host; on the host, /"
                     .into(),
             )
+        }
+        CliError::Program(ProgramError::NotFound(name)) if name.contains(' ') => {
+            Some("write the words of a command without quotes, or -- sh -c 'COMMAND'".into())
+        }
+        CliError::Program(ProgramError::NotFound(_)) => {
+            Some("ociseek ls -R IMAGE lists all files of the image".into())
         }
         CliError::EmptyLogin { .. } => {
             Some("write --creds USER:PASSWORD, or --creds USER --password-stdin".into())

@@ -55,6 +55,7 @@ fn login(host: &str) -> String {
 /// The hint for the status of a response.
 fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
     let login = login(host);
+    let is_read = error.refused_method().is_some_and(|method| method == "GET" || method == "HEAD");
     let place = error.rejected_place().map(|place| format!(" in {place}")).unwrap_or_default();
     Some(match (error.status()?, error.rejected()) {
         (401, Some(CredentialOrigin::Given)) => {
@@ -84,10 +85,15 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
             format!("403 from {host}: ECR passwords expire after 12 hours: {login}")
         }
         (403, _) => {
+            let act = if is_read { "pull" } else { "push" };
             format!(
-                "403 from {host}: this login lacks the permission: run {login} as a user who may push there"
+                "403 from {host}: this login lacks the permission: run {login} as a user who may {act} there"
             )
         }
+        (404, _) if error.is_name_unknown() && is_read => format!(
+            "404 from {host}: check the name (ociseek backfill --dry-run {host} lists what there is); for a private \
+             image, run {login} first"
+        ),
         (404, _) if error.is_name_unknown() => format!(
             "404 from {host}: check the name, and create the repository first if this registry does not do so on a push"
         ),

@@ -71,7 +71,8 @@ fn not_on_docker_hub(registry: &str, repository: &str, tag: Option<&str>) -> Opt
             tag.filter(|tag| *tag != "latest").map(|port| format!(":{port}")).unwrap_or_default();
         let host = format!("{file}{port}");
         let hint = format!(
-            "name an image in it, such as {host}/REPOSITORY:TAG; ociseek backfill --dry-run {host} lists what it has"
+            "name a repository in it, such as {host}/REPOSITORY or {host}/REPOSITORY:TAG; ociseek backfill --dry-run \
+             {host} lists all of its images"
         );
         (host, "a registry", hint)
     } else if Path::new(file).join("oci-layout").is_file() {

@@ -225,8 +225,7 @@ impl TrialAnswer<'_> {
                 Startup::Estimated { why: Some(why) } => {
                     format!("What startup reads is not known: {why}")
                 }
-                _ => "What startup reads is not known: the image does not have the program of its command"
-                    .to_owned(),
+                _ => "What startup reads is not known: the image has no command".to_owned(),
             },
         }
     }
@@ -272,14 +271,18 @@ impl TrialAnswer<'_> {
         }
     }
 
-    /// Where the speed of the link is from.
-    pub(super) fn about_link(&self) -> String {
+    /// That the times are calculated, and where the speed of the link is from.
+    pub(super) fn about_times(&self) -> String {
         let speed = speed(self.link.speed);
-        if self.link.is_measured {
+        let link = if self.link.is_measured {
             format!("{speed} is this link, measured while the image was read")
         } else {
             format!("{speed} is assumed: too little was fetched to measure this link")
-        }
+        };
+        format!(
+            "Times are calculated, not measured: the bytes on the link, and 10 ms for each request that waits for \
+             another. {link}"
+        )
     }
 
     /// The links that times are told for, in bits per second.

@@ -1,6 +1,8 @@
 //! `ociseek try`: whether an image would start sooner lazily, and by how much. Its options, and the
 //! order of the work.
 
+#[cfg(mounts)]
+use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,9 +24,11 @@ use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::{boxed, until};
 use answer::{Link, Startup, TrialAnswer};
 use ociseek_format::image::ImageName;
+#[cfg(mounts)]
+use ociseek_ops::container::OciRuntimeError;
 use ociseek_ops::open::RootFs;
 use ociseek_ops::report::{FineDocuments, Report};
-use ociseek_ops::startup_files::startup_files;
+use ociseek_ops::startup_files::{ProgramError, startup_files};
 use ociseek_rootfs::record::{self, RecordedRead, Touch, write_line};
 
 mod answer;
@@ -45,8 +49,8 @@ or else when it has printed something and reads no new files for 3 seconds. Ctrl
 it read until then is counted and recorded. Where no container can run, the program, its libraries and the files that \
 its arguments name are counted instead.
 
-Times are those of the bytes on the link, and 10 ms for each request that waits for the one before. Unpacking a \
-pulled image takes more time, which is not counted.";
+Times are calculated, not measured: the bytes on the link, and 10 ms for each request that waits for the one before. \
+Unpacking a pulled image takes more time, which is not counted.";
 
 const TRY_AFTER_HELP: &str = "\
 Examples:
@@ -67,7 +71,8 @@ the first of its file or of some of its bytes, as written by mount --record.
 JSON: docs/json.md describes each field.
 
 Exit status: the container's, or 0 if it was ready before it ended; also 1 if ociseek itself fails, 2 usage error, \
-129, 130 or 143 interrupted before the container ran.";
+126 if the program is not executable, 127 if the image does not have it, 129, 130 or 143 interrupted before the \
+container ran.";
 
 /// Find out whether an image would start sooner lazily, and by how much
 #[derive(Debug, Args)]
@@ -116,10 +121,9 @@ pub(crate) struct TryArgs {
     #[arg(long, value_name = "TEXT", help_heading = "Ready", value_parser = parse::not_empty)]
     pub until_output: Option<String>,
 
-    /// The OCI runtime
-    #[arg(long, value_name = "PROGRAM", env = "OCISEEK_RUNTIME", default_value = "runc")]
-    #[arg(help_heading = "Container")]
-    pub runtime: PathBuf,
+    /// The OCI runtime [default: runc]
+    #[arg(long, value_name = "PROGRAM", env = "OCISEEK_RUNTIME", help_heading = "Container")]
+    pub runtime: Option<PathBuf>,
 
     /// Run this instead of the image's entrypoint and command; if empty, run only what follows --
     #[arg(long, value_name = "PROGRAM", help_heading = "Container")]
@@ -137,6 +141,11 @@ pub(crate) struct TryArgs {
 }
 
 impl TryArgs {
+    #[cfg(mounts)]
+    fn runtime(&self) -> &Path {
+        self.runtime.as_deref().unwrap_or(Path::new("runc"))
+    }
+
     fn is_page_on_stdout(&self) -> bool {
         self.output.as_ref().is_some_and(|path| path.as_os_str() == "-")
     }
@@ -209,7 +218,11 @@ pub(super) async fn run(
         (Some(ran), _) => ran.touches.iter().map(read).collect(),
         (None, Some(reads)) => reads.clone(),
         (None, None) => {
-            startup_files(&image, args.entrypoint().as_deref(), args.command().as_deref()).await
+            let (entrypoint, command) = (args.entrypoint(), args.command());
+            match startup_files(&image, entrypoint.as_deref(), command.as_deref()).await {
+                Err(ProgramError::NoCommand) => Vec::new(),
+                files => files?,
+            }
         }
     };
     // The parts of the report are about the SOCI index, and take the fine one from its documents.
@@ -277,6 +290,10 @@ fn read(touch: &Touch) -> RecordedRead {
 }
 
 fn check(args: &TryArgs) -> Result<(), CliError> {
+    let runtime = args.runtime.as_ref().and_then(|runtime| runtime.file_name()?.to_str());
+    if let Some("docker" | "podman" | "nerdctl" | "containerd" | "ctr" | "crictl") = runtime {
+        return Err(CliError::Usage("--runtime is an OCI runtime, such as runc or crun"));
+    }
     let ending = args.output.as_ref().and_then(|file| file.extension());
     match ending.and_then(|ending| ending.to_str()) {
         Some("pdf") => Err(CliError::Usage(
@@ -310,8 +327,12 @@ async fn started(
     verbosity: VerbosityArgs,
     interrupted: &mut oneshot::Receiver<Interrupt>,
 ) -> Result<(RootFs, Result<Ran, String>), CliError> {
-    match run::missing(&args.runtime) {
-        Some(why) => Ok((image, Err(why))),
+    match run::missing(args.runtime()) {
+        // The one that was asked for is another matter than the one that most machines have.
+        Some(run::Missing::Runtime(runtime)) if args.runtime.is_some() => {
+            Err(OciRuntimeError::Missing(runtime).into())
+        }
+        Some(why) => Ok((image, Err(why.to_string()))),
         None => run::container(args, image, name, verbosity, interrupted).await,
     }
 }

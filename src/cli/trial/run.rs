@@ -3,7 +3,7 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
@@ -37,12 +37,19 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// How much of what the container prints is read at a time.
 const CHUNK: usize = 16 << 10;
 
-/// Why no container can be run here. None if it can be tried.
-pub(super) fn missing(runtime: &Path) -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("running a container needs root".to_owned());
-    }
-    let name = runtime.display();
+/// Why no container can be run here.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Missing {
+    #[error("running a container needs root")]
+    Root,
+    #[error("{} is not in PATH", .0.display())]
+    Runtime(PathBuf),
+    #[error("there is no /dev/fuse")]
+    Fuse,
+}
+
+/// What is missing to run a container. None if it can be tried.
+pub(super) fn missing(runtime: &Path) -> Option<Missing> {
     let is_program = |path: &Path| {
         std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
     };
@@ -52,8 +59,9 @@ pub(super) fn missing(runtime: &Path) -> Option<String> {
         _ => is_program(runtime),
     };
     match is_there {
-        false => Some(format!("{name} is not in PATH")),
-        true if !Path::new("/dev/fuse").exists() => Some("there is no /dev/fuse".to_owned()),
+        _ if !rustix::process::geteuid().is_root() => Some(Missing::Root),
+        false => Some(Missing::Runtime(runtime.to_owned())),
+        true if !Path::new("/dev/fuse").exists() => Some(Missing::Fuse),
         true => None,
     }
 }
@@ -91,7 +99,7 @@ pub(super) async fn container(
     };
     let container = format!("ociseek-try-{}", std::process::id());
     let started = Instant::now();
-    let ran = match Container::run(&args.runtime, live_bundle.bundle.dir(), &container) {
+    let ran = match Container::run(args.runtime(), live_bundle.bundle.dir(), &container) {
         Ok(container) => watch(args, container, &live_bundle.live, interrupted).await,
         Err(error) => Err(error.into()),
     };
@@ -104,13 +112,21 @@ pub(super) async fn container(
     }
     let fetched = opened.image.content.stats().bytes_fetched;
     let ran = match ran {
-        Ok(Watched { status: Some(status), error }) if touches.is_empty() && code(status) != 0 => {
-            Err(format!("{} could not start it: {error}", args.runtime.display()))
+        Ok(Watched { status: Some(status), error })
+            if code(status) != 0 && (touches.is_empty() || is_of_runtime(&error)) =>
+        {
+            Err(format!("{} could not start it: {error}", args.runtime().display()))
         }
         Ok(watched) => Ok(Ran { touches, status: watched.status.map(code), seconds, fetched }),
         Err(error) => Err(causes(&error)),
     };
     Ok((opened.image, ran))
+}
+
+/// Whether the runtime (runc, crun) says that the program did not start. It may have read files of
+/// the image before.
+fn is_of_runtime(line: &str) -> bool {
+    line.contains("unable to start container process") || line.contains("executable file `")
 }
 
 /// The exit status as in a shell.

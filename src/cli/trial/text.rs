@@ -77,7 +77,7 @@ fn table(text: &mut String, answer: &TrialAnswer<'_>, ways: &[Way]) {
         }
         let _ = writeln!(text);
     }
-    let _ = writeln!(text, "  {}", answer.about_link());
+    wrapped(text, &answer.about_times(), Style::plain());
 }
 
 /// The layers that no SOCI index can have, by reason.

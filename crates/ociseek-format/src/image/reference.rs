@@ -50,6 +50,8 @@ pub enum ReferenceError {
     Repository(String, String),
     #[error("{0:?} is not a valid image name: separate the image and the path with a space")]
     Path(String),
+    #[error("{0:?} is not a valid image name: it ends with a slash; write {1:?}")]
+    Slash(String, String),
     #[error(
         "{0:?} is not a valid image name: {1:?} is not a tag; expected at most 128 letters, digits, . _ -"
     )]
@@ -116,8 +118,11 @@ impl FromStr for Reference {
         if repository.bytes().any(|b| b.is_ascii_uppercase()) {
             return Err(ReferenceError::UpperCase(shown, with_lower_case(typed, &repository)));
         }
-        if repository.contains(":/") {
+        if repository.split_once(':').is_some_and(|(_, behind)| behind.contains('/')) {
             return Err(ReferenceError::Path(shown));
+        }
+        if let Some(shorter) = typed.strip_suffix('/') {
+            return Err(ReferenceError::Slash(shown, shorter.to_owned()));
         }
         if !is_repository(&repository) {
             return Err(ReferenceError::Repository(shown, repository));

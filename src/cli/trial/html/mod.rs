@@ -34,7 +34,7 @@ impl fmt::Display for Page<'_> {
         self.head(f)?;
         self.answer(f)?;
         self.summary(f)?;
-        sections::start(f, self.report)?;
+        sections::start(f, self.answer)?;
         sections::layers(f, self.report)?;
         self.largest(f)?;
         writeln!(f, "<footer><p>Made by {}.</p></footer>\n</body>\n</html>", Text(TOOL_IDENTIFIER))
@@ -78,7 +78,7 @@ impl Page<'_> {
                 self.way(f, way, most)?;
             }
             writeln!(f, "</tbody></table></div>")?;
-            writeln!(f, "<p class=\"soft\">{}.</p>", Text(&answer.about_link()))?;
+            writeln!(f, "<p class=\"soft\">{}.</p>", Text(&answer.about_times()))?;
         }
         writeln!(f, "<p class=\"soft\">{}.</p>", Text(&answer.source()))?;
         if let Some(next) = answer.next() {
@@ -155,9 +155,8 @@ impl Page<'_> {
                 card(f, "Covered by its SOCI index", &lazily, &covered)?;
             }
             Err(_) => {
-                let covered =
-                    format!("{} of {layers} by a SOCI index", could_be_covered(self.report));
-                card(f, "Covered", "not yet", &format!("an index would cover {covered}"))?;
+                let covered = format!("{} of {layers}", could_be_covered(self.report));
+                card(f, "Covered", "not yet", &format!("a SOCI index would cover {covered}"))?;
             }
         }
         if let Some(start) = start {
@@ -291,12 +290,6 @@ fn grouped(number: u64) -> String {
 
 fn counted_grouped(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(number), if number == 1 { one } else { many })
-}
-
-/// How many bytes of the image are read lazily, and how many are pulled completely. Duplicate blobs
-/// count once.
-fn lazy_and_whole(report: &Report) -> (u64, u64) {
-    (report.coverage.bytes, report.coverage.of_bytes.saturating_sub(report.coverage.bytes))
 }
 
 /// The longest file name that is printed, in characters. Longer ones are shortened in the middle.

@@ -3,11 +3,11 @@
 
 use std::fmt;
 
-use super::{
-    Shade, Text, counted_grouped, grouped, lazy_and_whole, name, parts, plain_name, share,
-};
+use super::{Shade, Text, counted_grouped, grouped, name, parts, plain_name, sentence, share};
 use crate::cli::shared::size::{counted, human};
+use crate::cli::trial::answer::{Advice, TrialAnswer, WayKind};
 use crate::cli::trial::shares::{Percent, shares, shares_of_layers};
+use ociseek_format::image::Coverage;
 use ociseek_ops::report::{Fetch, Group, GroupFile, LayerBreakdown, Lazy, Report, StartTotals};
 
 /// The maximum length of a command, in characters.
@@ -31,11 +31,15 @@ pub(super) fn layers(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result
     }
     Shade::Whole.key(f, "pulled whole")?;
     writeln!(f, "</ul>")?;
+    let by = match report.index {
+        Ok(_) => "As the SOCI index reads them.",
+        Err(_) => "Without a SOCI index, a runtime pulls each of them whole.",
+    };
     stacked(f, report)?;
     writeln!(
         f,
-        "<p class=\"soft\">All layers to scale, counted from 0 at the bottom. Below, each layer's bar has the full \
-         width. <span class=\"screen\">Point at a span to see its files.</span></p>"
+        "<p class=\"soft\">{by} All layers to scale, counted from 0 at the bottom. Below, each layer's bar has the \
+         full width. <span class=\"screen\">Point at a span to see its files.</span></p>"
     )?;
     for (layer, share) in report.layers.iter().zip(shares_of_layers(report)) {
         article(f, layer, share)?;
@@ -259,20 +263,39 @@ fn table(f: &mut fmt::Formatter<'_>, layer: &LayerBreakdown) -> fmt::Result {
     writeln!(f, "</tbody></table></div></details>")
 }
 
-pub(super) fn start(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+pub(super) fn start(f: &mut fmt::Formatter<'_>, answer: &TrialAnswer<'_>) -> fmt::Result {
+    let report = answer.report;
     writeln!(f, "<section>\n<h2>What startup reads</h2>")?;
-    let (lazy, whole) = lazy_and_whole(report);
-    let read = report.sizes.first().map_or(0, |now| now.bytes).min(lazy);
-    let mut bar = vec![
-        (Shade::Lazy, lazy - read, "can be read lazily"),
-        (Shade::Whole, whole, "pulled whole"),
-    ];
-    if report.start.is_some() {
-        bar[0].2 = "fetched later, or never";
-        bar.insert(0, (Shade::Read, read, "fetched for startup"));
-    }
-    overview(f, &bar)?;
-    let Some(start) = &report.start else { return writeln!(f, "</section>") };
+    let Some((start, startup)) = report.start.as_ref().zip(report.startup) else {
+        let Coverage { bytes, of_bytes, .. } = report.coverage;
+        let whole = of_bytes.saturating_sub(bytes);
+        overview(
+            f,
+            &[(Shade::Lazy, bytes, "can be read lazily"), (Shade::Whole, whole, "pulled whole")],
+        )?;
+        return writeln!(f, "</section>");
+    };
+    // By the same index as the headline.
+    let (kind, fetch, is_there) = match answer.advice() {
+        Advice::Lazy(WayKind::Fine) => (WayKind::Fine, startup.fine, startup.has_fine),
+        _ => (WayKind::Soci, startup.soci, startup.has_soci),
+    };
+    let about = if is_there { "" } else { ", which the image does not have yet" };
+    let own = human(fetch.checkpoints);
+    writeln!(
+        f,
+        "<p class=\"soft\">{}{about}; startup also fetches {own} of the index itself:</p>",
+        sentence(kind.name())
+    )?;
+    let later = answer.size().saturating_sub(fetch.bytes).saturating_sub(fetch.whole);
+    overview(
+        f,
+        &[
+            (Shade::Read, fetch.bytes, "fetched for startup"),
+            (Shade::Lazy, later, "fetched later, or never"),
+            (Shade::Whole, fetch.whole, "in layers that are pulled whole"),
+        ],
+    )?;
     missing(f, start)?;
     sizes(f, report)?;
     writeln!(f, "</section>")
@@ -320,13 +343,13 @@ fn missing(f: &mut fmt::Formatter<'_>, start: &StartTotals) -> fmt::Result {
 }
 
 fn sizes(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
-    let by_fine = report.fine.as_ref().and_then(|fine| fine.fetch.as_ref());
     let size = |size: u64| human(size).replace(".0", "");
+    let now = if report.index.is_ok() { "now" } else { "no index" };
     let mut sizes: Vec<(String, &Fetch)> = (report.sizes.iter())
-        .map(|fetch| (fetch.span_size.map_or_else(|| "now".to_owned(), size), fetch))
+        .map(|fetch| (fetch.span_size.map_or_else(|| now.to_owned(), size), fetch))
         .collect();
-    if let Some(fetch) = by_fine {
-        sizes.insert(sizes.len().min(1), ("fine index".to_owned(), fetch));
+    if let Some(startup) = &report.startup {
+        sizes.insert(sizes.len().min(1), ("fine index".to_owned(), &startup.fine));
     }
     let totals = || sizes.iter().map(|(_, fetch)| fetch.total());
     let (Some(most), least) = (totals().max(), totals().min()) else { return Ok(()) };
@@ -373,16 +396,23 @@ fn sizes(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
         Shade::PartlyRead.key(f, "at most")?;
     }
     writeln!(f, "</ul>")?;
-    if by_fine.is_some() {
-        writeln!(
-            f,
-            "<p class=\"soft\">The row <i>fine index</i> is what ociseek mount and ociseek bundle fetch instead; its \
-             checkpoints are those in the parts of its documents that startup needs.</p>"
-        )?;
-    }
+    let estimated = if report.startup.is_some_and(|startup| !startup.has_fine) {
+        " The image has none yet, so this is an estimate."
+    } else {
+        ""
+    };
     writeln!(
         f,
-        "<p class=\"soft\">The first row is what startup fetches now, by the SOCI index. The others are \
+        "<p class=\"soft\">The row <i>fine index</i> is what ociseek's own programs fetch with one; its \
+         checkpoints are those in the parts of its documents that startup needs.{estimated}</p>"
+    )?;
+    let first = match report.index {
+        Ok(_) => "The first row is what startup fetches now, by the SOCI index.",
+        Err(_) => "The first row is what startup fetches now.",
+    };
+    writeln!(
+        f,
+        "<p class=\"soft\">{first} The other sizes are those of a SOCI index, and are \
          estimates. Larger spans are joined from those that are there, at the borders that they have. \
          Smaller ones cannot be known without reading the layers: they are cut evenly out of larger ones, \
          and lie between what the profile recorded and, at most, all of each file \

@@ -199,16 +199,26 @@ pub(crate) fn judge(policy: &Policy, subject: &JudgedIndex<'_>) -> Vec<Ruling> {
     rulings
 }
 
+/// A size for people: whole MiB as `10 MiB`, all others in bytes.
+fn least_size(bytes: u64) -> String {
+    match bytes {
+        0 => "0 bytes".to_owned(),
+        _ if bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
+        _ => format!("{bytes} bytes"),
+    }
+}
+
 fn coverage(subject: &JudgedIndex<'_>, least: Share, min_layer_size: u64) -> Ruling {
     let large = subject.layers.iter().filter(|layer| layer.size >= min_layer_size);
     let covered: BTreeSet<Digest> =
         subject.covered.iter().map(|document| document.layer.digest).collect();
     let is = Coverage::of(large, |layer| covered.contains(&layer.digest));
     let found = format!(
-        "{} ({} of {} layers of at least {min_layer_size} bytes, {} of {} bytes)",
+        "{} ({} of {} layers of at least {}, {} of {} bytes)",
         is.share(),
         is.layers,
         is.of_layers,
+        least_size(min_layer_size),
         is.bytes,
         is.of_bytes
     );
