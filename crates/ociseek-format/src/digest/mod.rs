@@ -205,11 +205,17 @@ impl Hasher {
 
     /// Hashes the same bytes with both, which is faster than one after the other.
     pub fn update_both(a: &mut Hasher, b: &mut Hasher, data: &[u8]) {
+        Hasher::update_pair(a, data, b, data);
+    }
+
+    /// Hashes some bytes with the one, and some with the other, which is faster than one after the
+    /// other.
+    pub fn update_pair(a: &mut Hasher, data_a: &[u8], b: &mut Hasher, data_b: &[u8]) {
         match (a, b) {
-            (Hasher::Sha256(a), Hasher::Sha256(b)) => Sha256::update_both(a, b, data),
+            (Hasher::Sha256(a), Hasher::Sha256(b)) => Sha256::update_pair(a, data_a, b, data_b),
             (a, b) => {
-                a.update(data);
-                b.update(data);
+                a.update(data_a);
+                b.update(data_b);
             }
         }
     }

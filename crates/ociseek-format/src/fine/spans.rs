@@ -238,13 +238,20 @@ impl FineSpans {
     /// first border and compares with the state at the second, or with the layer's digest. `span`
     /// must be below the count.
     pub fn proves(&self, span: SpanId, blob: &[u8]) -> bool {
-        let range = self.fetch_range(span);
-        let Some(start) = self.starts.get(span.0 as usize) else { return false };
-        if range.end - range.start != blob.len() as u64 {
-            return false;
-        }
-        let mut hasher = Hasher::resume(start.state, range.start.0);
+        let Some(mut hasher) = self.hasher(span, blob.len() as u64) else { return false };
         hasher.update(blob);
+        self.is_end(span, hasher)
+    }
+
+    /// What a span's bytes are hashed with. None if it does not have `length` bytes.
+    pub(crate) fn hasher(&self, span: SpanId, length: u64) -> Option<Hasher> {
+        let range = self.fetch_range(span);
+        let start = self.starts.get(span.0 as usize)?;
+        (range.end - range.start == length).then(|| Hasher::resume(start.state, range.start.0))
+    }
+
+    /// Whether a hash after the bytes of a span is what the next one begins with.
+    pub(crate) fn is_end(&self, span: SpanId, hasher: Hasher) -> bool {
         match self.starts.get(span.0 as usize + 1) {
             Some(next) => hasher.chain_state() == Some(next.state),
             None => hasher.finish() == self.layer,

@@ -251,20 +251,116 @@ impl<T: HasSpans> SpanTable<T> {
         blob: &[u8],
         out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<(), SpanError> {
-        self.check_length(span, blob)?;
-        let plain = self.plain_range(span);
-        let size = plain.end - plain.start;
-        if let SpanBounds::Fine(head) = self.layer.bounds() {
-            let spans = head.spans();
-            return if spans.proves(span, blob) {
-                let mut filter = SpanFilter::new(size, out);
-                decode_fine(span, spans, window, blob, size, &mut filter)
-            } else {
-                Err(SpanError::Proof { span })
-            };
+        self.prove_one(span, blob)?.decode(window, out)
+    }
+
+    /// Checks which spans have their bytes: two at a time, which takes little longer than one. The
+    /// spans must be below [`SpanTable::count`].
+    ///
+    /// # Errors
+    /// For each span, if its bytes have another length, digest or proof.
+    pub fn prove<'a>(
+        &'a self,
+        spans: &[(SpanId, &'a [u8])],
+    ) -> Vec<Result<ProvenSpan<'a, T>, SpanError>> {
+        let mut results = Vec::with_capacity(spans.len());
+        for pair in spans.chunks(2) {
+            let mut hashers: Vec<_> =
+                pair.iter().map(|(span, blob)| self.hasher(*span, blob)).collect();
+            match &mut hashers[..] {
+                [Ok(first), Ok(second)] => {
+                    Hasher::update_pair(first, pair[0].1, second, pair[1].1);
+                }
+                all => {
+                    for (hasher, (_, blob)) in all.iter_mut().zip(pair) {
+                        let _ = hasher.as_mut().map(|hasher| hasher.update(blob));
+                    }
+                }
+            }
+            results.extend(pair.iter().zip(hashers).map(|((span, blob), hasher)| {
+                self.check_hash(*span, hasher?)?;
+                Ok(ProvenSpan { table: self, span: *span, blob })
+            }));
         }
-        self.check_digest(span, blob)?;
-        match self.checkpoint(span) {
+        results
+    }
+
+    /// [`SpanTable::prove`] for one span.
+    pub(super) fn prove_one<'a>(
+        &'a self,
+        span: SpanId,
+        blob: &'a [u8],
+    ) -> Result<ProvenSpan<'a, T>, SpanError> {
+        let mut hasher = self.hasher(span, blob)?;
+        hasher.update(blob);
+        self.check_hash(span, hasher)?;
+        Ok(ProvenSpan { table: self, span, blob })
+    }
+
+    /// What a span's bytes are hashed with, if their length is right.
+    fn hasher(&self, span: SpanId, blob: &[u8]) -> Result<Hasher, SpanError> {
+        let range = self.blob_range(span);
+        let expected = range.end - range.start;
+        let found = blob.len() as u64;
+        if expected != found {
+            return Err(SpanError::Length { span, expected, found });
+        }
+        match self.layer.bounds() {
+            SpanBounds::Fine(head) => {
+                head.spans().hasher(span, found).ok_or(SpanError::Proof { span })
+            }
+            SpanBounds::Cuts(_) => Ok(Hasher::new(self.digest(span).algorithm())),
+        }
+    }
+
+    /// Whether the hash of a span's bytes is the right one.
+    fn check_hash(&self, span: SpanId, hasher: Hasher) -> Result<(), SpanError> {
+        if let SpanBounds::Fine(head) = self.layer.bounds() {
+            let is_proven = head.spans().is_end(span, hasher);
+            return if is_proven { Ok(()) } else { Err(SpanError::Proof { span }) };
+        }
+        let expected = self.digest(span);
+        let actual = hasher.finish();
+        if actual == expected { Ok(()) } else { Err(SpanError::Digest { span, expected, actual }) }
+    }
+
+    /// Where the spans begin.
+    pub(super) fn bounds(&self) -> SpanBounds<'_> {
+        self.layer.bounds()
+    }
+}
+
+/// A span of a table with its bytes, which have the right digest or fit its proof.
+pub struct ProvenSpan<'a, T = Ztoc> {
+    pub(super) table: &'a SpanTable<T>,
+    pub(super) span: SpanId,
+    pub(super) blob: &'a [u8],
+}
+
+impl<T> std::fmt::Debug for ProvenSpan<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ProvenSpan").field(&self.span).finish()
+    }
+}
+
+impl<T: HasSpans> ProvenSpan<'_, T> {
+    /// Decodes it, as [`SpanTable::decode_with`] does.
+    ///
+    /// # Errors
+    /// If the bytes do not match the ztoc, or decode to too few bytes.
+    pub fn decode(
+        &self,
+        window: Option<&SpanWindow>,
+        out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<(), SpanError> {
+        let ProvenSpan { table, span, blob } = *self;
+        let plain = table.plain_range(span);
+        let size = plain.end - plain.start;
+        if let SpanBounds::Fine(head) = table.bounds() {
+            let mut filter = SpanFilter::new(size, out);
+            return decode_fine(span, head.spans(), window, blob, size, &mut filter);
+        }
+        match table.checkpoint(span) {
             Some(checkpoint) => {
                 decode_checkpoint(span, checkpoint, blob, size, &mut SpanFilter::new(size, out))
             }
@@ -273,27 +369,6 @@ impl<T: HasSpans> SpanTable<T> {
                 Ok(())
             }
         }
-    }
-
-    /// Where the spans begin.
-    pub(super) fn bounds(&self) -> SpanBounds<'_> {
-        self.layer.bounds()
-    }
-
-    pub(super) fn check_length(&self, span: SpanId, blob: &[u8]) -> Result<(), SpanError> {
-        let range = self.blob_range(span);
-        let expected = range.end - range.start;
-        let found = blob.len() as u64;
-        if expected == found { Ok(()) } else { Err(SpanError::Length { span, expected, found }) }
-    }
-
-    /// Compares the digest that a ztoc or a map states with the bytes.
-    pub(super) fn check_digest(&self, span: SpanId, blob: &[u8]) -> Result<(), SpanError> {
-        let expected = self.digest(span);
-        let mut hasher = Hasher::new(expected.algorithm());
-        hasher.update(blob);
-        let actual = hasher.finish();
-        if actual == expected { Ok(()) } else { Err(SpanError::Digest { span, expected, actual }) }
     }
 }
 

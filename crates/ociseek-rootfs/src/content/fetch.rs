@@ -2,6 +2,7 @@
 //! Counts what the requests take.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +16,13 @@ use tracing::debug;
 use super::claim::MissingSpans;
 use super::in_flight::{FetchRole, SpanRequest};
 use super::inner::{CountGuard, Layer, LayerHandle};
-use super::pieces::{HANDED_OVER, covering};
+use super::pieces::{HANDED_OVER, Run, covering};
 use super::race::Race;
 use super::{Counts, FetchCause, Purpose, ReadError};
 use crate::layers::MAX_COMPRESSED;
 use ociseek_format::fine::{FineSpans, Windows};
-use ociseek_format::layer::span::SpanError;
+use ociseek_format::layer::LayerMap;
+use ociseek_format::layer::span::{ProvenSpan, SpanError};
 use ociseek_format::offset::SpanId;
 use ociseek_store::{Part, StoreError};
 
@@ -279,36 +281,55 @@ impl LayerHandle {
         let on = self.clone();
         let decoded = spawn_blocking(move || {
             let _slot = slot;
-            spans.into_iter().filter_map(|of| on.decode_and_end(of, attempt)).collect()
+            on.decode_and_end(spans, attempt)
         });
         decoded.await.unwrap_or_default()
     }
 
-    /// Decodes a span, and ends its promise. Returns it instead if its bytes are not those of the
-    /// layer, unless this is the last attempt. Blocks.
-    fn decode_and_end(&self, of: DecodableSpan, attempt: Attempt) -> Option<DecodableSpan> {
-        let DecodableSpan { wanted, windows, blob, .. } = &of;
-        let decoded =
-            self.decode(wanted.promise.span(), wanted.pieces.as_ref(), windows.as_deref(), blob);
+    /// Decodes spans, and ends their promises. Returns those whose bytes are not the layer's
+    /// instead, unless this is the last attempt. Blocks.
+    fn decode_and_end(&self, spans: Vec<DecodableSpan>, attempt: Attempt) -> Vec<DecodableSpan> {
         let layer = self.layer.digest();
-        let result =
-            match decoded {
-                Err(
-                    SpanError::Digest { .. } | SpanError::Length { .. } | SpanError::Proof { .. },
-                ) if attempt == Attempt::First => return Some(of),
-                Err(source) => {
-                    if source.is_contradiction() {
-                        self.inner.contradict(self.layer.open.how, &layer, &source);
-                    }
-                    Err(ReadError::Span { layer, source })
-                }
-                Ok(run) => Ok(Arc::new(run)),
+        let mut damaged = Vec::new();
+        let mut rest = spans.into_iter();
+        // Of more at a time, the first would wait longer than it must.
+        while let Some(first) = rest.next() {
+            let pair: Vec<DecodableSpan> = iter::once(first).chain(rest.next()).collect();
+            let blobs: Vec<(SpanId, &[u8])> =
+                pair.iter().map(|of| (of.wanted.promise.span(), &of.blob[..])).collect();
+            let decoded = |(proven, of): (Result<ProvenSpan<'_, LayerMap>, _>, &DecodableSpan)| {
+                let DecodableSpan { wanted, windows, .. } = of;
+                let span = wanted.promise.span();
+                self.decode(span, wanted.pieces.as_ref(), windows.as_deref(), &proven?)
             };
-        if of.wanted.promise.cause() == FetchCause::Read {
-            self.inner.pace.note_handling(of.begun.elapsed());
+            let proven = self.layer.open.spans.prove(&blobs);
+            let results: Vec<Result<Run, SpanError>> =
+                proven.into_iter().zip(&pair).map(decoded).collect();
+            for (of, decoded) in pair.into_iter().zip(results) {
+                let result = match decoded {
+                    Err(
+                        SpanError::Digest { .. }
+                        | SpanError::Length { .. }
+                        | SpanError::Proof { .. },
+                    ) if attempt == Attempt::First => {
+                        damaged.push(of);
+                        continue;
+                    }
+                    Err(source) => {
+                        if source.is_contradiction() {
+                            self.inner.contradict(self.layer.open.how, &layer, &source);
+                        }
+                        Err(ReadError::Span { layer, source })
+                    }
+                    Ok(run) => Ok(Arc::new(run)),
+                };
+                if of.wanted.promise.cause() == FetchCause::Read {
+                    self.inner.pace.note_handling(of.begun.elapsed());
+                }
+                of.wanted.promise.complete(result);
+            }
         }
-        of.wanted.promise.complete(result);
-        None
+        damaged
     }
 
     /// Completes the fetches of spans that are in the cache after all, and returns the others.

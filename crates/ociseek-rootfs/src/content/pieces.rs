@@ -15,9 +15,9 @@ use super::lru::Lru;
 use crate::cache::{PIECE, SpanWriter};
 use crate::layers::OpenLayer;
 use ociseek_format::fine::Windows;
-use ociseek_format::layer::NearbyFiles;
 use ociseek_format::layer::prove::{Difference, SpanHeaders, headers_across};
-use ociseek_format::layer::span::SpanError;
+use ociseek_format::layer::span::{ProvenSpan, SpanError};
+use ociseek_format::layer::{LayerMap, NearbyFiles};
 use ociseek_format::offset::{SpanId, Uncompressed};
 use ociseek_store::lock::Hold;
 
@@ -215,8 +215,7 @@ impl<'a> PieceSink<'a> {
 }
 
 impl LayerHandle {
-    /// Decodes a span. `blob` has all its bytes, and `windows` is the page with its window, if
-    /// there is one. Blocks.
+    /// Decodes a span. `windows` is the page with its window, if there is one. Blocks.
     ///
     /// What the span shows of an index's other claims is compared: the window and the place of the
     /// next checkpoint, and the tar headers in the span. If the next window is not known, it is
@@ -226,13 +225,13 @@ impl LayerHandle {
         span: SpanId,
         wanted: Option<&Range<u32>>,
         windows: Option<&Windows>,
-        blob: &[u8],
+        proven: &ProvenSpan<'_, LayerMap>,
     ) -> Result<Run, SpanError> {
         let mut sink = PieceSink::new(self, span, wanted);
         let window = windows.and_then(|windows| windows.get(span));
         let OpenLayer { spans, how, .. } = &self.layer.open;
         if !how.is_claimed() {
-            spans.decode_with(span, window, blob, &mut |bytes| sink.push(bytes))?;
+            proven.decode(window, &mut |bytes| sink.push(bytes))?;
             return Ok(sink.finish().0);
         }
         if let Some(window) = window {
@@ -245,7 +244,7 @@ impl LayerHandle {
         let near = spans.map().files.near(&plain);
         let mut headers = SpanHeaders::among(near.first, &near.files, &plain);
         let mut ends = SpanEnds::new(&near, &plain);
-        let tail = spans.decode_to_next(span, [window, next], blob, &mut |bytes| {
+        let tail = proven.decode_to_next([window, next], &mut |bytes| {
             headers.push(bytes);
             ends.push(bytes);
             sink.push(bytes)

@@ -20,20 +20,23 @@ pub fn release_freed_memory() {
     }
 }
 
-/// Blocks of this size and more come from the kernel and return to it, in bytes.
+/// Blocks of this size and more come from the kernel and return to it, and as much may be free at
+/// the end of a heap, in bytes.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LARGE: nix::libc::c_int = 8 << 20;
 
 /// Lets large blocks stay untouched until they are used: the FUSE library has a buffer of 16 MiB
 /// for each thread that reads requests, of which it uses some pages. glibc would raise the size
 /// from which blocks come from the kernel as soon as a large one is freed, and clear buffers in
-/// memory that it has already.
+/// memory that it has already. It then no longer raises the size of what may be free either, which
+/// is 128 KiB at first: each span would go to memory that the kernel has to clear again.
 #[allow(unsafe_code, reason = "no crate has a safe call for mallopt(3)")]
 pub(super) fn keep_large_blocks_apart() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: mallopt(3) takes the allocator's lock, and changes where later blocks come from.
     unsafe {
         nix::libc::mallopt(nix::libc::M_MMAP_THRESHOLD, LARGE);
+        nix::libc::mallopt(nix::libc::M_TRIM_THRESHOLD, LARGE);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::codec::zstd::{ZstdState, zstd_state_after};
 use crate::digest::Digest;
 use crate::fine::{Codec, FineSpans, SpanWindow};
 use crate::layer::span::{
-    HasSpans, SpanBounds, SpanError, SpanFilter, SpanSink, SpanTable, decode_checkpoint,
+    HasSpans, ProvenSpan, SpanBounds, SpanError, SpanFilter, SpanSink, decode_checkpoint,
     decode_fine, decode_zstd,
 };
 use crate::offset::{Compressed, SpanId, Uncompressed};
@@ -60,9 +60,21 @@ pub fn decode_to_next(
     blob: &[u8],
     out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
 ) -> Result<Option<SpanTail>, SpanError> {
-    if !spans.proves(span, blob) {
-        return Err(SpanError::Proof { span });
+    if spans.proves(span, blob) {
+        proven_to_next(spans, span, [window, next], blob, out)
+    } else {
+        Err(SpanError::Proof { span })
     }
+}
+
+/// [`decode_to_next`] without the proof.
+fn proven_to_next(
+    spans: &FineSpans,
+    span: SpanId,
+    [window, next]: [Option<&SpanWindow>; 2],
+    blob: &[u8],
+    out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+) -> Result<Option<SpanTail>, SpanError> {
     if spans.codec() == Codec::Zstd {
         return zstd_to_next(spans, span, [window, next], blob, out);
     }
@@ -235,33 +247,29 @@ impl<'p, I: Iterator<Item = (i64, &'p [u8])>> SpanSink for ToNextZstd<'_, I> {
     }
 }
 
-impl<T: HasSpans> SpanTable<T> {
-    /// Decodes a span as [`SpanTable::decode_with`] does. A block must start where the next
-    /// span does, and the next span's window must have the bytes before that block. `windows` are
-    /// those of the span and of the next one from pages of the fine document, as far as they are
-    /// known. Nothing of the next span is compared if `out` stops early. Returns what
-    /// [`decode_to_next`] does.
+impl<T: HasSpans> ProvenSpan<'_, T> {
+    /// Decodes it as [`ProvenSpan::decode`] does. A block must start where the next span does, and
+    /// the next span's window must have the bytes before that block. `windows` are those of the
+    /// span and of the next one from pages of the fine document, as far as they are known. Nothing
+    /// of the next span is compared if `out` stops early. Returns what [`decode_to_next`] does.
     ///
     /// # Errors
-    /// As [`SpanTable::decode`], and if the span does not lead to the next one.
+    /// As [`ProvenSpan::decode`], and if the span does not lead to the next one.
     pub fn decode_to_next(
         &self,
-        span: SpanId,
         windows: [Option<&SpanWindow>; 2],
-        blob: &[u8],
         out: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<Option<SpanTail>, SpanError> {
-        self.check_length(span, blob)?;
-        if let SpanBounds::Fine(head) = self.bounds() {
-            return decode_to_next(head.spans(), span, windows, blob, out);
+        let ProvenSpan { table, span, blob } = *self;
+        if let SpanBounds::Fine(head) = table.bounds() {
+            return proven_to_next(head.spans(), span, windows, blob, out);
         }
         let (Some(checkpoint), Some(next)) =
-            (self.checkpoint(span), self.checkpoint(SpanId(span.0 + 1)))
+            (table.checkpoint(span), table.checkpoint(SpanId(span.0 + 1)))
         else {
-            return self.decode(span, blob, out).map(|()| None);
+            return self.decode(None, out).map(|()| None);
         };
-        self.check_digest(span, blob)?;
-        let plain = self.plain_range(span);
+        let plain = table.plain_range(span);
         let size = plain.end - plain.start;
         let start = Some((next.input, next.output, next.bits));
         let block = NextBlock { start, before: None };
