@@ -13,7 +13,7 @@ use crate::support::caches::{assert_warns_once, spoil_entry, writer, written_by_
 use crate::support::this_test;
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::{Progress, Recorder, SilentProgress};
-use ociseek_rootfs::cache::{PIECE, SpanCache, SpanKey};
+use ociseek_rootfs::cache::{PIECE, SpanCache, SpanKey, SpanPlace};
 
 const PLENTY: u64 = 1 << 30;
 
@@ -25,8 +25,9 @@ fn span(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|i| seed ^ (i ^ i >> 8 ^ i >> 16) as u8).collect()
 }
 
-fn key(span: &[u8]) -> SpanKey {
-    SpanKey::plain(&Digest::sha256(span), span.len() as u64)
+fn place(span: &[u8]) -> SpanPlace {
+    let size = span.len() as u64;
+    SpanPlace::alone(SpanKey::plain(&Digest::sha256(span), size), size)
 }
 
 fn all(span: &[u8]) -> std::ops::Range<u32> {
@@ -34,7 +35,7 @@ fn all(span: &[u8]) -> std::ops::Range<u32> {
 }
 
 fn read(cache: &SpanCache, span: &[u8]) -> Option<Vec<u8>> {
-    cache.read(&key(span), span.len() as u64, all(span)).map(|pieces| pieces.concat())
+    cache.read(&place(span), all(span)).map(|pieces| pieces.concat())
 }
 
 fn entries(dir: &Path) -> Vec<PathBuf> {
@@ -48,32 +49,28 @@ fn cached_spans_are_read_whole_and_in_part() {
     let cache = open(dir.path());
     for length in [0, 1, PIECE - 1, PIECE, PIECE + 1, 5 * PIECE + 17] {
         let span = span(length as u8, length);
-        assert!(!cache.has(&key(&span), length as u64));
+        assert!(!cache.has(&place(&span)));
         assert!(read(&cache, &span).is_none());
-        cache.put(&key(&span), &span);
-        assert!(cache.has(&key(&span), length as u64));
+        cache.put(&place(&span), &span);
+        assert!(cache.has(&place(&span)));
         assert!(read(&open(dir.path()), &span).is_some_and(|found| found == span), "{length}");
         for number in all(&span) {
-            let piece =
-                cache.read(&key(&span), length as u64, number..number + 1).unwrap().concat();
+            let piece = cache.read(&place(&span), number..number + 1).unwrap().concat();
             let from = number as usize * PIECE;
             assert!(piece == span[from..length.min(from + PIECE)], "{length} {number}");
         }
         let end = all(&span).end;
-        assert_eq!(
-            cache.read(&key(&span), length as u64, end..end + 1),
-            None,
-            "behind the last piece"
-        );
-        assert!(cache.has(&key(&span), length as u64), "and it is still there");
-        assert_eq!(cache.read(&key(&span), length as u64 + 1, 0..1), None, "another size");
-        cache.put(&key(&span), &span);
+        assert_eq!(cache.read(&place(&span), end..end + 1), None, "behind the last piece");
+        assert!(cache.has(&place(&span)), "and it is still there");
+        let other = SpanPlace::alone(*place(&span).key(), length as u64 + 1);
+        assert_eq!(cache.read(&other, 0..1), None, "another size");
+        cache.put(&place(&span), &span);
     }
     let path = dir.path().join("spans");
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     assert_eq!(entries(dir.path())[0].metadata().unwrap().permissions().mode() & 0o777, 0o600);
     let nothing = SpanCache::open(None, PLENTY, Arc::new(SilentProgress));
-    nothing.put(&key(b"x"), b"x");
+    nothing.put(&place(b"x"), b"x");
     assert!(!nothing.is_enabled() && read(&nothing, b"x").is_none());
 }
 
@@ -84,7 +81,7 @@ fn incomplete_spans_are_not_found() {
     let cache =
         SpanCache::open(Some(dir.path()), PLENTY, Arc::clone(&recorder) as Arc<dyn Progress>);
     let span = span(1, 3 * PIECE);
-    let mut writer = cache.writer(&key(&span), span.len() as u64).unwrap();
+    let mut writer = cache.writer(&place(&span)).unwrap();
     assert!(writer.write(&Bytes::copy_from_slice(&span[..PIECE])));
     drop(writer);
     assert_eq!(
@@ -92,7 +89,7 @@ fn incomplete_spans_are_not_found() {
         0,
         "nothing is left behind"
     );
-    let mut writer = cache.writer(&key(&span), span.len() as u64).unwrap();
+    let mut writer = cache.writer(&place(&span)).unwrap();
     assert!(writer.write(&Bytes::copy_from_slice(&span[..PIECE])));
     writer.finish();
     assert!(read(&cache, &span).is_none());
@@ -104,13 +101,13 @@ fn damaged_spans_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path());
     let span = span(3, PIECE + 100);
-    cache.put(&key(&span), &span);
+    cache.put(&place(&span), &span);
     let path = entries(dir.path()).remove(0);
     let good = fs::read(&path).unwrap();
     let check = |what: &str| {
         assert!(read(&cache, &span).is_none(), "{what}");
         assert!(fs::symlink_metadata(&path).is_err(), "{what} is removed");
-        cache.put(&key(&span), &span);
+        cache.put(&place(&span), &span);
         assert!(read(&cache, &span).is_some_and(|found| found == span), "after {what}");
     };
     let head = good.len() - span.len();
@@ -128,7 +125,7 @@ fn damaged_spans_are_dropped() {
     spoil_entry(&path, check);
     // Valid, but another span's.
     let other = self::span(4, PIECE + 100);
-    cache.put(&key(&other), &other);
+    cache.put(&place(&other), &other);
     let stranger = entries(dir.path()).into_iter().find(|p| *p != path).unwrap();
     fs::copy(stranger, &path).unwrap();
     check("another span's entry");
@@ -139,15 +136,14 @@ fn a_damaged_piece_does_not_affect_the_others() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path());
     let span = span(3, 4 * PIECE);
-    cache.put(&key(&span), &span);
+    cache.put(&place(&span), &span);
     let path = entries(dir.path()).remove(0);
     let mut bytes = fs::read(&path).unwrap();
     let end = bytes.len();
     bytes[end - 1] ^= 1;
     fs::write(&path, bytes).unwrap();
-    let length = span.len() as u64;
-    assert!(cache.read(&key(&span), length, 0..3).is_some(), "only what is read is hashed");
-    assert_eq!(cache.read(&key(&span), length, 2..4), None);
+    assert!(cache.read(&place(&span), 0..3).is_some(), "only what is read is hashed");
+    assert_eq!(cache.read(&place(&span), 2..4), None);
 }
 
 #[test]
@@ -155,7 +151,7 @@ fn an_unusable_cache_warns_once() {
     assert_warns_once(
         |path, progress| SpanCache::open(Some(path), PLENTY, progress),
         |cache| {
-            cache.put(&key(b"span"), b"span");
+            cache.put(&place(b"span"), b"span");
             assert_eq!(read(cache, b"span"), None);
         },
     );
@@ -168,7 +164,7 @@ fn a_deleted_directory_is_recreated() {
     let recorder = Arc::new(Recorder::default());
     let cache = SpanCache::open(Some(&path), PLENTY, Arc::clone(&recorder) as Arc<dyn Progress>);
     for _ in 0..2 {
-        assert!(cache.put(&key(b"span"), b"span"));
+        assert!(cache.put(&place(b"span"), b"span"));
         assert!(read(&cache, b"span").is_some());
         fs::remove_dir_all(dir.path().join("a")).unwrap();
         assert_eq!(read(&cache, b"span"), None);
@@ -200,7 +196,7 @@ fn a_file_size_limit_is_treated_like_a_full_disk() {
         SpanCache::open(Some(dir.path()), PLENTY, Arc::clone(&recorder) as Arc<dyn Progress>);
     let large = span(1, 1 << 20);
     for _ in 0..3 {
-        cache.put(&key(&large), &large);
+        cache.put(&place(&large), &large);
         assert!(read(&cache, &large).is_none());
     }
     assert_eq!(recorder.events().len(), 1, "{:?}", recorder.events());
@@ -209,7 +205,7 @@ fn a_file_size_limit_is_treated_like_a_full_disk() {
         0,
         "nothing is left behind"
     );
-    cache.put(&key(b"small"), b"small");
+    cache.put(&place(b"small"), b"small");
     assert!(read(&cache, b"small").is_some());
 }
 
@@ -220,7 +216,7 @@ fn the_least_used_spans_are_evicted_first() {
     let spans: Vec<Vec<u8>> = (0..20).map(|seed| span(seed, 100_000)).collect();
     for (number, span) in spans.iter().enumerate() {
         let before = entries(dir.path());
-        cache.put(&key(span), span);
+        cache.put(&place(span), span);
         // The entries need different ages.
         let new = entries(dir.path()).into_iter().find(|path| !before.contains(path)).unwrap();
         let old = SystemTime::now() - Duration::from_secs(5000 - number as u64 * 100);
@@ -233,16 +229,16 @@ fn the_least_used_spans_are_evicted_first() {
     assert!(read(&cache, &spans[19]).is_some());
     assert!(read(&cache, &spans[1]).is_none());
     let huge = span(99, 600_000);
-    cache.put(&key(&huge), &huge);
+    cache.put(&place(&huge), &huge);
     assert!(read(&cache, &huge).is_none(), "more than half of the cache");
     // Entries of other processes count too.
     let others = open(dir.path());
     for seed in 100..130 {
-        others.put(&key(&span(seed, 100_000)), &span(seed, 100_000));
+        others.put(&place(&span(seed, 100_000)), &span(seed, 100_000));
     }
-    cache.put(&key(b"x"), b"x");
+    cache.put(&place(b"x"), b"x");
     let fresh = SpanCache::open(Some(dir.path()), 1_000_000, Arc::new(SilentProgress));
-    fresh.put(&key(b"y"), b"y");
+    fresh.put(&place(b"y"), b"y");
     let total: u64 = entries(dir.path()).iter().map(|p| p.metadata().unwrap().len()).sum();
     assert!(total <= 1_000_000, "{total}");
 }
@@ -254,7 +250,7 @@ fn child_writer() {
     let cache = open(&dir);
     for i in rounds {
         let span = span((i % 5) as u8, 300_000);
-        cache.put(&key(&span), &span);
+        cache.put(&place(&span), &span);
         assert!(read(&cache, &span).is_none_or(|found| found == span));
     }
 }

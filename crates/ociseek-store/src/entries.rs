@@ -142,7 +142,9 @@ fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
             && name.bytes().all(|b| b.is_ascii_hexdigit())
         {
             let used = if is_future && age > STALE { SystemTime::UNIX_EPOCH } else { used };
-            entries.push(Entry { used, size: metadata.len(), path: file.path() });
+            // Files of several spans have holes.
+            let size = metadata.len().min(metadata.blocks().saturating_mul(512));
+            entries.push(Entry { used, size, path: file.path() });
         }
     }
     Ok(entries)

@@ -1,5 +1,6 @@
-//! The file of an entry: its key, which determines its content; the digest of the head; the head
-//! with key, size, and digests of the pieces; the pieces.
+//! What is stored of a span: the digest of the head; the head with the key, which determines the
+//! content, the size, and the digests of the pieces; the pieces. A span that is alone in its file
+//! has all of that in a row. In a file of several spans, all heads come first.
 //!
 //! The digests are BLAKE3, since a start from the cache hashes tens of megabytes while the
 //! container needs the processor, and no other program has to know them. Files are opened and read
@@ -13,7 +14,7 @@ use std::path::Path;
 use bytes::{Bytes, BytesMut};
 use tempfile::NamedTempFile;
 
-use ociseek_format::digest::{Algorithm, Digest, Hasher, hex};
+use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::layer::span::{HasSpans, SpanTable};
 use ociseek_format::offset::SpanId;
 use ociseek_format::ztoc::Checkpoint;
@@ -59,10 +60,6 @@ impl SpanKey {
     pub(super) fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
-
-    pub(super) fn hex(&self) -> String {
-        hex(&self.0)
-    }
 }
 
 fn hasher(kind: &[u8], digest: &Digest, size: u64) -> Hasher {
@@ -87,30 +84,46 @@ const DIGEST: usize = blake3::OUT_LEN;
 /// The size of the fixed part: the head's digest, the key, and the size.
 const FIXED: usize = 2 * DIGEST + 8;
 
-/// The positions of the parts in the file of a span.
+/// The positions of the parts of a span in its file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EntryLayout {
     size: u64,
     pieces: u32,
+    head_at: u64,
+    pieces_at: u64,
 }
 
 impl EntryLayout {
-    /// None if the span has too many pieces to number them.
+    /// For a span that is alone in its file. None if it has too many pieces to number them.
     pub(super) fn new(size: u64) -> Option<EntryLayout> {
-        Some(EntryLayout { size, pieces: u32::try_from(size.div_ceil(PIECE as u64)).ok()? })
+        let pieces = u32::try_from(size.div_ceil(PIECE as u64)).ok()?;
+        Some(EntryLayout { size, pieces, head_at: 0, pieces_at: head_size(pieces) })
+    }
+
+    /// For the span with this number among those that share a file, if the spans before it have
+    /// `offset` bytes together, and the pieces of all begin at `pieces_at`.
+    pub(super) fn shared(
+        size: u64,
+        number: u32,
+        offset: u64,
+        pieces_at: u64,
+    ) -> Option<EntryLayout> {
+        let head_at = heads_end(number, offset);
+        let pieces_at = pieces_at.checked_add(offset)?;
+        Some(EntryLayout { head_at, pieces_at, ..EntryLayout::new(size)? })
     }
 
     pub(super) fn pieces(&self) -> u32 {
         self.pieces
     }
 
-    pub(super) fn file_size(&self) -> u64 {
-        self.start() + self.size
+    /// The size of what is written.
+    pub(super) fn stored(&self) -> u64 {
+        self.head_size() + self.size
     }
 
-    /// The position of the first piece.
-    fn start(&self) -> u64 {
-        (FIXED + self.pieces as usize * DIGEST) as u64
+    fn head_size(&self) -> u64 {
+        head_size(self.pieces)
     }
 
     fn piece(&self, number: u32) -> Range<u64> {
@@ -119,30 +132,47 @@ impl EntryLayout {
     }
 }
 
-/// The pieces of an entry whose file has `length` bytes. None if `fill` cannot read the bytes at an
-/// offset of the file, or if the file was not written for this key and layout.
+fn head_size(pieces: u32) -> u64 {
+    (FIXED + pieces as usize * DIGEST) as u64
+}
+
+/// The end of the heads of the first `number` spans in a file, if these have `size` bytes together:
+/// each of them may have one piece more than its size has whole ones.
+pub(super) fn heads_end(number: u32, size: u64) -> u64 {
+    let number = u64::from(number);
+    number * FIXED as u64 + (size / PIECE as u64 + number) * DIGEST as u64
+}
+
+/// The head of a span. None if `fill` cannot read the bytes at an offset of the file, or if they
+/// were not written for this key and layout.
+pub(super) fn head(
+    key: &SpanKey,
+    layout: &EntryLayout,
+    fill: impl Fn(&mut [u8], u64) -> Option<()>,
+) -> Option<Vec<u8>> {
+    let mut head = vec![0; usize::try_from(layout.head_size()).ok()?];
+    fill(&mut head, layout.head_at)?;
+    let (digest, rest) = head.split_at_checked(DIGEST)?;
+    let is_of_key = blake3::hash(rest).as_bytes() == digest
+        && rest.get(..DIGEST)? == key.bytes()
+        && rest.get(DIGEST..DIGEST + 8)? == layout.size.to_le_bytes();
+    is_of_key.then_some(head)
+}
+
+/// Pieces of a span. None in the same cases as [`head`], or if they are damaged.
 pub(super) fn read(
-    length: u64,
     key: &SpanKey,
     layout: &EntryLayout,
     pieces: Range<u32>,
     fill: impl Fn(&mut [u8], u64) -> Option<()>,
 ) -> Option<Vec<Bytes>> {
-    if length != layout.file_size() {
-        return None;
-    }
-    let mut head = vec![0; usize::try_from(layout.start()).ok()?];
-    fill(&mut head, 0)?;
-    let (digest, rest) = head.split_at_checked(DIGEST)?;
-    if blake3::hash(rest).as_bytes() != digest || rest.get(..DIGEST)? != key.bytes() {
-        return None;
-    }
+    let head = head(key, layout, &fill)?;
     let digests = head.get(FIXED..)?;
     pieces
         .map(|number| {
             let range = layout.piece(number);
             let mut piece = BytesMut::zeroed(usize::try_from(range.end - range.start).ok()?);
-            fill(&mut piece, layout.start() + range.start)?;
+            fill(&mut piece, layout.pieces_at + range.start)?;
             let at = number as usize * DIGEST;
             (blake3::hash(&piece).as_bytes() == digests.get(at..at + DIGEST)?)
                 .then(|| piece.freeze())
@@ -151,11 +181,56 @@ pub(super) fn read(
 }
 
 /// How many bytes of pieces are written together.
-const TOGETHER: usize = 4 << 20;
+const TOGETHER: u64 = 4 << 20;
 
-/// Writes an entry, piece by piece.
+/// The file that a span is written to.
+pub(super) enum EntryFile {
+    /// It gets its name when the span is complete.
+    Alone(NamedTempFile),
+    /// The head is written when the span is complete, over a hole or over another head.
+    Shared(SharedFile),
+}
+
+impl EntryFile {
+    fn file(&self) -> &File {
+        match self {
+            EntryFile::Alone(file) => file.as_file(),
+            EntryFile::Shared(shared) => &shared.file,
+        }
+    }
+
+    /// Notes the range that will be written.
+    fn note(&mut self, range: Range<u64>) {
+        if let EntryFile::Shared(shared) = self {
+            shared.unfinished.get_or_insert(range.start..range.start).end = range.end;
+        }
+    }
+}
+
+/// A file of several spans.
+pub(super) struct SharedFile {
+    file: File,
+    /// What was written of a span that is not complete. It would only take space.
+    unfinished: Option<Range<u64>>,
+}
+
+impl From<File> for SharedFile {
+    fn from(file: File) -> SharedFile {
+        SharedFile { file, unfinished: None }
+    }
+}
+
+impl Drop for SharedFile {
+    fn drop(&mut self) {
+        if let Some(range) = &self.unfinished {
+            discard(&self.file, range);
+        }
+    }
+}
+
+/// Writes a span, piece by piece.
 pub(super) struct EntryWriter {
-    file: NamedTempFile,
+    file: EntryFile,
     layout: EntryLayout,
     /// Everything before the pieces, as far as it is known.
     head: Vec<u8>,
@@ -163,11 +238,11 @@ pub(super) struct EntryWriter {
     written: u64,
     /// The pieces after those.
     pending: Vec<Bytes>,
-    pending_size: usize,
+    pending_size: u64,
 }
 
 impl EntryWriter {
-    pub(super) fn new(file: NamedTempFile, key: SpanKey, layout: EntryLayout) -> EntryWriter {
+    pub(super) fn new(file: EntryFile, key: SpanKey, layout: EntryLayout) -> EntryWriter {
         let mut head = Vec::with_capacity(FIXED + layout.pieces as usize * DIGEST);
         head.resize(DIGEST, 0);
         head.extend_from_slice(key.bytes());
@@ -177,38 +252,45 @@ impl EntryWriter {
 
     pub(super) fn write(&mut self, piece: &Bytes) -> io::Result<()> {
         self.head.extend_from_slice(blake3::hash(piece).as_bytes());
-        self.pending_size += piece.len();
+        self.pending_size += piece.len() as u64;
         self.pending.push(piece.clone());
-        if self.pending_size < TOGETHER {
-            return Ok(());
-        }
-        let at = self.layout.start() + self.written;
-        write_at(self.file.as_file(), self.pending.iter().map(|piece| &piece[..]).collect(), at)?;
-        self.written += self.pending_size as u64;
-        self.pending.clear();
+        if self.pending_size < TOGETHER { Ok(()) } else { self.flush(false) }
+    }
+
+    /// Writes the pending pieces, after the head if that lies right before them.
+    fn flush(&mut self, with_head: bool) -> io::Result<()> {
+        let head = with_head.then_some(&self.head[..]);
+        let at = self.layout.pieces_at + self.written - head.map_or(0, |head| head.len() as u64);
+        let parts = head.into_iter().chain(self.pending.iter().map(|piece| &piece[..]));
+        self.file.note(at..self.layout.pieces_at + self.written + self.pending_size);
+        write_at(self.file.file(), parts.collect(), at)?;
+        self.written += self.pending_size;
         self.pending_size = 0;
+        self.pending.clear();
         Ok(())
     }
 
-    /// Renames the finished entry to `path`. Returns the size of the file in bytes.
+    /// Adds the finished span to the cache: as the file at `path`, if it is alone. Returns the size
+    /// of what was written, in bytes.
     pub(super) fn finish(mut self, path: &Path) -> io::Result<u64> {
-        let size = self.written + self.pending_size as u64;
-        if size != self.layout.size || self.head.len() as u64 != self.layout.start() {
+        let size = self.written + self.pending_size;
+        let head_size = self.head.len() as u64;
+        if size != self.layout.size || head_size != self.layout.head_size() {
             return Err(io::Error::other("a span of another size was written"));
         }
         let (digest, rest) = self.head.split_at_mut(DIGEST);
         digest.copy_from_slice(blake3::hash(rest).as_bytes());
-        let pending = self.pending.iter().map(|piece| &piece[..]);
-        if self.written == 0 {
-            let all = std::iter::once(&self.head[..]).chain(pending).collect();
-            write_at(self.file.as_file(), all, 0)?;
-        } else {
-            let at = self.layout.start() + self.written;
-            write_at(self.file.as_file(), pending.collect(), at)?;
-            write_at(self.file.as_file(), vec![&self.head], 0)?;
+        let is_adjacent = self.layout.head_at + head_size == self.layout.pieces_at;
+        let is_together = self.written == 0 && is_adjacent;
+        self.flush(is_together)?;
+        if !is_together {
+            write_at(self.file.file(), vec![&self.head], self.layout.head_at)?;
         }
-        self.file.persist(path).map_err(|e| e.error)?;
-        Ok(self.layout.file_size())
+        match self.file {
+            EntryFile::Alone(file) => file.persist(path).map(drop).map_err(|e| e.error)?,
+            EntryFile::Shared(mut file) => file.unfinished = None,
+        }
+        Ok(self.layout.stored())
     }
 }
 
@@ -232,6 +314,14 @@ fn write_at(file: &File, parts: Vec<&[u8]>, mut at: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Frees the space of a range of a file, where the file system can.
+#[cfg(target_os = "linux")]
+fn discard(file: &File, range: &Range<u64>) {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let _ = fallocate(file, flags, range.start, range.end - range.start);
+}
+
 /// Opens a file if the system has its directories in memory.
 #[cfg(target_os = "linux")]
 pub(super) fn open_at_once(path: &Path) -> Option<File> {
@@ -247,6 +337,9 @@ pub(super) fn fill_at_once(file: &File, bytes: &mut [u8], at: u64) -> Option<()>
     let read = preadv2(file, &mut [std::io::IoSliceMut::new(bytes)], at, ReadWriteFlags::NOWAIT);
     read.is_ok_and(|read| read == wanted).then_some(())
 }
+
+#[cfg(not(target_os = "linux"))]
+fn discard(_: &File, _: &Range<u64>) {}
 
 #[cfg(not(target_os = "linux"))]
 pub(super) fn open_at_once(_: &Path) -> Option<File> {

@@ -1,14 +1,19 @@
 //! The local cache of decoded spans. It saves network traffic and decoding for the next mount of
 //! the image and for other processes that read the same layer.
 //!
-//! An entry is a file named by its [`SpanKey`], which determines its content. Each 64 KiB have a
-//! separate digest, so reading a small part of a large span costs little. Nothing is synced, and
-//! entries are not locked: a file gets its name by renaming, and a damaged one does not match its
-//! digests and is dropped. Who fetches a span may claim it (`claims`), so that others do not fetch
-//! it too.
+//! A span has a [`SpanKey`], which determines its content. Each 64 KiB have a separate digest, so
+//! reading a small part of a large span costs little. Nothing is synced, and nothing is locked: what
+//! is damaged or incomplete does not match its digests. The file of a single span is named by its
+//! key, gets its name by renaming, and is dropped if it is damaged. Neighbours may share a file
+//! (`place`), into which each is written at its own position, whoever writes it, and in which a
+//! damaged one is written again. Files are evicted as a whole. Who fetches a span may claim it
+//! (`claims`), so that others do not fetch it too.
 
 mod claims;
 mod entry;
+mod place;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::io;
@@ -25,13 +30,14 @@ use tracing::trace;
 
 pub(crate) use claims::{Claim, ClaimOutcome};
 pub use entry::{PIECE, SpanKey};
+pub use place::SpanPlace;
 
 use claims::Claims;
-use entry::EntryLayout;
+use entry::{EntryFile, EntryLayout, EntryWriter};
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_store::cache::TARGET;
 use ociseek_store::entries::{
-    Eviction, drop_entry, evict, make_dir, open_entry, own_entry, temporary,
+    Eviction, drop_entry, evict, make_dir, open_entry, open_own, own_entry, temporary,
 };
 use ociseek_store::lock::Hold;
 
@@ -147,35 +153,46 @@ impl SpanCache {
         }
     }
 
-    /// Whether there is an entry that looks complete. It may still turn out to be damaged when it
-    /// is read.
-    pub fn has(&self, key: &SpanKey, size: u64) -> bool {
-        let (Some(path), Some(layout)) = (self.path(key), EntryLayout::new(size)) else {
+    /// Whether there is a span that looks complete. It may still turn out to be damaged when it is
+    /// read.
+    pub fn has(&self, place: &SpanPlace) -> bool {
+        let (Some(path), Some(layout)) = (self.path(place), place.layout()) else {
             return false;
         };
-        open_entry(&path, layout.file_size()).is_ok_and(|(_, length)| length == layout.file_size())
+        let most = place.file_size(&layout);
+        open_entry(&path, most).is_ok_and(|(file, length)| {
+            if place.is_shared() {
+                let fill = |bytes: &mut [u8], at| file.read_exact_at(bytes, at).ok();
+                entry::head(place.key(), &layout, fill).is_some()
+            } else {
+                length == most
+            }
+        })
     }
 
-    /// The pieces with these numbers of a span of `size` bytes. A piece has [`PIECE`] bytes; the
-    /// last one of a span may be shorter. A damaged entry is dropped.
-    pub fn read(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
-        let found = self.read_entry(key, size, pieces);
+    /// The pieces with these numbers of a span. A piece has [`PIECE`] bytes; the last one of a span
+    /// may be shorter. The damaged file of a single span is dropped.
+    pub fn read(&self, place: &SpanPlace, pieces: Range<u32>) -> Option<Vec<Bytes>> {
+        let found = self.read_entry(place, pieces);
         let Counts { hits, misses, .. } = &self.inner.counts;
         if found.is_some() { hits } else { misses }.fetch_add(1, Ordering::Relaxed);
         found
     }
 
-    fn read_entry(&self, key: &SpanKey, size: u64, pieces: Range<u32>) -> Option<Vec<Bytes>> {
-        let path = self.path(key)?;
-        let layout = EntryLayout::new(size)
-            .filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
-        match open_entry(&path, layout.file_size()) {
+    fn read_entry(&self, place: &SpanPlace, pieces: Range<u32>) -> Option<Vec<Bytes>> {
+        let (path, layout) = self.to_read(place, &pieces)?;
+        let most = place.file_size(&layout);
+        match open_entry(&path, most) {
             Ok((file, length)) => {
-                let found = entry::read(length, key, &layout, pieces, |bytes, at| {
-                    file.read_exact_at(bytes, at).ok()
-                });
+                let found = if place.is_shared() || length == most {
+                    let fill = |bytes: &mut [u8], at| file.read_exact_at(bytes, at).ok();
+                    entry::read(place.key(), &layout, pieces, fill)
+                } else {
+                    None
+                };
                 match &found {
                     Some(_) => touch(&file),
+                    None if place.is_shared() => {}
                     None => drop_entry(&path),
                 }
                 found
@@ -200,32 +217,35 @@ impl SpanCache {
 
     /// Like [`SpanCache::read`], but never waits for a disk: None unless the system has all of it
     /// in memory. A damaged entry stays.
-    pub fn read_nonblocking(
-        &self,
-        key: &SpanKey,
-        size: u64,
-        pieces: Range<u32>,
-    ) -> Option<Vec<Bytes>> {
-        let path = self.path(key)?;
-        let layout = EntryLayout::new(size)
-            .filter(|layout| size <= MAX_SPAN && pieces.end <= layout.pieces())?;
-        let (file, length) = own_entry(entry::open_at_once(&path)?, layout.file_size()).ok()?;
-        let found = entry::read(length, key, &layout, pieces, |bytes, at| {
-            entry::fill_at_once(&file, bytes, at)
-        })?;
+    pub fn read_nonblocking(&self, place: &SpanPlace, pieces: Range<u32>) -> Option<Vec<Bytes>> {
+        let (path, layout) = self.to_read(place, &pieces)?;
+        let most = place.file_size(&layout);
+        let (file, length) = own_entry(entry::open_at_once(&path)?, most).ok()?;
+        if !place.is_shared() && length != most {
+            return None;
+        }
+        let fill = |bytes: &mut [u8], at| entry::fill_at_once(&file, bytes, at);
+        let found = entry::read(place.key(), &layout, pieces, fill)?;
         touch(&file);
         self.inner.counts.hits.fetch_add(1, Ordering::Relaxed);
         Some(found)
     }
 
-    /// Starts to store a span of `size` bytes. None if it should not be stored.
-    pub fn writer(&self, key: &SpanKey, size: u64) -> Option<SpanWriter> {
+    /// Starts to store a span. None if it should not be stored.
+    pub fn writer(&self, place: &SpanPlace) -> Option<SpanWriter> {
         let dir = self.inner.dir.as_ref()?;
-        let path = self.path(key)?;
-        let layout = self.layout_to_store(size)?;
-        let entry = temporary(dir).map(|file| entry::EntryWriter::new(file, *key, layout));
-        match entry {
-            Ok(entry) => Some(SpanWriter { cache: self.clone(), path, entry }),
+        let path = self.path(place)?;
+        let layout = self.layout_to_store(place)?;
+        let file = if place.is_shared() {
+            open_shared(dir, &path).map(|file| EntryFile::Shared(file.into()))
+        } else {
+            temporary(dir).map(EntryFile::Alone)
+        };
+        match file {
+            Ok(file) => {
+                let entry = EntryWriter::new(file, *place.key(), layout);
+                Some(SpanWriter { cache: self.clone(), path, entry })
+            }
             Err(e) => {
                 self.inner.warn(&e);
                 None
@@ -233,25 +253,25 @@ impl SpanCache {
         }
     }
 
-    /// Claims a span of `size` bytes that will be fetched and stored. A caller that gets the claim
+    /// Claims a span that will be fetched and stored. A caller that gets the claim
     /// must look again whether the span is there: another process may have stored it before it gave
     /// up its claim. Nothing can be claimed if it would not be stored, or after any problem with
     /// the directory.
-    pub(crate) fn claim(&self, key: &SpanKey, size: u64) -> ClaimOutcome {
+    pub(crate) fn claim(&self, place: &SpanPlace) -> ClaimOutcome {
         match &self.inner.dir {
             Some(dir)
-                if self.layout_to_store(size).is_some()
+                if self.layout_to_store(place).is_some()
                     && !self.inner.warned.load(Ordering::Relaxed) =>
             {
-                self.inner.claims.claim(dir, key)
+                self.inner.claims.claim(dir, place.key())
             }
             _ => ClaimOutcome::Unavailable,
         }
     }
 
     /// Stores a whole span. Returns false if it was not stored.
-    pub fn put(&self, key: &SpanKey, span: &[u8]) -> bool {
-        let Some(mut writer) = self.writer(key, span.len() as u64) else { return false };
+    pub fn put(&self, place: &SpanPlace, span: &[u8]) -> bool {
+        let Some(mut writer) = self.writer(place) else { return false };
         let mut pieces = span.chunks(PIECE).map(Bytes::copy_from_slice);
         pieces.all(|piece| writer.write(&piece)) && writer.finish()
     }
@@ -263,13 +283,41 @@ impl SpanCache {
         (self.inner.max / 10 * 8).min(WORTH.saturating_add(compressed.saturating_mul(WORTH_TIMES)))
     }
 
-    /// None if a span of `size` bytes is too large to be stored.
-    fn layout_to_store(&self, size: u64) -> Option<EntryLayout> {
-        EntryLayout::new(size).filter(|l| size <= MAX_SPAN && l.file_size() <= self.inner.max / 2)
+    /// The file to read these pieces of a span from, and where they are in it.
+    fn to_read(&self, place: &SpanPlace, pieces: &Range<u32>) -> Option<(PathBuf, EntryLayout)> {
+        let is_there = |l: &EntryLayout| place.size() <= MAX_SPAN && pieces.end <= l.pieces();
+        Some((self.path(place)?, place.layout().filter(is_there)?))
     }
 
-    fn path(&self, key: &SpanKey) -> Option<PathBuf> {
-        Some(self.inner.dir.as_ref()?.join(key.hex()))
+    /// None if a span is too large to be stored.
+    fn layout_to_store(&self, place: &SpanPlace) -> Option<EntryLayout> {
+        let fits = |l: &EntryLayout| place.size() <= MAX_SPAN && l.stored() <= self.inner.max / 2;
+        place.layout().filter(fits)
+    }
+
+    fn path(&self, place: &SpanPlace) -> Option<PathBuf> {
+        Some(self.inner.dir.as_ref()?.join(place.name()))
+    }
+}
+
+/// Opens the file of several spans, which is created if it does not exist.
+fn open_shared(dir: &Path, path: &Path) -> io::Result<File> {
+    let opened = match open_own(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            make_dir(dir)?;
+            open_own(path)
+        }
+        opened => opened,
+    };
+    let is_foreign = |e: &io::Error| {
+        matches!(Errno::from_io_error(e), None | Some(Errno::LOOP | Errno::NXIO | Errno::ISDIR))
+    };
+    match opened {
+        Err(e) if is_foreign(&e) => {
+            drop_entry(path);
+            open_own(path)
+        }
+        opened => opened,
     }
 }
 
@@ -277,7 +325,7 @@ impl SpanCache {
 pub struct SpanWriter {
     cache: SpanCache,
     path: PathBuf,
-    entry: entry::EntryWriter,
+    entry: EntryWriter,
 }
 
 ociseek_format::opaque_debug!(SpanWriter);

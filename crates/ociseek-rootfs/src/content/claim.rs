@@ -58,7 +58,7 @@ impl LayerHandle {
             let mut missing = MissingSpans::default();
             for mut wanted in spans {
                 let span = wanted.promise.span();
-                match inner.cache.claim(&layer.key(span), layer.size(span)) {
+                match inner.cache.claim(&layer.place(span)) {
                     ClaimOutcome::Granted(claim) => wanted.promise.hold(claim),
                     ClaimOutcome::Taken if !inner.others_ignored.is_now() => {
                         missing.others.push(wanted);

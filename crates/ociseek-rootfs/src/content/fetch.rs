@@ -33,7 +33,7 @@ pub(super) const MOST_BETWEEN: u64 = 1 << 20;
 
 /// Spans that no read waits for are handed to a decoder together, up to this many compressed bytes:
 /// handing over a small span takes longer than decoding it. None waits longer than this for others.
-const HANDED: usize = 512 << 10;
+const HANDED: usize = 1 << 20;
 const HANDED_WITHIN: Duration = Duration::from_millis(4);
 
 /// Whether the cache on disk may have a span that should be fetched.

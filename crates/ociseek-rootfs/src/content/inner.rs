@@ -15,7 +15,7 @@ use super::readers::Readers;
 use super::recorded_start::{self, StartProgress};
 use super::windows::{WindowChecks, WindowStore};
 use super::{ContentOptions, Counts, ReadError, ReadObserver, ReopenLayer};
-use crate::cache::{PIECE, SpanCache, SpanKey};
+use crate::cache::{PIECE, SpanCache, SpanKey, SpanPlace};
 use crate::layers::{LayerAccess, OpenLayer};
 use ociseek_format::digest::Digest;
 use ociseek_format::layer::parallel::cores;
@@ -283,9 +283,12 @@ impl Layer {
         Some(range.start.0..range.end.0)
     }
 
-    pub(super) fn key(&self, span: SpanId) -> SpanKey {
-        let key = || SpanKey::of(&self.open.spans, span);
-        self.keys.get(span.0 as usize).map_or_else(key, |known| *known.get_or_init(key))
+    /// Where the cache on disk keeps a span.
+    pub(super) fn place(&self, span: SpanId) -> SpanPlace {
+        SpanPlace::of(&self.open.spans, span, |span| {
+            let key = || SpanKey::of(&self.open.spans, span);
+            self.keys.get(span.0 as usize).map_or_else(key, |known| *known.get_or_init(key))
+        })
     }
 
     /// The size of a span in bytes of the tar.
@@ -331,7 +334,7 @@ impl LayerHandle {
 
     /// Whether the cache on disk has a span.
     pub(super) fn is_on_disk(&self, span: SpanId) -> bool {
-        self.inner.cache.has(&self.layer.key(span), self.layer.size(span))
+        self.inner.cache.has(&self.layer.place(span))
     }
 
     /// Whether the first and the last piece of a span are in memory.

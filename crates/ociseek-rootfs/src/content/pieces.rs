@@ -171,7 +171,7 @@ impl<'a> PieceSink<'a> {
         let size = on.layer.size(span);
         let over = handed_over(size, wanted);
         let writer =
-            on.keeps_on_disk().then(|| on.inner.cache.writer(&on.layer.key(span), size)).flatten();
+            on.keeps_on_disk().then(|| on.inner.cache.writer(&on.layer.place(span))).flatten();
         let run = Run { first: over.start, pieces: Vec::new() };
         let is_over = writer.is_none() && over.is_empty();
         PieceSink {

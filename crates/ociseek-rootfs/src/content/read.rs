@@ -187,11 +187,10 @@ impl LayerHandle {
             return;
         }
         let LayerHandle { inner, layer, .. } = self;
-        for part in parts.iter_mut().filter(|part| part.found.is_none()) {
+        for part in parts.iter_mut().filter(|part| self.may_be_on_disk(part)) {
             let ends = self.ends_in_memory(part.span, &part.range);
             let missing = ends.missing.clone();
-            let pieces =
-                inner.cache.read_nonblocking(&layer.key(part.span), layer.size(part.span), missing);
+            let pieces = inner.cache.read_nonblocking(&layer.place(part.span), missing);
             part.found =
                 pieces.and_then(|pieces| self.found_on_disk(part.span, &part.range, ends, pieces));
         }
@@ -239,11 +238,12 @@ impl LayerHandle {
         if !self.keeps_on_disk() {
             return;
         }
-        let missing: Vec<(SpanId, Range<u64>)> = parts
-            .iter()
-            .filter(|part| part.found.is_none())
-            .map(|part| (part.span, part.range.clone()))
-            .collect();
+        let mut missing = Vec::new();
+        let mut asked = Vec::new();
+        for part in parts.iter_mut().filter(|part| self.may_be_on_disk(part)) {
+            missing.push((part.span, part.range.clone()));
+            asked.push(part);
+        }
         if missing.is_empty() {
             return;
         }
@@ -252,8 +252,7 @@ impl LayerHandle {
             let read = |(span, range): (SpanId, Range<u64>)| {
                 let LayerHandle { inner, layer, .. } = &on;
                 let ends = on.ends_in_memory(span, &range);
-                let Some(pieces) =
-                    inner.cache.read(&layer.key(span), layer.size(span), ends.missing.clone())
+                let Some(pieces) = inner.cache.read(&layer.place(span), ends.missing.clone())
                 else {
                     let of = layer.digest();
                     trace!(name: "lookup", target: TARGET, what = "span", %of, span = span.0, hit = false);
@@ -263,10 +262,15 @@ impl LayerHandle {
             };
             missing.into_iter().map(read).collect::<Vec<_>>()
         });
-        let found = looked.await.unwrap_or_default();
-        for (part, found) in parts.iter_mut().filter(|part| part.found.is_none()).zip(found) {
+        for (part, found) in asked.into_iter().zip(looked.await.unwrap_or_default()) {
             part.found = found;
         }
+    }
+
+    /// Whether a part is missing, and nobody is fetching its span: whoever fetches it looks on disk
+    /// first.
+    fn may_be_on_disk(&self, part: &Part) -> bool {
+        part.found.is_none() && !self.inner.in_flight.has(self.span(part.span))
     }
 
     /// Joins the fetches of the missing parts. Starts those that no other task has started,

@@ -243,7 +243,7 @@ pub(super) fn load(inner: &Arc<Inner>) {
                 return;
             }
             let pieces =
-                inner.cache.read(&on.layer.key(span), size, 0..pieces(size)).unwrap_or_default();
+                inner.cache.read(&on.layer.place(span), 0..pieces(size)).unwrap_or_default();
             for (number, piece) in (0..).zip(&pieces) {
                 inner.memory.put(on.piece(span, number), piece.clone(), piece.len() as u64);
             }

@@ -363,8 +363,7 @@ impl LayerHandle {
         let LayerHandle { inner, layer, .. } = self;
         inner.memory.get(self.piece(span, number)).or_else(|| {
             let is_kept = self.keeps_on_disk();
-            let read =
-                || inner.cache.read(&layer.key(span), layer.size(span), number..number + 1)?.pop();
+            let read = || inner.cache.read(&layer.place(span), number..number + 1)?.pop();
             is_kept.then(read).flatten()
         })
     }

@@ -21,7 +21,7 @@ pub use indexes::{
     FetchedDocument, FileListUse, OpenDocument, OpenError, UnfitDocument, open as fit_document,
 };
 
-use crate::cache::{SpanCache, SpanKey};
+use crate::cache::{SpanCache, SpanKey, SpanPlace};
 use indexes::UnfitZtoc;
 use ociseek_format::budget::{Charge, OverBudget};
 use ociseek_format::digest::Digest;
@@ -451,13 +451,14 @@ impl KeepSpans for CacheKeeper {
             Some(checkpoint) => SpanKey::gzip(digest, checkpoint, size),
             None => SpanKey::plain(digest, size),
         };
-        if self.cache.has(&key, size) {
+        let place = SpanPlace::alone(key, size);
+        if self.cache.has(&place) {
             return true;
         }
         match self.room.checked_sub(size) {
             Some(room) => {
                 self.room = room;
-                self.cache.put(&key, plain)
+                self.cache.put(&place, plain)
             }
             None => false,
         }
