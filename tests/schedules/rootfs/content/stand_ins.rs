@@ -163,16 +163,11 @@ pub(super) mod inner {
     pub(in super::super) struct NoCache;
 
     impl NoCache {
-        pub(in super::super) fn read<K, S, P>(&self, _: K, _: S, _: P) -> Option<Vec<Bytes>> {
+        pub(in super::super) fn read<K, P>(&self, _: K, _: P) -> Option<Vec<Bytes>> {
             None
         }
 
-        pub(in super::super) fn read_nonblocking<K, S, P>(
-            &self,
-            _: K,
-            _: S,
-            _: P,
-        ) -> Option<Vec<Bytes>> {
+        pub(in super::super) fn read_nonblocking<K, P>(&self, _: K, _: P) -> Option<Vec<Bytes>> {
             None
         }
     }
@@ -250,7 +245,7 @@ pub(super) mod layer {
             SPAN
         }
 
-        pub(in super::super) fn key(&self, span: SpanId) -> SpanId {
+        pub(in super::super) fn place(&self, span: SpanId) -> SpanId {
             span
         }
 
