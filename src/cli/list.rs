@@ -38,7 +38,8 @@ const LIST_AFTER_HELP: &str = "\
 Examples:
   ociseek list ghcr.io/acme/app
   ociseek list ghcr.io/acme/app:1.4
-  ociseek list --format json ghcr.io/acme/app | jq -r '.images[] | select(.manifests[].indexes == []) | .name'
+  ociseek list --json ghcr.io/acme/app |
+    jq -r '.images[] | select(.manifests[].indexes == []) | .name'
 
 JSON: docs/json.md describes each field.
 

@@ -211,10 +211,11 @@ fn table(object: &Value, root: &Value) -> String {
         object["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     for (field, schema) in object["properties"].as_object().into_iter().flat_map(Map::iter) {
         let about = schema["description"].as_str().map(plain).unwrap_or_default();
-        let optional = if required.contains(&field.as_str()) { "" } else { "not always there" };
+        let optional = if required.contains(&field.as_str()) { "" } else { "May be missing." };
         let words = words(schema, root).join("; ");
+        let words = if words.is_empty() { words } else { words + "." };
         let parts = [about.as_str(), &words, optional].into_iter().filter(|part| !part.is_empty());
-        let about = parts.collect::<Vec<_>>().join("; ");
+        let about = parts.collect::<Vec<_>>().join(" ");
         let _ = writeln!(text, "| `{field}` | {} | {about} |", kind(schema, root));
     }
     text

@@ -58,7 +58,7 @@ fn an_image_with_an_index() {
         next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
       note: Fargate's documentation recommends lazy loading from 250 MiB of layers on, and the image has less (262.2 KiB)
       index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
-        version 1, 1.6 KiB, by "test", 3 of 4 layers, listed in the layout (the repository's word)
+        version 1, 1.6 KiB, by "test", 3 of 4 layers, listed in the layout (vouched for only by the repository)
       LAYER              SIZE      PLAIN  FILES          SPANS       ZTOC
       b7ffb93ee50b  199.1 KiB  199.0 KiB      4  9 of 16.0 KiB  289.6 KiB
       d92a9332da0b   61.0 KiB   61.0 KiB      2  4 of 16.0 KiB      840 B
@@ -256,7 +256,7 @@ fn platforms_are_shown_one_by_one() {
         next: ociseek convert oci:img oci:img:soci
       note: Fargate's documentation recommends lazy loading from 250 MiB of layers on, and the image has less (241.2 KiB)
       index sha256:d355c6ca99448a34a8995e0d10b33e041b590f5d451b70da9053d7136d58efce
-        version 1, 1.2 KiB, by "test", 2 of 2 layers, listed in the layout (the repository's word)
+        version 1, 1.2 KiB, by "test", 2 of 2 layers, listed in the layout (vouched for only by the repository)
       LAYER              SIZE      PLAIN  FILES          SPANS       ZTOC
       b7ffb93ee50b  199.1 KiB  199.0 KiB      4  9 of 16.0 KiB  289.6 KiB
       e88179a68c0a   42.0 KiB   42.0 KiB      2  2 of 16.0 KiB   64.7 KiB

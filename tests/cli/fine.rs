@@ -124,7 +124,7 @@ fn both_kinds_are_built_from_one_reading_and_a_second_run_reads_nothing() {
         text.contains(&format!("  fine index {}\n  up to date", fine_digest(&first))),
         "{text}"
     );
-    assert!(text.contains(", of which a start fetches "), "{text}");
+    assert!(text.contains(", of which startup fetches "), "{text}");
     let digests =
         sandbox.run(&["index", "--kind=v1,fine", "--min-layer-size=1KiB", "--quiet", "oci:img:v1"]);
     assert!(digests.contains(&format!("\n{}\n", fine_digest(&first))), "{digests}");

@@ -360,7 +360,7 @@ fn converting_takes_over_the_prefetch_list_of_the_source_only() {
         .run(&[&["convert", "oci:img:v1", "oci:v2:v1", "--progress=none"], &options[..3]].concat());
     assert!(
         again.contains(
-            "warning: the image at the destination has a prefetch list, which is not taken over"
+            "warning: the image at the destination has a prefetch list, which is not copied"
         ),
         "{again}"
     );

@@ -289,7 +289,7 @@ fn the_page_is_written_to_standard_output_or_a_file() {
         ["try", "-q", "--no-cache", "--output=page.html", "--profile=start.jsonl", "oci:img"];
     assert_snapshot!(sandbox.run(&args), @"
     --- stderr ---
-    error: start.jsonl: not the profile of a start: it records no reads
+    error: start.jsonl: not a recorded startup: it records no reads
     hint: ociseek try IMAGE --record FILE records one, and so does ociseek mount --record
     --- status 1 ---
     ");

@@ -315,3 +315,45 @@ fn each_event_of_the_snapshotters_log_has_a_row() {
         rows.filter_map(|row| row.split('`').next()).map(str::to_owned).collect();
     assert_eq!(rows, events);
 }
+
+/// The help wraps lines at 100 columns. A command that is wrapped cannot be pasted.
+#[test]
+fn no_example_of_the_help_is_wrapped() {
+    let mut folders = vec![root().join("src/cli")];
+    let mut seen = 0;
+    let mut wrapped = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("can be listed") {
+            let path = entry.expect("can be listed").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let source = std::fs::read_to_string(&path).expect("is text");
+            for part in source.split("\nExamples:\n").skip(1) {
+                let examples = part.split("\";").next().unwrap_or_default();
+                for line in examples.lines().filter(|line| line.starts_with("  ")) {
+                    seen += 1;
+                    let columns = line.replace(r"\\", r"\").chars().count();
+                    if columns > 100 {
+                        wrapped.push(format!("{}: {line}", path.display()));
+                    }
+                }
+            }
+        }
+    }
+    assert!(seen > 40, "{seen}");
+    assert_eq!(wrapped, Vec::<String>::new());
+}
+
+/// The table "Where is ...?" in CONTRIBUTING.md names files and tests that exist.
+#[test]
+fn where_to_look_exists() {
+    let page = std::fs::read_to_string(root().join("CONTRIBUTING.md")).expect("is text");
+    let section = page.split("\n## Where is ...?\n").nth(1).expect("has the section");
+    let rows = section.split("\n## ").next().expect("ends").lines();
+    let paths: Vec<&str> = rows.flat_map(|row| [quoted(row, 2), quoted(row, 3)].concat()).collect();
+    assert!(paths.len() >= 24, "{paths:?}");
+    let unknown: Vec<_> = paths.iter().filter(|path| !root().join(path).exists()).collect();
+    assert!(unknown.is_empty(), "in CONTRIBUTING.md, but not in the tree: {unknown:?}");
+}

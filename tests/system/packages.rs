@@ -137,6 +137,12 @@ fn a_pod_installs_the_snapshotter(root: &Path) {
     };
     let given = config.to_str().unwrap();
     let install = || run_with(&["install", "--config", given, at]);
+    // Nothing is written where systemd does not run.
+    std::fs::write(&config, "lazy-from = [\"*\"]\n").unwrap();
+    let (code, said, told) = install();
+    assert!(code == Some(1) && said.contains("systemd does not run") && told.is_empty(), "{said}");
+    assert!(!root.join("opt/ociseek").exists() && !root.join("etc/ociseek").exists());
+    std::fs::create_dir_all(root.join("run/systemd/system")).unwrap();
     let first = "daemon-reload\nenable ociseek-snapshotter\n";
     // The first installation, the same again, another configuration, and an invalid one.
     for (text, status, last) in [

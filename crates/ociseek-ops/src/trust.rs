@@ -64,11 +64,11 @@ impl TrustLevel {
 impl fmt::Display for TrustLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            TrustLevel::Repository => "the repository's word",
+            TrustLevel::Repository => "vouched for only by the repository",
             TrustLevel::Named => "named by you",
             TrustLevel::Bound => "bound by the image",
             TrustLevel::Signed => "signed",
-            TrustLevel::Proven => "proven here",
+            TrustLevel::Proven => "verified on this machine",
         })
     }
 }
@@ -76,7 +76,7 @@ impl fmt::Display for TrustLevel {
 /// Which indexes a reader takes, besides those that a policy rules out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AcceptedTrust {
-    /// All, also those that are only the repository's word.
+    /// All, also those that only the repository vouches for.
     #[default]
     Repository,
     /// Only those above [`TrustLevel::Repository`].

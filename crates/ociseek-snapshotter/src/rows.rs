@@ -356,7 +356,7 @@ impl RowStore {
         if is_lost {
             warn!(
                 name: "state", left = ?rows.left,
-                "directories whose snapshots are not known any more are left: remove them once their containers ended"
+                "directories of unknown snapshots are kept: remove them once their containers have ended"
             );
             if let Err(error) = state_file::save(root, STATE, &rows) {
                 warn!(name: "state", %error, "{STATE} cannot be written");

@@ -434,6 +434,6 @@ async fn write_start(start: Option<StartRecord>, image: &str) {
     let Some(start) = start else { return };
     let written = spawn_blocking(move || start.write()).await.map_err(io::Error::from).flatten();
     if let Err(error) = written {
-        warn!(name: "start-not-recorded", image, %error, "the start is not recorded");
+        warn!(name: "start-not-recorded", image, %error, "the startup is not recorded");
     }
 }

@@ -98,7 +98,7 @@ impl Snapshotter {
         // Containers of the node need a snapshotter more than they need these to be gone.
         for left in [snapshotter.remove_gone(), snapshotter.remove_unknown(|_, _| true).await] {
             if let Err(error) = left {
-                warn!(name: "state", %error, "what an earlier process left is not removed");
+                warn!(name: "state", %error, "cannot remove what an earlier process left");
             }
         }
         Ok(snapshotter)

@@ -58,8 +58,8 @@ Examples:
     ociseek backfill --dry-run --kind 'v2={tag}-soci' registry.corp.example
 
   One team's images of the last quarter, four at a time, resumable:
-    ociseek backfill --kind 'v2={tag}-soci' --filter 'team/**' --since 90d --jobs 4 --state backfill.state \\
-      registry.corp.example
+    ociseek backfill --kind 'v2={tag}-soci' --filter 'team/**' --since 90d \\
+      registry.corp.example --jobs 4 --state backfill.state
 
   Both versions of the index:
     ociseek backfill --kind 'v1,v2={tag}-soci' registry.corp.example
@@ -68,7 +68,8 @@ Examples:
     ociseek backfill --kind v1 ghcr.io/acme/app
 
   Distributed to workers (ociseek hook worker --queue ...):
-    ociseek backfill --queue nats://queue.corp.example registry.corp.example
+    ociseek backfill --kind 'v2={tag}-soci' --queue nats://queue.corp.example \\
+      registry.corp.example
 
 Each line on standard output is an image: its status, name and digest. With --format json each line is an object \
 (docs/json.md). A list of repositories or tags that cannot be read also gets a line, with the status failed.

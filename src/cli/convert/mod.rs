@@ -64,7 +64,7 @@ Examples:
   A SOCI-enabled image next to the original:
     ociseek convert ghcr.io/acme/app:1.4 ghcr.io/acme/app:1.4-soci
 
-  To another registry, one platform indexed (the others are copied as they are):
+  To another registry, one platform indexed (the others are copied unchanged):
     ociseek convert --platform linux/amd64 docker.io/library/python:3.13 ghcr.io/acme/python:3.13
 
   In CI, fail if less than 80% of the bytes can be loaded lazily:
@@ -147,12 +147,12 @@ pub(crate) struct ConvertArgs {
     #[arg(long, env = "OCISEEK_FINE", value_parser = parse::switch, help_heading = "Indexing")]
     pub fine: bool,
 
-    /// Also state in the manifest what each layer is read by, so that podman since 5.1 and CRI-O
-    /// since 1.31 find the layers in `ociseek store`
+    /// Also name in the manifest the document by which each layer is read, so that podman since 5.1
+    /// and CRI-O since 1.31 find the layers in `ociseek store`
     ///
-    /// It is the annotation containerd.io/snapshot/stargz/toc.digest of each indexed layer, with
-    /// the digest of the layer's ztoc, or of the head of its fine document. docs/podman.md says
-    /// what other programs do with it. Without this option, the bytes are those of soci convert.
+    /// Each indexed layer gets the annotation containerd.io/snapshot/stargz/toc.digest with the
+    /// digest of its ztoc, or of the head of its fine document (docs/podman.md). Without this
+    /// option, the bytes are those of soci convert.
     #[arg(long, env = "OCISEEK_TOC_DIGESTS", value_parser = parse::switch, hide_short_help = true)]
     #[arg(help_heading = "Indexing")]
     pub toc_digests: bool,

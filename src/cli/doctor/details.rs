@@ -75,7 +75,7 @@ fn fine(text: &mut String, image: &DiscoveredImage, found: &FineSummary, style: 
     let maker = maker(content.tool.as_deref());
     let covered = content.coverage.layers;
     let layers = image.layers.len() as u64;
-    let recorded = if content.profile.is_some() { ", with a recorded start" } else { "" };
+    let recorded = if content.profile.is_some() { ", with a recorded startup" } else { "" };
     let _ = writeln!(
         text,
         "    {maker}, {covered} of {} ({}), {}, {} of it read at startup{recorded}, {} ({})",

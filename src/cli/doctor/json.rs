@@ -104,7 +104,7 @@ struct Index {
     /// 1 or 2.
     version: u8,
     found_by: &'static str,
-    /// Whose word it is: `bound` by the image, `named` by you, or the `repository`'s.
+    /// Who vouches for it: `bound` by the image, `named` by you, or the `repository`'s.
     trust: &'static str,
     /// Whether ociseek reads the image through this index.
     chosen: bool,

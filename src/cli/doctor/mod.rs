@@ -72,7 +72,7 @@ pub(crate) struct DoctorArgs {
     /// Say whether the snapshotter of this node starts the image lazily, by its configuration
     /// [default: /etc/ociseek/snapshotter.toml]
     ///
-    /// The same code judges, and says why not in the words of the snapshotter's log. The options
+    /// It runs the snapshotter's code, and gives reasons in the words of its log. The options
     /// for the registry are those of the configuration.
     #[cfg(mounts)]
     #[arg(long, value_name = "CONFIG", num_args = 0..=1, require_equals = true)]
@@ -227,7 +227,7 @@ fn coverage_of(found: &Diagnosis) -> Coverage {
 
 /// What of a fine index is fetched before a container starts, as a share of the image.
 fn fetched_first(fine: FineUse, image: &Coverage) -> String {
-    let recorded = if fine.is_recorded { ", with its recorded start" } else { "" };
+    let recorded = if fine.is_recorded { ", with its recorded startup" } else { "" };
     let share = Coverage { bytes: fine.start_bytes, ..*image }.share();
     format!("{} ({share} of the image) fetched first{recorded}", human(fine.start_bytes))
 }

@@ -31,7 +31,8 @@ Use the same --kind for the commands that fill the queue: if it contains {tag}, 
 const WORKER_AFTER_HELP: &str = "\
 Example:
   nats-server -js &
-  export OCISEEK_KIND='v2={tag}-soci' OCISEEK_QUEUE=nats://localhost OCISEEK_HOOK_ALLOW=registry.corp.example
+  export OCISEEK_KIND='v2={tag}-soci' OCISEEK_QUEUE=nats://localhost
+  export OCISEEK_HOOK_ALLOW=registry.corp.example
   ociseek hook serve &
   ociseek hook worker";
 

@@ -41,7 +41,8 @@ Examples:
   ociseek bundle --rm /run/redis
 
   With a command other than the image's:
-    ociseek bundle --detach --tty debian:12 /run/deb -- bash && runc run -b /run/deb deb; ociseek bundle --rm /run/deb
+    ociseek bundle --detach --tty debian:12 /run/deb -- bash && runc run -b /run/deb deb
+    ociseek bundle --rm /run/deb
 
 In the foreground it runs until SIGINT, SIGTERM or SIGHUP and then removes the bundle. Removing the bundle always \
 discards what the container wrote.

@@ -19,7 +19,7 @@ pub(crate) struct Figures {
     index: Option<IndexRef>,
     /// The fine index that was used, or null.
     fine_index: Option<IndexRef>,
-    /// Whose word the files are, at least: `proven`, `signed`, `bound`, `named` or `repository`.
+    /// Who vouches for the files, at least: `proven`, `signed`, `bound`, `named` or `repository`.
     trust: &'static str,
     /// The layers from the bottom up.
     layers: Vec<Layer>,
@@ -68,7 +68,7 @@ struct Layer {
     /// Size of the blob in bytes.
     size: u64,
     how: ReadBy,
-    /// Whose word its files are.
+    /// Who vouches for its files.
     trust: &'static str,
     /// Bytes that were read to open it.
     bytes_read: u64,

@@ -207,7 +207,7 @@ pub(crate) struct LazyArgs {
     #[arg(long, env = "OCISEEK_PREFETCH", value_parser = parse::switch, help_heading = "Reading")]
     pub prefetch: bool,
 
-    /// Ignore the prefetch lists of the index, and the start that a fine index records
+    /// Ignore the prefetch lists of the index, and the recorded startup of a fine index
     #[arg(long, env = "OCISEEK_IGNORE_PREFETCH_LIST", value_parser = parse::switch, hide_short_help = true)]
     #[arg(help_heading = "Reading")]
     pub ignore_prefetch_list: bool,

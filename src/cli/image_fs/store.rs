@@ -72,18 +72,18 @@ pub(crate) struct StoreArgs {
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
 
-    /// Where to note down which layers are in use; created if it is missing [default:
+    /// Where to record which layers are in use; created if it is missing [default:
     /// /var/lib/ociseek/store, for users ~/.local/share/ociseek/store]
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
 
-    /// Tell podman the digest of each layer's tar that the image's config claims. For machines
+    /// Tell podman the digest of each layer's tar that the image's config claims, for machines
     /// whose images all come from people who trust each other
     ///
-    /// podman up to 5.0 then takes such a layer for each image that states the same digest, and can
-    /// push and save lazy images. Nobody has read the layer, so an image can claim the digest of
-    /// another image's layer. Without this option, podman gets another digest, and an image that it
-    /// has pulled must be removed before it can be pulled lazily.
+    /// podman up to 5.0 then uses such a layer for each image that states the same digest, and can
+    /// push and save lazy images. The digest is not verified, so an image can claim that of another
+    /// image's layer. Without this option, podman gets another digest, and an image that it has
+    /// pulled must be removed before it can be pulled lazily.
     #[arg(long)]
     pub share_layers: bool,
 

@@ -70,8 +70,8 @@ Examples:
     ociseek index --dry-run python:3.13
 
   As a CI gate, by the pushed digest, with a summary table on the job page:
-    ociseek index --kind 'v2={tag}-soci' --strict --min-coverage 80% --step-summary $GITHUB_STEP_SUMMARY \\
-      $IMAGE:$TAG@$DIGEST
+    ociseek index --kind 'v2={tag}-soci' --strict --min-coverage 80% \\
+      $IMAGE:$TAG@$DIGEST --step-summary $GITHUB_STEP_SUMMARY
 
   One platform, including small layers, in a local registry:
     ociseek index --platform linux/arm64 --min-layer-size 0 localhost:5000/app
@@ -84,7 +84,7 @@ Examples:
     docker save app:1.4 -o app.tar
     ociseek index --output oci:app-index oci-archive:app.tar
 
-  A fine index next to version 1, which begins with what a start reads:
+  A fine index next to version 1, with a recorded startup:
     ociseek index --kind v1,fine ghcr.io/acme/app:1.4
     ociseek try ghcr.io/acme/app:1.4 --record start.jsonl
     ociseek index --kind v1,fine --profile start.jsonl ghcr.io/acme/app:1.4

@@ -116,7 +116,7 @@ fn fine<'a>(
         let bytes = human(sum(|d| d.size));
         let start = human(sum(|d| d.start_size));
         let recorded = if made.profile.is_some() { " (recorded)" } else { "" };
-        let _ = writeln!(text, "  documents {bytes}, of which a start fetches {start}{recorded}");
+        let _ = writeln!(text, "  documents {bytes}, of which startup fetches {start}{recorded}");
     }
 }
 

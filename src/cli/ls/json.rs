@@ -55,7 +55,7 @@ pub(crate) struct Files<'a> {
     platform: Option<String>,
     /// The SOCI index that was used, or null.
     index: Option<IndexRef>,
-    /// Whose word the files are, at least: `proven`, `signed`, `bound`, `named` or `repository`.
+    /// Who vouches for the files, at least: `proven`, `signed`, `bound`, `named` or `repository`.
     trust: &'static str,
     /// Directories come before their content, otherwise in the order of names.
     #[cfg_attr(test, schemars(with = "Vec<File>"))]

@@ -48,8 +48,8 @@ pub(crate) struct ViewArgs {
     #[command(flatten)]
     pub platform: PlatformArgs,
 
-    /// Read through this index, by its digest (then listed or not) or at least six of its first
-    /// digits [default: the first usable one]
+    /// Read through this index: its digest, listed or not, or at least its first six digits
+    /// [default: the first usable one]
     #[arg(long, value_name = "DIGEST", hide_short_help = true)]
     pub index: Option<IndexName>,
 
@@ -184,9 +184,9 @@ pub(crate) struct BuildArgs {
     /// Span size: uncompressed bytes between two points where decompression can start; suffixes
     /// KiB, MiB, GiB, KB, MB, GB
     ///
-    /// Smaller spans mean less to fetch for a small file, and a bigger ztoc: 32 KiB more for each
-    /// span. A span of a gzip layer ends where a deflate block ends, so that it does not become
-    /// smaller than a block, often some tens of KiB, whatever is asked for.
+    /// With smaller spans, a runtime fetches less for a small file, but the ztoc is larger: 32 KiB
+    /// more for each span. A span of a gzip layer ends where a deflate block ends, so it is never
+    /// smaller than a block, often a few tens of KiB.
     #[arg(hide_short_help = true)]
     #[arg(long, value_name = "SIZE", env = "OCISEEK_SPAN_SIZE", default_value = "4MiB")]
     #[arg(value_parser = parse::span_size)]

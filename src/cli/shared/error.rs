@@ -132,6 +132,9 @@ pub(crate) enum CliError {
     #[cfg(mounts)]
     #[error("{0:?} is not the root directory of a host with systemd: it has no systemctl")]
     NotAHost(PathBuf),
+    #[cfg(mounts)]
+    #[error("systemd does not run on the host at {0:?}: it has no /run/systemd/system")]
+    NoSystemd(PathBuf),
     #[error("--creds has an empty {what}: is a variable not set?")]
     EmptyLogin { what: &'static str },
     #[error("no cache directory: $XDG_CACHE_HOME is not set, and the user has no home folder")]
@@ -161,7 +164,7 @@ pub(crate) enum CliError {
 
     #[error(transparent)]
     Report(#[from] ReportError),
-    #[error("{}: not the profile of a start", path.display())]
+    #[error("{}: not a recorded startup", path.display())]
     Profile { path: PathBuf, source: RecordError },
     #[error("{}: not a prefetch list", path.display())]
     Prefetch { path: PathBuf, source: PathListError },

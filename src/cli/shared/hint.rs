@@ -94,7 +94,7 @@ fn own_hint(error: &CliError) -> Option<String> {
         },
         CliError::Remove(RemoveError::Resolve(error)) => resolve_hint(error),
         CliError::Path(PathError::NotFound(path)) if path.iter().any(|b| b"*?[".contains(b)) => {
-            Some("paths are taken as they are, without patterns: ociseek ls -R IMAGE lists all files".into())
+            Some("paths are literal, without patterns: ociseek ls -R IMAGE lists all files".into())
         }
         #[cfg(mounts)]
         CliError::NotAHost(_) => {
@@ -108,6 +108,10 @@ fn own_hint(error: &CliError) -> Option<String> {
         }
         CliError::Program(ProgramError::NotFound(_)) => {
             Some("ociseek ls -R IMAGE lists all files of the image".into())
+        }
+        #[cfg(mounts)]
+        CliError::NoSystemd(_) => {
+            Some("have its own service manager run ociseek snapshotter --config FILE".into())
         }
         CliError::EmptyLogin { .. } => {
             Some("write --creds USER:PASSWORD, or --creds USER --password-stdin".into())

@@ -240,7 +240,7 @@ pub(crate) struct PrefetchArgs {
     #[arg(long, value_name = "PATH", env = "OCISEEK_PREFETCH_FILE")]
     pub prefetch_file: Vec<String>,
 
-    /// The same for what this file lists: a recorded start, or paths; can be repeated
+    /// The same for the files that this file names: a recorded startup, or paths; can be repeated
     ///
     /// A recorded startup is written by ociseek try --record and mount --record. Paths are in a
     /// JSON array, as for soci, or on lines. Several files are merged, in their order. In a fine
@@ -250,7 +250,7 @@ pub(crate) struct PrefetchArgs {
     pub profile: Vec<PathBuf>,
 }
 
-/// The longest list of paths or recorded start, in bytes.
+/// The longest list of paths or recorded startup, in bytes.
 pub(crate) const MAX_LIST: u64 = 64 << 20;
 
 impl PrefetchArgs {

@@ -290,7 +290,7 @@ pub(crate) struct Fine {
     /// Size of its manifest in bytes, or null if unknown.
     size: Option<u64>,
     found_by: &'static str,
-    /// Whose word it is: `bound` by the image, `named` by you, or the `repository`'s.
+    /// Who vouches for it: `bound` by the image, `named` by you, or the `repository`'s.
     trust: &'static str,
     /// Whether ociseek reads the image through this index.
     chosen: bool,
@@ -316,7 +316,7 @@ pub(crate) struct FineDocument {
     size: u64,
     /// Size of its head in bytes: the layer's files and spans.
     head_size: u64,
-    /// Size of its head and the parts for a recorded start, in bytes.
+    /// Size of its head and the parts for a recorded startup, in bytes.
     start_size: u64,
 }
 

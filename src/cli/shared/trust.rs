@@ -24,13 +24,13 @@ use ociseek_ops::verify::signature::{Certificate, PublicKey, Trust, TrustError};
 #[command(next_help_heading = "Trust")]
 pub(crate) struct TrustArgs {
     /// Read through indexes that only the repository vouches for, or only through those that the
-    /// image binds, a trusted key signed, or this machine proved [default: depends on the command
-    /// and IMAGE]
+    /// image names, a trusted key signed, or this machine verified [default: depends on the
+    /// command and IMAGE]
     ///
     /// Anyone who may push to a repository can attach an index there, and an index says which files
-    /// there are and where. mount, bundle and try take "image" if IMAGE has a digest or a key or
-    /// policy is given; layers without such an index are read completely before the start.
-    /// Otherwise the default is "repository".
+    /// an image has and where. For mount, bundle and try, the default is "image" if IMAGE has a
+    /// digest, or if a key or policy is given; layers without such an index are read completely
+    /// before startup. Otherwise the default is "repository".
     #[arg(long, value_name = "WORD", env = "OCISEEK_TRUST", value_enum)]
     pub trust: Option<TrustArg>,
 
@@ -65,9 +65,10 @@ pub(crate) enum TrustArg {
 }
 
 const NOBODY_VOUCHES: &str = "\
-nobody vouches for the images that start lazily: write lazy-from = [\"registry.example/team/*\"] in the configuration \
-(--lazy-from registry.example/team/*) with the repositories whose word counts, or lazy-from = [\"*\"] if one party \
-chooses every image of this node, or signature-key = [\"/etc/ociseek/cosign.pub\"] with the key that signs indexes";
+no repository or key is trusted, so no image could start lazily: write lazy-from = [\"registry.example/team/*\"] in \
+the configuration (--lazy-from registry.example/team/*) with the repositories that you trust, or lazy-from = [\"*\"] \
+if one party chooses every image of this node, or signature-key = [\"/etc/ociseek/cosign.pub\"] with the key that \
+signs indexes";
 
 /// Hides the options for commands that read one image: the servers of a node refuse them.
 pub(crate) fn of_a_node(arg: Arg) -> Arg {
@@ -169,13 +170,13 @@ impl TrustArgs {
     }
 }
 
-/// Says whose word it is what a command shows of an image that is named by its digest, if that
-/// digest does not cover it.
+/// Says that only the repository vouches for what a command shows of an image that is named by its
+/// digest.
 pub(crate) fn tell_trust(name: &ImageName, level: TrustLevel) {
     if name.digest().is_some() && level == TrustLevel::Repository {
         complain(&format!(
-            "{} this is the repository's word, which the digest does not cover: whoever may push there can attach an \
-             index; --trust image reads without it",
+            "{} only the repository vouches for the index, which the digest does not cover: anyone who may push there \
+             can attach one; --trust image reads without it",
             Style::stderr().dim("note:")
         ));
     }

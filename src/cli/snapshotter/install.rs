@@ -111,6 +111,10 @@ pub(crate) struct UninstallArgs {
 pub(super) fn run(args: InstallArgs) -> Result<(), CliError> {
     let InstallArgs { host, config, lazy_from, configure_containerd, wait } = args;
     check(&host)?;
+    // As sd_booted(3) does: systemctl would fail only when the files are written.
+    if !below(&host, "/run/systemd/system").is_dir() {
+        return Err(CliError::NoSystemd(host));
+    }
     let configuration = configuration(&host, config.as_deref(), &lazy_from)?;
     let place = configure_containerd.then(|| containerd::place(&host)).transpose()?;
     let program = fs::read("/proc/self/exe").map_err(CliError::Start)?;

@@ -124,7 +124,7 @@ pub(crate) struct SnapshotterArgs {
     /// Record what is read in this time after an image is mounted, for `index --profile`
     ///
     /// Each image has a file in the directory `starts` of --root. Images whose fine index has a
-    /// recorded start are left out (docs/snapshotter.md).
+    /// recorded startup are left out (docs/snapshotter.md).
     #[arg(long, value_name = "DURATION", env = "OCISEEK_SNAPSHOTTER_RECORD_STARTS")]
     #[arg(value_parser = parse::duration_of(1, 3600))]
     pub record_starts: Option<Duration>,

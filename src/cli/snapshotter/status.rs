@@ -228,7 +228,7 @@ struct Image {
     layers: usize,
     /// The containers and other active snapshots and views over it.
     users: usize,
-    /// The file with its recorded start, for `ociseek index --profile`, or null.
+    /// The file with its recorded startup, for `ociseek index --profile`, or null.
     start: Option<String>,
     /// Its mounts. There are several if images have different numbers of its layers.
     mounts: Vec<Mount>,
@@ -277,7 +277,7 @@ impl Images {
         }
         if let Some(start) = self.images.iter().find_map(|image| image.start.as_ref()) {
             text += &format!(
-                "\nto use a recorded start: ociseek index --kind fine --profile {} IMAGE\n",
+                "\nto use a recorded startup: ociseek index --kind fine --profile {} IMAGE\n",
                 safe(start)
             );
         }

@@ -173,7 +173,7 @@ struct Fine<'a> {
     start_bytes: u64,
     /// The digest of the profile that it was built with, or null.
     profile: Option<DigestText>,
-    /// What the recorded start fetches by it; null if that is not known. `checkpoint_bytes` are
+    /// What the recorded startup fetches by it; null if that is not known. `checkpoint_bytes` are
     /// those of its documents.
     fetch: Option<Fetch>,
 }
@@ -222,7 +222,7 @@ struct Layer<'a> {
     files: u64,
     /// Those that upper layers replace or remove.
     shadowed: Shadowed,
-    /// What the recorded start needs of the layer; null if that is not known.
+    /// What the recorded startup needs of the layer; null if that is not known.
     read: Option<SpansRead>,
     /// Its spans, in groups of adjacent ones if there are many.
     groups: Vec<Group<'a>>,
@@ -245,7 +245,7 @@ struct Group<'a> {
     size: u64,
     /// Size in the tar in bytes.
     uncompressed_size: u64,
-    /// How many of its spans the recorded start needs.
+    /// How many of its spans the recorded startup needs.
     read: u32,
     /// Number of files with at least one byte in it.
     files: u64,
@@ -262,7 +262,7 @@ struct GroupFile<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     path_b64: Option<String>,
     size: u64,
-    /// Whether the recorded start reads it.
+    /// Whether the recorded startup reads it.
     read: bool,
 }
 
@@ -277,7 +277,7 @@ struct File<'a> {
     size: u64,
     /// The number of its layer.
     layer: u32,
-    /// Whether the recorded start reads it; null if that is not known.
+    /// Whether the recorded startup reads it; null if that is not known.
     read: Option<bool>,
 }
 

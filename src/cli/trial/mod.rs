@@ -59,9 +59,10 @@ Examples:
   A server, and what it reads as a page:
     ociseek try nginx:1.29 --until-port 80 --output report.html
 
-  Record the startup, and give the image an index that has what it read first:
+  Record the startup, and put it into an index of the image:
     ociseek try registry.example/app:v1 --record startup.jsonl
-    ociseek convert --fine --profile startup.jsonl registry.example/app:v1 registry.example/app:v1-soci
+    ociseek convert --fine --profile startup.jsonl registry.example/app:v1 \\
+      registry.example/app:v1-soci
 
 The page has no scripts and loads nothing, so it can be mailed, archived or attached to a CI run.
 
@@ -99,7 +100,7 @@ pub(crate) struct TryArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "no_run"])]
     pub record: Option<PathBuf>,
 
-    /// Run nothing: take the startup that was recorded in this file
+    /// Run nothing: use the startup that is recorded in this file
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
 

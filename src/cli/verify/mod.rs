@@ -49,8 +49,8 @@ documents are checked completely, and some spans of each layer.
 docker save keeps no index: for docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER], all layers are read and compared with \
 the config.
 
-What was compared completely and is right is remembered in the cache, as proven on this machine: mount, bundle and \
-trace use it under a digest.
+The cache remembers indexes that were compared completely and are right as verified on this machine: mount, bundle \
+and try then use them for an image that is named by its digest.
 
 With a policy, each index must also satisfy its rules: how much it covers, how large its ztocs are, which tool made \
 it, who signed it. A platform without an index violates any policy.";
@@ -93,8 +93,8 @@ pub(crate) struct VerifyArgs {
     #[command(flatten)]
     pub platforms: PlatformsArgs,
 
-    /// Verify only this SOCI index or fine index, by its digest (then listed or not) or at least
-    /// six of its first digits [default: all indexes found]
+    /// Verify only this SOCI index or fine index: its digest, listed or not, or at least its first
+    /// six digits [default: all indexes found]
     #[arg(long, value_name = "DIGEST")]
     pub index: Option<IndexName>,
 

@@ -433,7 +433,9 @@ fn doctor_judges_fine_indexes() {
         .json(0, &index(&["--format=json", "--kind=fine", "--profile=start.jsonl", "oci:img"]));
     assert!(!notes(&diagnosis(&sandbox, 0, 0, "oci:img")).contains(&"no-recorded-start"));
     assert!(
-        by_mount(&sandbox, "oci:img").unwrap().ends_with(" fetched first, with its recorded start")
+        by_mount(&sandbox, "oci:img")
+            .unwrap()
+            .ends_with(" fetched first, with its recorded startup")
     );
 
     // A document that is damaged, and one that is gone: the layer is read without it.

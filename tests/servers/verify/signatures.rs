@@ -147,7 +147,7 @@ fn readers_apply_keys_to_the_index_that_they_open() {
         .find(|entry| entry["annotations"]["org.opencontainers.image.ref.name"] == "v1");
     let by_digest = image(&format!("simple@{}", tagged.unwrap()["digest"].as_str().unwrap()));
     let untrusted = "breaks the policy";
-    let note = "note: this is the repository's word";
+    let note = "note: only the repository vouches for the index";
     for (options, image, is_lazy, said) in [
         (&[][..], image("attested:v1"), true, None),
         (&[&*by_key], image("simple:v1"), true, None),

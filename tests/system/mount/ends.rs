@@ -27,7 +27,7 @@ fn a_mount_ends_on_signals_and_unmounting() {
         let said = serving.stderr();
         let ready = format!("mounted at {0} (Ctrl-C or umount {0} to unmount): ", shown.display());
         assert!(
-            said.contains(&ready) && said.contains(" files, the repository's word; "),
+            said.contains(&ready) && said.contains(" files, vouched for only by the repository; "),
             "{said}"
         );
         // Another process reads it: a child of another test could inherit the open file from this

@@ -14,7 +14,7 @@ use crate::support::servers::{Server, run, tool};
 
 /// Whether the image's fine index has a recorded start.
 fn has_recorded_start(image: &str) -> bool {
-    run(Path::new(program()), &["doctor", image]).contains(", with its recorded start")
+    run(Path::new(program()), &["doctor", image]).contains(", with its recorded startup")
 }
 
 #[test]

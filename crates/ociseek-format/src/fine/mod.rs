@@ -103,7 +103,7 @@ pub enum FineError {
     SpanOrder(SpanId),
     #[error("span {0} of the fine document uses bits that cannot be there")]
     SpanBits(SpanId),
-    #[error("the recorded start names span {0}, which does not exist or comes twice")]
+    #[error("the recorded startup names span {0}, which does not exist or comes twice")]
     Start(u64),
     #[error("the fine document has {actual} pages, but its spans need {expected}")]
     PageCount { expected: u64, actual: u64 },

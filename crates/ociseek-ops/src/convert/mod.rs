@@ -228,11 +228,11 @@ pub(crate) async fn convert_built(
     Ok(converted)
 }
 
-/// Reports that the prefetch lists of the destination's indexes are not taken over.
+/// Reports that the prefetch lists of the destination's indexes are not copied.
 fn warn_of_lists(there: &[OldIndex], progress: &Arc<dyn Progress>) {
     if there.iter().any(|index| !index.lists.is_empty()) {
         progress.report(ProgressEvent::Warning(
-            "the image at the destination has a prefetch list, which is not taken over: anyone who may push there can \
+            "the image at the destination has a prefetch list, which is not copied: anyone who may push there can \
              have written it; to have one, name its files with --profile"
                 .to_owned(),
         ));

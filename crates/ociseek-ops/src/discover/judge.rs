@@ -484,7 +484,7 @@ mod tests {
         assert_eq!(
             preferred(&[Some(&recorded), Some(&all), Some(&some)]),
             Some(0),
-            "a recorded start"
+            "a recorded startup"
         );
         assert_eq!(
             preferred(&[Some(&some), Some(&all), Some(&some)]),

@@ -242,7 +242,7 @@ impl fmt::Display for Finding {
             }
             Finding::NoStart(index) => write!(
                 f,
-                "fine index {index} has no recorded start: what a start reads is fetched only when it is read"
+                "fine index {index} has no recorded startup: startup waits for each part that it reads"
             ),
         }
     }

@@ -105,7 +105,7 @@ pub enum IndexError {
     Prefetch(#[from] PathLookupError),
     #[error("cannot make the fine document of layer {layer}")]
     Fine { layer: Digest, source: FineError },
-    #[error("cannot read the spans of layer {layer} that the recorded start reads")]
+    #[error("cannot read the spans of layer {layer} that the recorded startup reads")]
     ReadSpans { layer: Digest, source: StoreError },
     #[error("cannot reread the ztoc of layer {layer}")]
     OwnZtoc { layer: Digest, source: ZtocError },

@@ -387,7 +387,7 @@ pub enum ReadError {
     Page { layer: Digest, source: FineError },
     /// `why` is what the layer says against the index, or against what the index has for another
     /// layer.
-    #[error("an index of this image is wrong, so nothing is read by it any more: {why}")]
+    #[error("an index of this image is wrong, and is no longer used: {why}")]
     Contradicted { why: Arc<str> },
     #[error("layer {layer} cannot be read")]
     Span { layer: Digest, source: SpanError },

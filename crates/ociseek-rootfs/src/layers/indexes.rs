@@ -153,7 +153,7 @@ pub enum UnfitDocument {
     Size(u64, u64),
     #[error("its compression is not that of {0}")]
     Compression(String),
-    #[error("its recorded start ends at byte {actual}, but the fine index says {expected}")]
+    #[error("its recorded startup ends at byte {actual}, but the fine index says {expected}")]
     Start { expected: u64, actual: u64 },
     #[error("its span {0} has {1} compressed bytes, more than can be read at once")]
     Span(SpanId, u64),

@@ -269,7 +269,7 @@ impl Repository {
             match self.put_manifest(&Target::Tag(tag.clone()), OCI_INDEX, bytes, condition).await {
                 Ok(_) => left_out.iter().for_each(|digest| {
                     let what = format!(
-                        "the list of referrers under {}/{}:{tag} named {digest}, which is missing; it was taken off",
+                        "the list of referrers under {}/{}:{tag} named the missing {digest}; the entry was removed",
                         self.registry.name, self.name
                     );
                     self.registry.http.progress().report(ProgressEvent::Warning(what));

@@ -99,7 +99,7 @@ impl StartWriter<'_> {
             match start_of(there, document).await {
                 Ok(start) => drop(reads.insert(document.layer, start)),
                 Err(why) => {
-                    why.report("recorded start", document.layer, self.work.progress)?;
+                    why.report("recorded startup", document.layer, self.work.progress)?;
                     is_whole = false;
                 }
             }
@@ -319,7 +319,7 @@ async fn divide(
         writer.work.options.before_deadline(dividing).await.unwrap_or(Ok(Err("time ran out")))?
     {
         let text = format!(
-            "layer {}: the spans of the recorded start are not divided: {why}",
+            "layer {}: the spans of the recorded startup are not divided: {why}",
             layer.digest
         );
         writer.work.progress.report(ProgressEvent::Warning(text));

@@ -225,7 +225,7 @@ impl Shared {
         let identified = self.runtime.spawn_blocking(move || tree_identity(&tree)).await;
         let identity = identified.map_err(|_| Errno::EIO)?;
         if *slot.identity.get_or_init(|| identity) != identity {
-            warn!(layer = %slot.layer, reference = &*slot.reference, "other files than before: it is not served");
+            warn!(layer = %slot.layer, reference = &*slot.reference, "its files differ from before: it is not served");
             return Err(Errno::EIO);
         }
         let tree = Arc::clone(&layer.tree);
