@@ -2,11 +2,11 @@
 //! the image and for other processes that read the same layer.
 //!
 //! A span has a [`SpanKey`], which determines its content. Each 64 KiB have a separate digest, so
-//! reading a small part of a large span costs little. Nothing is synced, and nothing is locked: what
-//! is damaged or incomplete does not match its digests. The file of a single span is named by its
-//! key, gets its name by renaming, and is dropped if it is damaged. Neighbours may share a file
-//! (`place`), into which each is written at its own position, whoever writes it, and in which a
-//! damaged one is written again. Files are evicted as a whole. Who fetches a span may claim it
+//! reading a small part of a large span costs little. Nothing is synced, and nothing is locked:
+//! data that is damaged or incomplete does not match its digests. The file of a single span is
+//! named by its key, gets its name by renaming, and is dropped if it is damaged. Neighbours may
+//! share a file (`place`): each process writes a span at its own position there, and a damaged one
+//! is written again. Files are evicted as a whole. Who fetches a span may claim it
 //! (`claims`), so that others do not fetch it too.
 
 mod claims;

@@ -1,5 +1,5 @@
 //! Where the cache keeps spans: those of a fine index are small, so neighbours share a file. It is
-//! sparse, as far as they are not there. Others have files of their own.
+//! sparse where spans are missing. Others have separate files.
 
 use std::ops::Range;
 

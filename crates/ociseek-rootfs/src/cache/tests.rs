@@ -107,7 +107,7 @@ fn damage_is_found_and_repaired_without_losing_other_spans() {
     }
 }
 
-/// Whoever is killed while it writes leaves pieces without a head.
+/// A process that is killed while it writes leaves pieces without a head.
 #[test]
 fn a_span_is_there_when_its_head_is() {
     let dir = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ fn another_span_at_the_same_place_is_not_taken_for_it() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path());
     let one = spans(&[1000, 2000, 3000]);
-    // The same first span and sizes, as if somebody had altered the others.
+    // The same first span and sizes, as if the others had been altered.
     let keys: Vec<(SpanKey, u64)> = [&one[0].0[..], &[1; 2000], &[2; 3000]]
         .map(|span| (SpanKey::plain(&Digest::sha256(span), span.len() as u64), span.len() as u64))
         .into();

@@ -267,8 +267,7 @@ impl LayerHandle {
         }
     }
 
-    /// Whether a part is missing, and nobody is fetching its span: whoever fetches it looks on disk
-    /// first.
+    /// Whether a part is missing, and its span is not being fetched: a fetch looks on disk first.
     fn may_be_on_disk(&self, part: &Part) -> bool {
         part.found.is_none() && !self.inner.in_flight.has(self.span(part.span))
     }
