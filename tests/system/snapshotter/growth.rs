@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use super::node::{Node, container};
 use super::{index, programs};
 use crate::bundle::{self, rootfs};
+use crate::support::child_process::ChildProcess;
 use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::mounts::wait_until;
 use crate::support::servers::tool;
@@ -21,6 +22,8 @@ const CYCLES: usize = 200;
 const IDLE: Duration = Duration::from_secs(70);
 /// After every so many cycles, the server or the keeper is killed.
 const KILLS: usize = 10;
+/// How much more memory the server of the same age may have, in bytes.
+const MORE: u64 = 24 << 20;
 
 /// The files of an image that shares no layer with the others.
 fn files(busybox: &Path, number: usize) -> Vec<u8> {
@@ -58,6 +61,63 @@ fn state(node: &Node) -> usize {
         }
     }
     files
+}
+
+/// Images come, start and go. After every `kills` cycles, the server or the keeper is killed, and
+/// after every 2 * `kills`, nothing has grown.
+fn cycles(
+    node: &Node,
+    serving: &mut ChildProcess,
+    images: &[String],
+    count: usize,
+    kills: usize,
+    print: impl Fn(usize, u32),
+) {
+    let mut first = None;
+    for cycle in 0..count {
+        let image = &images[cycle % images.len()];
+        node.pull(image, "ociseek");
+        assert_eq!(node.shell(image, "cat /bin/true >/dev/null; echo READY"), "READY\n");
+        match cycle % (2 * kills) {
+            0 => node.restart(serving),
+            at if at == kills => node.kill_keeper(),
+            _ => {}
+        }
+        node.ctr(&["images", "rm", "--sync", image]);
+        wait_until("nothing is left", || is_clear(node));
+        if cycle % (2 * kills) == 2 * kills - 1 {
+            print(cycle + 1, serving.id());
+            let (descriptors, _, memory) = taken(serving.id());
+            let files = state(node);
+            let first = *first.get_or_insert((descriptors, memory, files));
+            assert!(descriptors <= first.0 + 8 && files <= first.2 + 2, "{descriptors} {files}");
+            assert!(memory <= first.1 + MORE, "{memory} bytes, and {} before", first.1);
+        }
+    }
+}
+
+fn is_clear(node: &Node) -> bool {
+    node.in_dir("lazy/snapshots") + node.in_dir("lazy/images") + node.lazy_mounts().len() == 0
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nothing_grows_while_images_come_and_go() {
+    let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let registry = Faulty::honest(settings).await;
+    let images = [0, 1].map(|number| {
+        registry.add_image(&format!("v{number}"), &files(&busybox, number));
+        format!("{}/a/b:v{number}", registry.host())
+    });
+    tokio::task::block_in_place(|| {
+        images.iter().for_each(|image| index(image));
+        let node = Node::new(programs, &images[0]);
+        let mut serving = node.snapshotter();
+        let _containerd = node.containerd();
+        cycles(&node, &mut serving, &images, 30, 5, |_, _| {});
+        serving.signal(Signal::TERM);
+        assert!(serving.end().success());
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -137,30 +197,12 @@ async fn a_node_with_thirty_images_and_two_hundred_cycles() {
         for image in &images {
             node.ctr(&["images", "rm", "--sync", image]);
         }
-        let is_clear = || node.in_dir("lazy/snapshots") + node.in_dir("lazy/images") == 0;
-        wait_until("nothing is left", is_clear);
+        wait_until("nothing is left", || is_clear(&node));
         print("all removed", serving.id());
 
-        let mut first = None;
-        for cycle in 0..CYCLES {
-            let image = &images[cycle % 3];
-            node.pull(image, "ociseek");
-            assert_eq!(node.shell(image, "cat /bin/true >/dev/null; echo READY"), "READY\n");
-            match cycle % (2 * KILLS) {
-                0 => node.restart(&mut serving),
-                KILLS => node.kill_keeper(),
-                _ => {}
-            }
-            node.ctr(&["images", "rm", "--sync", image]);
-            wait_until("nothing is left", is_clear);
-            if cycle % 20 == 19 {
-                print(&format!("{} cycles", cycle + 1), serving.id());
-                let (descriptors, threads, _) = taken(serving.id());
-                let now = (descriptors, threads / 8, state(&node));
-                let first = *first.get_or_insert(now);
-                assert!(now.0 <= first.0 + 8 && now.2 <= first.2 + 2, "{now:?} {first:?}");
-            }
-        }
+        cycles(&node, &mut serving, &images[..3], CYCLES, KILLS, |cycle, serving| {
+            print(&format!("{cycle} cycles"), serving);
+        });
         thread::sleep(IDLE);
         print("after 70 s", serving.id());
         serving.signal(Signal::TERM);

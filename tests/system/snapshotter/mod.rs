@@ -27,6 +27,7 @@ mod network;
 mod node;
 mod operators;
 mod outages;
+mod races;
 mod starts;
 mod userns;
 

@@ -1,0 +1,109 @@
+//! Readers of several images, while everything that serves them is killed and the cache is emptied:
+//! each byte is right or an error, and nothing is left.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{Advice, fadvise};
+use rustix::process::Signal;
+
+use super::node::{Node, container};
+use super::{index, programs};
+use crate::bundle::{UNREAD, rootfs};
+use crate::support::faulty::{Faulty, RegistrySettings};
+use crate::support::mounts::wait_until;
+use crate::support::servers::tool;
+
+const IMAGES: usize = 3;
+const ROUNDS: usize = 6;
+/// A read at each of these places.
+const STEP: usize = 700_001;
+
+/// Reads places of a file, without the kernel's cache. Returns how many were errors.
+fn read_places(file: &str, expected: &[u8]) -> usize {
+    let Ok(open) = File::open(file) else { return 1 };
+    let _ = fadvise(&open, 0, None, Advice::DontNeed);
+    let mut errors = 0;
+    for at in (0..UNREAD - 4096).step_by(STEP) {
+        let mut bytes = [0; 4096];
+        match open.read_exact_at(&mut bytes, at as u64) {
+            Ok(()) => assert!(bytes == expected[at..at + 4096], "wrong bytes at {at} of {file}"),
+            Err(_) => errors += 1,
+        }
+    }
+    errors
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn reads_are_right_while_all_that_serves_them_is_killed() {
+    let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let registry = Faulty::honest(settings).await;
+    let images: Vec<String> = (0..IMAGES)
+        .map(|number| {
+            let mut layer = rootfs(&busybox);
+            // What follows the end of an archive makes it another layer.
+            layer.extend([number as u8; 512]);
+            registry.add_image(&format!("v{number}"), &layer);
+            format!("{}/a/b:v{number}", registry.host())
+        })
+        .collect();
+    tokio::task::block_in_place(|| {
+        images.iter().for_each(|image| index(image));
+        let node = Node::new(programs, &images[0]);
+        let mut serving = node.snapshotter();
+        let _containerd = node.containerd();
+        let names: Vec<String> =
+            (0..IMAGES).map(|number| container(&format!("races-{number}"))).collect();
+        for (image, name) in images.iter().zip(&names) {
+            node.pull(image, "ociseek");
+            node.start(name, image);
+        }
+        let mounts = node.lazy_mounts();
+        let file = |mount: &String| format!("{}/srv/unread", mount.split(' ').nth(1).unwrap());
+        let files: Vec<String> = mounts.iter().map(file).collect();
+        assert_eq!(files.len(), IMAGES);
+        let expected = fs::read(&files[0]).unwrap();
+        let stop = AtomicBool::new(false);
+        let reads = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for file in &files {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        read_places(file, &expected);
+                        reads.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            for round in 0..ROUNDS {
+                let before = reads.load(Ordering::Relaxed);
+                match round % 3 {
+                    0 => node.restart(&mut serving),
+                    1 => node.kill_keeper(),
+                    _ => drop(fs::remove_dir_all(node.at("cache/spans"))),
+                }
+                // What an image without a keeper loses is another test.
+                wait_until("a process keeps the devices", || node.keeper().is_some());
+                wait_until("reads go on", || reads.load(Ordering::Relaxed) > before + IMAGES);
+                thread::sleep(Duration::from_millis(200));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        for file in &files {
+            assert_eq!(read_places(file, &expected), 0, "{file}");
+        }
+        names.iter().for_each(|name| node.end(name));
+        for image in &images {
+            node.ctr(&["images", "rm", "--sync", image]);
+        }
+        wait_until("nothing is left", || {
+            node.in_dir("lazy/snapshots") + node.in_dir("lazy/images") + node.lazy_mounts().len()
+                == 0
+        });
+        serving.signal(Signal::TERM);
+        assert!(serving.end().success());
+    });
+}
