@@ -50,12 +50,11 @@ pub type StateReport<'a> = &'a dyn Fn(&str);
 pub fn lock(dir: &Path, user: &str, report: StateReport<'_>) -> io::Result<File> {
     let path = dir.join("lock");
     // Not for writing: the file may be immutable.
+    if is_no_file(&path) {
+        set_aside(&path, NO_FILE, report);
+    }
     let lock = match File::open(&path) {
-        Ok(file) if file.metadata()?.is_file() => file,
-        Ok(_) => {
-            set_aside(&path, "it is not a file", report);
-            File::create(&path)?
-        }
+        Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => File::create(&path)?,
         Err(error) => return Err(error),
     };
@@ -80,7 +79,11 @@ pub fn lock(dir: &Path, user: &str, report: StateReport<'_>) -> io::Result<File>
 /// # Errors
 /// If it cannot be read or is damaged.
 pub fn read<T: DeserializeOwned + Default>(dir: &Path, name: &str) -> io::Result<T> {
-    match fs::read(dir.join(name)) {
+    let path = dir.join(name);
+    if is_no_file(&path) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, NO_FILE));
+    }
+    match fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
             let why = format!("{name} is damaged: {error}");
             io::Error::new(io::ErrorKind::InvalidData, why)
@@ -111,6 +114,13 @@ pub fn read_or_set_aside<T: DeserializeOwned + Default>(
     }
 }
 
+const NO_FILE: &str = "it is not a file";
+
+/// Whether something else is there. A FIFO would be waited for, and a device may have no end.
+fn is_no_file(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| !found.is_file())
+}
+
 /// Whether the file is damaged, its disk, or not a file.
 fn is_of_file(error: &io::Error) -> bool {
     const EIO: i32 = 5;
@@ -123,7 +133,7 @@ fn is_of_file(error: &io::Error) -> bool {
 /// # Errors
 /// If it cannot be made.
 pub fn make_directory(path: &Path, report: StateReport<'_>) -> io::Result<()> {
-    if fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+    if fs::metadata(path).is_ok_and(|found| !found.is_dir()) {
         set_aside(path, "it is not a directory", report);
     }
     fs::create_dir_all(path)
@@ -211,6 +221,26 @@ mod tests {
         ] {
             assert_eq!(is_of_file(&errno.into()), is_its_own, "{errno}");
         }
+    }
+
+    /// Opening a FIFO would wait, and a device may have no end.
+    #[cfg(unix)]
+    #[test]
+    fn pipes_and_devices_are_not_read() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["state", "lock"] {
+            mknodat(CWD, at(name), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        }
+        std::os::unix::fs::symlink("/dev/zero", at("endless")).unwrap();
+        for name in ["state", "endless"] {
+            let (state, is_damaged) =
+                read_or_set_aside::<Vec<u32>>(dir.path(), name, &|_| {}).unwrap();
+            assert_eq!((state, is_damaged), (vec![], true), "{name}");
+        }
+        drop(lock(dir.path(), "test", &|_| {}).unwrap());
+        assert!(at("lock").is_file() && at("lock.damaged").exists());
     }
 
     #[test]

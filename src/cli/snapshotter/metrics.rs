@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::spawn_blocking;
 use tracing::info;
 
 use crate::cli::shared::error::{CliError, HookError};
@@ -201,6 +202,9 @@ pub(super) async fn served(
     };
     if let Some(address) = listener.as_ref().and_then(|listener| listener.local_addr().ok()) {
         info!(name: "listening", %address, "serving metrics");
+        let cache = service.cache.clone();
+        // Nobody waits for it.
+        drop(spawn_blocking(move || cache.measure()));
     }
     Ok(async move {
         match listener {

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::task::spawn_blocking;
 use toml::Table;
 use tracing::{info, warn};
 
@@ -46,16 +47,28 @@ impl Reloading {
         let hangups = signals::hangups();
         loop {
             hangups.notified().await;
-            let result = match self.reload() {
-                Ok(()) => "reloaded",
-                Err(error) => {
-                    let path = self.path.display();
-                    warn!(name: "not-reloaded", %path, error = causes(&error), "nothing is changed");
-                    "failed"
-                }
+            // A disk that does not answer, or a FIFO, keeps only this waiting.
+            let reading = spawn_blocking(move || {
+                self.try_reload();
+                self
+            });
+            self = match reading.await {
+                Ok(reloading) => reloading,
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
             };
-            self.images.metrics.count(SnapshotterCounter::Reloads, result);
         }
+    }
+
+    fn try_reload(&mut self) {
+        let result = match self.reload() {
+            Ok(()) => "reloaded",
+            Err(error) => {
+                let path = self.path.display();
+                warn!(name: "not-reloaded", %path, error = causes(&error), "nothing is changed");
+                "failed"
+            }
+        };
+        self.images.metrics.count(SnapshotterCounter::Reloads, result);
     }
 
     fn reload(&mut self) -> Result<(), CliError> {

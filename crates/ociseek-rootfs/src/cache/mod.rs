@@ -141,7 +141,18 @@ impl SpanCache {
         self.inner.max
     }
 
-    /// The state of the cache. Blocks when it is called first: it lists the directory.
+    /// Lists the entries, so that [`SpanCache::stats`] has their size, and makes room if there are
+    /// too many.
+    pub fn measure(&self) {
+        if let Some(dir) = &self.inner.dir
+            && let Err(error) = self.inner.evict(dir)
+        {
+            self.inner.warn(&error);
+        }
+    }
+
+    /// The state of the cache. Does not block: what was there before is known from the first entry
+    /// that is stored, or [`SpanCache::measure`].
     pub fn stats(&self) -> SpanCacheStats {
         let Counts { hits, misses, evictions } = &self.inner.counts;
         SpanCacheStats {
@@ -369,25 +380,20 @@ impl Inner {
             known.written = 0;
         }
         // Other writers do not wait for the listing.
-        self.evict(dir)?;
-        Ok(())
+        self.evict(dir)
     }
 
-    /// Lists the entries, removes what is too much, and returns the size of the rest.
-    fn evict(&self, dir: &Path) -> io::Result<u64> {
+    /// Lists the entries, and removes what is too much.
+    fn evict(&self, dir: &Path) -> io::Result<()> {
         let Eviction { left, evicted } = evict(dir, self.max)?;
         self.counts.evictions.fetch_add(evicted, Ordering::Relaxed);
         self.size.hold().listed = Some(left);
-        Ok(left)
+        Ok(())
     }
 
     fn bytes(&self) -> u64 {
         let CacheSize { listed, written } = *self.size.hold();
-        match (listed, &self.dir) {
-            (Some(listed), _) => listed.saturating_add(written),
-            (None, Some(dir)) => self.evict(dir).unwrap_or(written),
-            (None, None) => 0,
-        }
+        listed.unwrap_or(0).saturating_add(written)
     }
 
     fn warn(&self, error: &io::Error) {
