@@ -72,7 +72,8 @@ impl Listener {
         }
         // It gets its name once nobody else can connect.
         let new = path.with_added_extension("new");
-        let _ = fs::remove_file(&new);
+        // If it stays, the next line says so.
+        let _ = fs::remove_file(&new).or_else(|_| fs::remove_dir(&new));
         let listener = UnixListener::bind(&new)?;
         fs::set_permissions(&new, Permissions::from_mode(0o600))?;
         fs::rename(&new, path)?;
@@ -334,6 +335,8 @@ mod tests {
         for _ in 0..2 {
             Listener::bind(&path).unwrap();
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+            // It is in the way of the next one.
+            fs::create_dir(path.with_added_extension("new")).unwrap();
         }
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
