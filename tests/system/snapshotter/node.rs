@@ -1,11 +1,16 @@
 //! A node: containerd and the snapshotter, and the clients that speak to them.
 
 use std::fs;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ociseek_rootfs::fuse::{MountInfo, mounts};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -64,6 +69,44 @@ pub struct Node {
     metrics: String,
     /// More lines of the snapshotter's configuration.
     pub config: String,
+    /// What keeps devices besides the snapshotter.
+    pub manager: Option<ServiceManager>,
+}
+
+/// Does for the snapshotter what systemd does: keeps the descriptors that it is sent, and gives them
+/// to the next one (sd_notify(3), sd_listen_fds(3)).
+pub struct ServiceManager(UnixDatagram);
+
+impl ServiceManager {
+    /// Listens in the folder of `node`.
+    pub fn new(node: &Node) -> ServiceManager {
+        let socket = UnixDatagram::bind(node.at("notify")).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        ServiceManager(socket)
+    }
+
+    /// The last descriptor that came, and its name.
+    fn stored(&self) -> Option<(String, OwnedFd)> {
+        let mut stored = None;
+        loop {
+            let mut bytes = [0; 512];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut parts = [IoSliceMut::new(&mut bytes)];
+            // Without CLOEXEC: it is for a child.
+            let Ok(message) = recvmsg(&self.0, &mut parts, &mut control, RecvFlags::empty()) else {
+                return stored;
+            };
+            let text = String::from_utf8(bytes[..message.bytes].to_vec()).unwrap();
+            let name = text.strip_prefix("FDSTORE=1\nFDNAME=").map(str::to_owned);
+            let sent = control.drain().find_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+                _ => None,
+            });
+            assert_eq!(name.is_some(), sent.is_some(), "{text}");
+            stored = name.zip(sent).or(stored);
+        }
+    }
 }
 
 impl Node {
@@ -73,7 +116,13 @@ impl Node {
         let config =
             CONTAINERD.replace("DIR", dir.path().to_str().unwrap()).replace("PAUSE", pause);
         fs::write(dir.path().join("containerd.toml"), config).unwrap();
-        Node { dir, programs, metrics: format!("127.0.0.1:{}", free_port()), config: String::new() }
+        Node {
+            dir,
+            programs,
+            metrics: format!("127.0.0.1:{}", free_port()),
+            config: String::new(),
+            manager: None,
+        }
     }
 
     pub fn at(&self, name: &str) -> String {
@@ -82,7 +131,22 @@ impl Node {
 
     pub fn snapshotter(&self) -> ChildProcess {
         let _ = fs::remove_file(self.at("ociseek.sock"));
-        let mut command = Command::new(program());
+        let stored = self.manager.as_ref().map(ServiceManager::stored);
+        let mut command = match &stored {
+            None => Command::new(program()),
+            Some(stored) => {
+                // The descriptor becomes the third, and the process is the one it is meant for.
+                let mut command = Command::new("bash");
+                let script = "[ -z \"$1\" ] || exec 3<&$1; shift; LISTEN_PID=$$ exec \"$@\"";
+                let number = stored.as_ref().map(|(_, device)| device.as_raw_fd().to_string());
+                command.args(["-c", script, "bash", &number.unwrap_or_default()]).arg(program());
+                command.env("NOTIFY_SOCKET", self.at("notify"));
+                if let Some((name, _)) = stored {
+                    command.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", name);
+                }
+                command
+            }
+        };
         let config = CONFIG
             .replace("DIR", self.dir.path().to_str().unwrap())
             .replace("METRICS", &self.metrics);

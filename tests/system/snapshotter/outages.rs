@@ -12,7 +12,7 @@ use bytes::Bytes;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::node::{Node, container};
+use super::node::{Node, ServiceManager, container};
 use super::{index, programs, push};
 use crate::bundle::{self, rootfs};
 use crate::support::child_process::ChildProcess;
@@ -86,6 +86,33 @@ fn containers_outlive_the_snapshotter_and_the_keeper() {
     serving.signal(Signal::TERM);
     assert!(serving.end().success());
     wait_until("the keeper ends", || node.keeper().is_none());
+}
+
+#[test]
+fn containers_outlive_a_kill_of_everything_if_the_service_manager_keeps_devices() {
+    let (Some(programs), Some((_registry, image))) = (programs(), registry(&[])) else { return };
+    let mut node = Node::new(programs, &image);
+    node.manager = Some(ServiceManager::new(&node));
+    let mut serving = node.snapshotter();
+    let _containerd = node.containerd();
+    node.pull(&image, "ociseek");
+    let name = &*container("outlives-all");
+    node.start(name, &image);
+    wait_until("a process keeps the device", || node.keeper().is_some());
+    // Twice: what the second one was given is kept, too.
+    for file in [UNREAD, "/usr/share/common-licenses/Artistic"] {
+        serving.kill();
+        node.kill_keeper();
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| node.read_in(name, file));
+            wait_until("a read waits", || node.waiting_requests() > 0);
+            serving = node.snapshotter();
+            assert!(!reader.join().unwrap().is_empty());
+        });
+    }
+    node.end(name);
+    node.ctr(&["images", "rm", "--sync", &image]);
+    nothing_is_left(&node);
 }
 
 /// As after a reboot: no process and no mount is there any more, and nothing in `/run`.

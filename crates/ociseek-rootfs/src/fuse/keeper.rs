@@ -164,10 +164,22 @@ pub(super) fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
 ) -> io::Result<Option<(T, Option<OwnedFd>)>> {
     let mut bytes = vec![0; MAX_MESSAGE];
+    let (length, descriptor) = received(socket, &mut bytes)?;
+    if length == 0 {
+        return Ok(None);
+    }
+    Ok(Some((serde_json::from_slice(&bytes[..length])?, descriptor)))
+}
+
+/// The length of a message, and the descriptor that came with it.
+pub(super) fn received(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = loop {
-        let mut parts = [IoSliceMut::new(&mut bytes)];
+    let length = loop {
+        let mut parts = [IoSliceMut::new(bytes)];
         match recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => {}
             received => break received?.bytes,
@@ -177,10 +189,7 @@ pub(super) fn receive<T: DeserializeOwned>(
         RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
         _ => None,
     });
-    match received {
-        0 => Ok(None),
-        length => Ok(Some((serde_json::from_slice(&bytes[..length])?, descriptor))),
-    }
+    Ok((length, descriptor))
 }
 
 #[cfg(test)]

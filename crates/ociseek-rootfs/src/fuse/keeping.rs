@@ -25,6 +25,7 @@ use tracing::warn;
 
 use super::device::serves;
 use super::keeper::{HeldMount, KeeperAnswer, KeeperOrder, receive, send};
+use super::manager;
 use super::mounts::{MountInfo, mounts};
 use super::process::ProcessId;
 use ociseek_store::lock::Hold;
@@ -69,6 +70,8 @@ type KeptMounts = BTreeMap<String, (HeldMount, Arc<OwnedFd>)>;
 #[derive(Default)]
 struct Kept {
     mounts: KeptMounts,
+    /// Those that the service manager has, and gave to this process.
+    given: BTreeMap<String, HeldMount>,
     /// Whether a thread replaces the keeper when it ends.
     is_watched: bool,
 }
@@ -92,7 +95,7 @@ pub fn keeper_of(dir: &Path) -> Option<ProcessId> {
 
 impl DeviceKeeper {
     /// Finds the keeper of the server with its state in `dir`, and returns the mounts whose devices
-    /// it has. `dir` must be locked by this process. Blocks.
+    /// it or the service manager has. `dir` must be locked by this process. Blocks.
     pub fn open(dir: &Path) -> (DeviceKeeper, Vec<LeftMount>) {
         let shared = Arc::new(Shared {
             dir: dir.to_owned(),
@@ -100,11 +103,22 @@ impl DeviceKeeper {
             connection: Mutex::default(),
             is_over: AtomicBool::new(false),
         });
-        let left = found(dir).map(|(running, left)| {
-            Shared::watched(&shared, &mut shared.kept.hold(), running);
-            left
-        });
-        (DeviceKeeper(Arc::new(Handle(shared))), left.unwrap_or_default())
+        let mut kept = shared.kept.hold();
+        let mut left = Vec::new();
+        if let Some((running, of_keeper)) = found(dir) {
+            Shared::watched(&shared, &mut kept, running);
+            left = of_keeper;
+        }
+        let mounts = mounts().unwrap_or_default();
+        for (mount, device) in manager::given(&mounts) {
+            kept.given.insert(mount.name.clone(), mount.clone());
+            let is_new = left.iter().all(|(other, _)| other.name != mount.name);
+            if is_new && is_mounted(&mount, &device, &mounts) {
+                left.push((mount, device));
+            }
+        }
+        drop(kept);
+        (DeviceKeeper(Arc::new(Handle(shared))), left)
     }
 
     /// Has the device kept from now on. Blocks until the keeper runs.
@@ -118,13 +132,17 @@ impl DeviceKeeper {
             }
         }
         shared.tell(&KeeperOrder::Keep(mount.clone()), Some(&device));
+        manager::store(&mount, &device);
         kept.mounts.insert(mount.name.clone(), (mount, device));
     }
 
     /// Has the device closed.
     pub fn release(&self, name: &str) {
         let mut kept = self.0.0.kept.hold();
-        kept.mounts.remove(name);
+        let mounted = kept.mounts.remove(name).map(|(mount, _)| mount);
+        for mount in [mounted, kept.given.remove(name)].iter().flatten() {
+            manager::remove(mount);
+        }
         self.0.0.tell(&KeeperOrder::Release(name.to_owned()), None);
     }
 }

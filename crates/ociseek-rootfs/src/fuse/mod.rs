@@ -12,6 +12,7 @@ pub use host::Release;
 pub use keeper::{HeldMount, keep_devices};
 pub use keeping::{DeviceKeeper, KEEPER, LeftMount, keeper_of};
 pub use look::MountLook;
+pub use manager::notify_manager;
 pub use memory::{process_memory, release_freed_memory};
 pub use mounts::{
     ExistingMount, FS_TYPE, MountInfo, mounted_at, mounts, prepare, take_down, without_following,
@@ -28,6 +29,7 @@ mod host;
 mod keeper;
 mod keeping;
 mod look;
+mod manager;
 mod memory;
 mod mounts;
 mod process;
