@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A proxy for tests: SOCKS 5 with the user u and the password p, or HTTPS (CONNECT within TLS) with CERT and KEY.
-proxy.py socks|https [CERT KEY]. It prints its port, and then a line for each host that it was asked for."""
+"""A proxy for tests: SOCKS 5 with the user u and the password p; HTTP, also within TLS with CERT and KEY; or a server
+that takes TLS off what goes to PORT. proxy.py socks | http | https CERT KEY | relay CERT KEY PORT. It prints its port,
+and then a line for each host that it was asked for."""
 import asyncio, base64, ssl, sys
 
 
@@ -45,21 +46,36 @@ async def socks(reader, writer):
     await tunnel(reader, writer, host, port, b"\5\0\0\1\0\0\0\0\0\0")
 
 
-async def https(reader, writer):
-    """CONNECT (RFC 9110 section 9.3.6)."""
+async def http(reader, writer):
+    """CONNECT (RFC 9110 section 9.3.6), and requests that are forwarded as they are."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     method, target, _ = head.split("\r\n")[0].split(" ")
-    assert method == "CONNECT"
     if "authorization: basic " + base64.b64encode(b"u:p").decode().lower() not in head.lower():
         writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
         return writer.close()
+    if method != "CONNECT":
+        _, _, authority, path = target.split("/", 3)
+        host, port = authority.rsplit(":", 1)
+        print(host, flush=True)
+        there, back = await asyncio.open_connection("127.0.0.1", int(port))
+        rest = head.split("\r\n", 1)[1]
+        back.write(f"{method} /{path} HTTP/1.1\r\nConnection: close\r\n{rest}".encode())
+        return await asyncio.gather(pump(reader, back), pump(there, writer))
     host, port = target.rsplit(":", 1)
     await tunnel(reader, writer, host, int(port), b"HTTP/1.1 200 OK\r\n\r\n")
 
 
+https = http
+
+
+async def relay(reader, writer):
+    there, back = await asyncio.open_connection("127.0.0.1", int(sys.argv[4]))
+    await asyncio.gather(pump(reader, back), pump(there, writer))
+
+
 async def main():
     tls = None
-    if sys.argv[1] == "https":
+    if sys.argv[1] in ("https", "relay"):
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         tls.load_cert_chain(*sys.argv[2:4])
     server = await asyncio.start_server(globals()[sys.argv[1]], "127.0.0.1", 0, ssl=tls)

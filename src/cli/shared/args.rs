@@ -323,12 +323,13 @@ pub(crate) struct RegistryArgs {
 
     /// How long to retry while the registry cannot be reached, such as 30s or 5m
     ///
-    /// Transient errors such as 503 are also retried for this long, and at least 7 times. A host
-    /// name that cannot be resolved fails sooner, unless it has been resolved before. Reads through
-    /// a mount are retried until --deadline.
-    #[arg(long, value_name = "DURATION", env = "OCISEEK_RETRY_FOR", default_value = "30s")]
+    /// 30s by default, and 5s if nothing listens on the port of this machine. Transient errors such
+    /// as 503 are also retried for this long, and at least 7 times. A host name that cannot be
+    /// resolved fails sooner, unless it has been resolved before. Reads through a mount are retried
+    /// until --deadline.
+    #[arg(long, value_name = "DURATION", env = "OCISEEK_RETRY_FOR")]
     #[arg(value_parser = parse::duration, hide = true)]
-    pub retry_for: Duration,
+    pub retry_for: Option<Duration>,
 
     /// Give up on a request when the registry sends and accepts nothing for this long, and retry it
     ///

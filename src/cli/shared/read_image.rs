@@ -22,6 +22,7 @@ use ociseek_rootfs::content::ContentOptions;
 use ociseek_rootfs::layers::Caches;
 use ociseek_store::Source;
 use ociseek_store::blob::Target;
+use ociseek_store::registry::Limits;
 
 /// How long a read may take, apart from the time for which a failing registry is retried.
 const READ_LIMIT: Duration = Duration::from_secs(120);
@@ -70,6 +71,7 @@ impl FoundImage {
     /// With `soci_only`, ignores fine indexes.
     pub(crate) async fn open(&self, args: &ReadArgs, soci_only: bool) -> Result<RootFs, CliError> {
         let trust = &args.view.trust;
+        let retried = args.registry.retry_for.or(Limits::default().patience).unwrap_or_default();
         let options = OpenOptions {
             trust: trust.rules(&self.name, UseOfFiles::Show)?,
             platform: args.view.platform.platform.clone(),
@@ -77,7 +79,7 @@ impl FoundImage {
             soci_only: soci_only || !trust.fine,
             // A command waits for a registry as long as --retry-for says, and then for the bytes.
             content: ContentOptions {
-                deadline: READ_LIMIT.saturating_add(args.registry.retry_for),
+                deadline: READ_LIMIT.saturating_add(retried),
                 retry_forever: false,
                 ..ContentOptions::default()
             },

@@ -149,6 +149,12 @@ fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
              is private"
         ));
     }
+    if error.has_no_listener() {
+        return Some(format!(
+            "nothing listens on {host}: check the port, or start the registry (docker run -d -p 5000:5000 registry:3); \
+             in a container, localhost is the container; --retry-for 1m waits longer for a registry to start"
+        ));
+    }
     if error.is_unreachable() {
         return Some(match error.proxy() {
             Some(proxy) => format!(

@@ -444,10 +444,11 @@ pub(crate) async fn client_config(
     })
 }
 
-fn limits(retry_for: Duration, stall_timeout: Duration, connections: u16) -> Limits {
+fn limits(retry_for: Option<Duration>, stall_timeout: Duration, connections: u16) -> Limits {
     let usual = Limits::default();
     Limits {
-        patience: Some(retry_for),
+        patience: retry_for.or(usual.patience),
+        local_patience: retry_for.unwrap_or(usual.local_patience),
         header: usual.header.min(stall_timeout),
         idle: stall_timeout,
         connections: connections.into(),

@@ -14,7 +14,7 @@ use crate::support::servers::{Server, free_port};
 async fn index_waits_for_a_registry_that_restarts_and_says_so() {
     let sandbox = Sandbox::new();
     let host = format!("127.0.0.1:{}", free_port());
-    let mut command = sandbox.command(&index(&[&format!("{host}/a/b:v1")]));
+    let mut command = sandbox.command(&index(&["--retry-for=30s", &format!("{host}/a/b:v1")]));
     let mut child = ChildProcess::spawn(
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()),
     );
@@ -60,8 +60,17 @@ fn retry_for_sets_how_long_to_wait_for_a_registry() {
         text.contains("error: ") && text.contains("cannot read the image: gave up after "),
         "{text}"
     );
-    let hint = format!("hint: check that {host} is right and reachable; to wait longer");
+    let hint = format!("hint: nothing listens on {host}: check the port, or start the registry");
     assert!(text.contains(&hint) && text.ends_with("--- status 1 ---"), "{text}");
+}
+
+#[test]
+fn a_port_of_this_machine_without_a_registry_is_given_up_soon() {
+    let sandbox = Sandbox::new();
+    let text = sandbox.run(&["inspect", &format!("localhost:{}/a/b:v1", free_port())]);
+    assert!(text.contains("; trying again for 5 s\n"), "{text}");
+    assert!(text.contains("Connection refused") && text.contains("--retry-for 1m"), "{text}");
+    assert!(text.ends_with("--- status 1 ---"), "{text}");
 }
 
 #[test]
@@ -195,6 +204,18 @@ fn certificates_of_the_system_and_docker_are_used() {
 
     let text = shown(doctor(&["--plain-http=false"]).env("SSL_CERT_FILE", "/none.pem"));
     assert!(text.contains("hint: $SSL_CERT_FILE is /none.pem, which does not exist\n"), "{text}");
+    // Also where another authority is trusted.
+    let given = format!("--ca-file={}", authority.display());
+    for (name, value, says) in [
+        ("SSL_CERT_FILE", "/none.pem", "No such file or directory (os error 2) at '/none.pem'\n"),
+        ("SSL_CERT_FILE", "/dev/null", "warning: $SSL_CERT_FILE: no certificate\n"),
+        ("SSL_CERT_DIR", "/none", "No such file or directory (os error 2) at '/none'\n"),
+    ] {
+        let text = shown(inspect(&["--plain-http=false", &given]).env(name, value));
+        let warning = format!("warning: ${name}: ");
+        assert!(text.contains(&warning) && text.contains(says), "{text}");
+        assert!(text.ends_with("--- status 0 ---"), "{text}");
+    }
     // The folders in which the tools keep them for a user.
     for folder in [".config/containers/certs.d", ".docker/certs.d"] {
         let folder = sandbox.path(folder).join(&server.host);

@@ -1,16 +1,18 @@
 //! SOCKS and HTTPS proxies.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use crate::support::child_process::ChildProcess;
-use crate::support::faulty::{Faulty, RegistrySettings};
+use crate::support::faulty::{Faulty, RegistrySettings, redirect, status};
 use crate::support::mounts::wait_until;
 use crate::support::sandbox::{Sandbox, index, shown, small_image, tar};
-use crate::support::servers::{Server, run, tool};
+use crate::support::servers::{Server, private_ca, run, tool};
+use axum::body::Body;
+use axum::http::Response;
 
 /// A running proxy.
 struct Proxy {
@@ -20,11 +22,11 @@ struct Proxy {
 }
 
 impl Proxy {
-    fn start(kind: &str, certificate: &[&Path]) -> Option<Proxy> {
+    fn start(kind: &str, arguments: &[impl AsRef<OsStr>]) -> Option<Proxy> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/proxy.py");
         let mut command = Command::new(tool("python3")?);
         let mut child = ChildProcess::spawn(
-            command.arg(script).arg(kind).args(certificate).stdout(Stdio::piped()),
+            command.arg(script).arg(kind).args(arguments).stdout(Stdio::piped()),
         );
         let mut lines = BufReader::new(child.stdout()).lines().map_while(Result::ok);
         let port = lines.next().unwrap().parse().unwrap();
@@ -46,7 +48,7 @@ impl Proxy {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socks_proxy_resolves_the_names() {
-    let Some(proxy) = Proxy::start("socks", &[]) else { return };
+    let Some(proxy) = Proxy::start("socks", &[""; 0]) else { return };
     let registry =
         Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     registry.add_image("v1", &tar(1, 2, 40_000));
@@ -91,6 +93,59 @@ fn an_https_proxy_forwards_https() {
     assert_eq!(proxy.asked(), ["registry.invalid"]);
     let text = run("u:hunter2");
     assert!(text.ends_with("--- status 1 ---") && !text.contains("hunter2"), "{text}");
+}
+
+/// Whatever the route to a host, it gets the target of a redirect as it was written: a signature may
+/// cover the text.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn redirects_are_followed_to_the_letter_through_proxies() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(()) = private_ca(dir.path()) else { return };
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let pair = [at("cert.pem"), at("key.pem")];
+    let start = |kind: &str| tokio::task::block_in_place(|| Proxy::start(kind, &pair)).unwrap();
+    let proxies = [("http", "http"), ("socks5h", "socks"), ("https", "https")]
+        .map(|(scheme, kind)| (scheme, start(kind)));
+    for (location, target) in [
+        ("SCHEME://HOST/s/%2e%2e/b?f=UTF-8''x&sig=a%2fb", "/s/%2e%2e/b?f=UTF-8''x&sig=a%2fb"),
+        ("/s/%2E/b?sig='1'", "/s/%2E/b?sig='1'"),
+        ("../%2e%2e/b?sig='1'", "/v2/a/b/%2e%2e/b?sig='1'"),
+    ] {
+        let registry = Faulty::start(RegistrySettings::default(), move |request, registry| {
+            if let Some((path, digest)) = request.path.split_once("&d=") {
+                let blob = registry.blob(&digest.parse().unwrap()).filter(|_| path == target);
+                return Some(blob.map_or_else(|| status(403), |it| Response::new(Body::from(it))));
+            }
+            let (_, digest) = request.path.split_once("/b/blobs/")?;
+            let host = request.header("host").unwrap();
+            let scheme = if host.ends_with(&format!(":{}", registry.address.port())) {
+                "http"
+            } else {
+                "https"
+            };
+            let to = location.replace("SCHEME", scheme).replace("HOST", host);
+            request.is("GET", "/blobs/sha").then(|| redirect(307, &format!("{to}&d={digest}")))
+        })
+        .await;
+        registry.add_image("v1", &tar(1, 2, 40_000));
+        let port = registry.address.port().to_string();
+        let relay = [&pair[..], std::slice::from_ref(&port)].concat();
+        let relay = tokio::task::block_in_place(|| Proxy::start("relay", &relay)).unwrap();
+        for (scheme, proxy) in &proxies {
+            for (port, plain) in [(registry.address.port(), "true"), (relay.port, "false")] {
+                let sandbox = Sandbox::new();
+                let image = format!("registry.invalid:{port}/a/b:v1");
+                let plain = format!("--plain-http={plain}");
+                let mut command =
+                    sandbox.command(&index(&[&plain, "--retry-for=1s", "--dry-run", &image]));
+                command.env("SSL_CERT_FILE", at("ca.pem"));
+                command.env("ALL_PROXY", format!("{scheme}://u:p@localhost:{}", proxy.port));
+                let text = tokio::task::block_in_place(|| shown(&mut command));
+                let ended = text.ends_with("--- status 0 ---");
+                assert!(ended, "{scheme} {plain} {location}: {text}");
+            }
+        }
+    }
 }
 
 /// A proxy that refuses to connect says why, and is not asked again and again.

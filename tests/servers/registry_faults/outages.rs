@@ -9,8 +9,12 @@ fn nobody() -> String {
 }
 
 fn patient(patience: Duration, recorder: &Arc<Recorder>) -> ClientConfig {
-    let limits =
-        Limits { patience: Some(patience), first_wait: Duration::from_millis(20), ..limits() };
+    let limits = Limits {
+        patience: Some(patience),
+        local_patience: patience,
+        first_wait: Duration::from_millis(20),
+        ..limits()
+    };
     ClientConfig { limits, progress: recorder.clone(), ..config() }
 }
 

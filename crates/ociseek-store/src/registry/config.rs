@@ -155,6 +155,9 @@ pub struct Limits {
     /// enough tries. The longest wait that the registry requests does not count. None to retry for
     /// as long as the caller waits.
     pub patience: Option<Duration>,
+    /// The same if nothing listens on the port of this machine, unless the registry has answered
+    /// before. `patience` if that is shorter.
+    pub local_patience: Duration,
     /// How many more failures than successes a client may have over all requests before it stops
     /// retrying.
     pub failures: u32,
@@ -191,6 +194,7 @@ impl Default for Limits {
             longest_wait: Duration::from_secs(300),
             tries: 8,
             patience: Some(Duration::from_secs(30)),
+            local_patience: Duration::from_secs(5),
             failures: 128,
             monolithic: u64::MAX,
             chunk: 16 << 20,

@@ -329,6 +329,11 @@ impl RegistryError {
         self.root().is_connect()
     }
 
+    /// Nothing listens on the port of this machine.
+    pub fn has_no_listener(&self) -> bool {
+        self.transport().is_some_and(|transport| transport.kind == TransportKind::NoListener)
+    }
+
     /// The proxy of the failed request, without user and password, and the variable that names it.
     pub fn proxy(&self) -> Option<&str> {
         self.transport()?.proxy.as_deref()

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
 use url::Url;
 
-use super::address::{base_url, same_origin};
+use super::address::{base_url, is_loopback, same_origin};
 use super::address_filter::{AllowedAddresses, KnownAddresses, Resolver, refuse_address};
 use super::backoff::{Outages, RetryBudget};
 use super::config::{ClientConfig, Limits};
@@ -26,7 +26,7 @@ use super::request::{Authorization, Request, Trail};
 use super::response::{Received, Response};
 use super::tls::Tls;
 use super::transport::{RequestContext, TransportError, TransportKind, one_line};
-use super::verbatim;
+use super::verbatim::{Connection, Route};
 use crate::Traffic;
 use ociseek_format::progress::{Progress, ProgressEvent};
 
@@ -326,34 +326,28 @@ impl Http {
         }
         let context = RequestContext {
             proxy: proxy.map(|proxy| proxy.to_string().into()),
+            is_local: is_loopback(&request.url),
             own_authorities: self.own_authorities,
         };
         let connections =
             if same_origin(&self.origin, &request.url) { &self.home } else { &self.away };
         let is_inside = allowed.is_inside(&request.url);
-        if let Some(target) = request.target.as_ref().filter(|_| proxy.is_none()) {
-            let mut headers = request.headers.clone();
-            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-            headers.insert(header::USER_AGENT, HeaderValue::from_static(AGENT));
-            headers
-                .extend(authorization.as_ref().map(|it| (header::AUTHORIZATION, it.value.clone())));
-            let known_addresses = Arc::clone(&self.common.known_addresses);
-            let resolver = Resolver { public_only: !is_inside, known_addresses };
-            let to = (&request.url, target);
-            let by = (&resolver, self.limits.connect);
-            let sending = verbatim::send(&request.method, to, headers, &connections.tls, by);
-            if let Ok(Some(inner)) = timeout(self.limits.header, sending).await {
-                return Ok((inner, line, context));
-            }
-        }
-        let client = if is_inside { &connections.inside } else { &connections.outside };
-        let mut builder = client
-            .request(request.method.clone(), request.url.clone())
-            .headers(request.headers.clone())
-            .header(header::ACCEPT_ENCODING, "identity");
+        let mut headers = request.headers.clone();
+        headers.append(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if let Some(Authorization { value, .. }) = authorization {
-            builder = builder.header(header::AUTHORIZATION, value);
+            headers.append(header::AUTHORIZATION, value);
         }
+        let own_connection = match &request.target {
+            Some(target) => {
+                let known_addresses = Arc::clone(&self.common.known_addresses);
+                let resolver = Resolver { public_only: !is_inside, known_addresses };
+                let route = Route { proxy, resolver: &resolver, tls: &connections.tls };
+                let connecting = Connection::open(&request.url, target, &route);
+                // If that fails, the request is sent as usual, which reports why.
+                timeout(self.limits.connect, connecting).await.ok().flatten()
+            }
+            None => None,
+        };
         let Some((body, progress)) = request.outgoing() else {
             let source = TransportError::broken("the body cannot be sent again");
             return Err(RegistryError::Transport { line, source });
@@ -361,11 +355,26 @@ impl Http {
         let length = progress.length;
         // Google's servers answer 411 to a POST without a length, although it has no body (RFC 9110
         // section 8.6).
-        if matches!(request.method, Method::POST | Method::PUT | Method::PATCH) {
-            builder = builder.header(header::CONTENT_LENGTH, length).body(body);
+        let has_body = matches!(request.method, Method::POST | Method::PUT | Method::PATCH);
+        if has_body {
+            headers.append(header::CONTENT_LENGTH, length.into());
         }
+        let method = request.method.clone();
+        let sending = async {
+            if let Some(connection) = own_connection {
+                headers.insert(header::USER_AGENT, HeaderValue::from_static(AGENT));
+                let sent = connection.send(method, headers, body).await;
+                return sent.map_err(|error| TransportError::of_exchange(&error, &context));
+            }
+            let client = if is_inside { &connections.inside } else { &connections.outside };
+            let mut builder = client.request(method, request.url.clone()).headers(headers);
+            if has_body {
+                builder = builder.body(body);
+            }
+            builder.send().await.map_err(|error| TransportError::new(error, &context))
+        };
 
-        let mut sending = std::pin::pin!(builder.send());
+        let mut sending = std::pin::pin!(sending);
         let mut taken = 0;
         let mut since = Instant::now();
         let mut is_reported = false;
@@ -398,9 +407,8 @@ impl Http {
         };
         trail.sent = length;
         match inner {
-            Ok(inner) => Ok((inner, line, context)),
-            Err(error) => {
-                let mut source = TransportError::new(error, &context);
+            Ok(inner) => Ok((inner, line, context.clone())),
+            Err(mut source) => {
                 if let (TransportKind::Tunnel(_), Some(proxy)) = (source.kind, proxy)
                     && let Some(status) = proxy.tunnel_status(&request.url).await
                 {

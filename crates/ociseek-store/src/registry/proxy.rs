@@ -9,8 +9,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use percent_encoding::percent_decode_str;
 use reqwest::StatusCode;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use url::{Host, Url};
 
@@ -131,35 +134,67 @@ impl Proxy {
 
 /// How long a proxy is asked for its status.
 const STATUS_WITHIN: Duration = Duration::from_secs(10);
-/// The most bytes of the line with it.
-const STATUS_LINE: u64 = 512;
+/// The most bytes of a proxy's answer to CONNECT.
+const ANSWER: usize = 16 << 10;
 
 impl Proxy {
     /// The status with which the proxy refuses a tunnel to the host of `to`. The HTTP library does
-    /// not return it, so the proxy is asked again. None if it has a login, or speaks TLS or SOCKS.
+    /// not return it, so the proxy is asked again. None if it speaks TLS or SOCKS.
     pub(super) async fn tunnel_status(&self, to: &Url) -> Option<StatusCode> {
-        if self.url.scheme() != "http" || !self.url.username().is_empty() {
+        if self.url.scheme() != "http" {
             return None;
         }
-        let ask = async {
-            let port = self.url.port_or_known_default()?;
-            let host = match self.url.host()? {
-                Host::Domain(name) => name.to_owned(),
-                Host::Ipv4(address) => address.to_string(),
-                Host::Ipv6(address) => address.to_string(),
-            };
-            let mut stream = TcpStream::connect((host, port)).await.ok()?;
-            let target = format!("{}:{}", to.host_str()?, to.port_or_known_default()?);
-            let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n");
-            stream.write_all(request.as_bytes()).await.ok()?;
-            let mut line = Vec::new();
-            BufReader::new(stream.take(STATUS_LINE)).read_until(b'\n', &mut line).await.ok()?;
-            let line = String::from_utf8_lossy(&line);
-            let status = line.strip_prefix("HTTP/1.")?.split(' ').nth(1)?;
-            StatusCode::from_bytes(status.trim().as_bytes()).ok()
-        };
+        let ask = async { self.ask_for_tunnel(&mut self.connect().await?, to).await };
         let status = tokio::time::timeout(STATUS_WITHIN, ask).await.ok()??;
         (!status.is_success()).then_some(status)
+    }
+
+    /// A connection to the proxy itself.
+    pub(super) async fn connect(&self) -> Option<TcpStream> {
+        let port = self.url.port_or_known_default()?;
+        let host = self.url.host_str()?.trim_matches(['[', ']']);
+        TcpStream::connect((host, port)).await.ok()
+    }
+
+    /// Asks for a tunnel to the host of `to`, and returns the status of the answer.
+    pub(super) async fn ask_for_tunnel(
+        &self,
+        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+        to: &Url,
+    ) -> Option<StatusCode> {
+        let target = format!("{}:{}", to.host_str()?, to.port_or_known_default()?);
+        let login = self
+            .authorization()
+            .map(|login| format!("Proxy-Authorization: {login}\r\n"))
+            .unwrap_or_default();
+        let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{login}\r\n");
+        stream.write_all(request.as_bytes()).await.ok()?;
+        stream.flush().await.ok()?;
+        let mut head = Vec::new();
+        // What follows is the tunnel's.
+        while !head.ends_with(b"\n\r\n") && !head.ends_with(b"\n\n") {
+            if head.len() == ANSWER {
+                return None;
+            }
+            head.push(stream.read_u8().await.ok()?);
+        }
+        let head = String::from_utf8_lossy(&head);
+        let status = head.lines().next()?.strip_prefix("HTTP/1.")?.split(' ').nth(1)?;
+        StatusCode::from_bytes(status.as_bytes()).ok()
+    }
+
+    /// The user and the password for the proxy.
+    pub(super) fn login(&self) -> Option<(String, String)> {
+        let plain = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let password = self.url.password().unwrap_or_default();
+        let user = Some(self.url.username()).filter(|user| !user.is_empty())?;
+        Some((plain(user), plain(password)))
+    }
+
+    /// The login as `Proxy-Authorization` has it.
+    pub(super) fn authorization(&self) -> Option<String> {
+        let (user, password) = self.login()?;
+        Some(format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
     }
 }
 

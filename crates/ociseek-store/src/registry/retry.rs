@@ -171,7 +171,13 @@ impl Retry {
     fn retries_connecting(&self, error: &RegistryError, now: Instant, failing: Duration) -> bool {
         let registry = error.host().unwrap_or_default();
         let failure = self.http.outages().failed(registry, now);
-        let patience = self.http.patience();
+        let patience = match self.http.patience() {
+            // The registry may start together with this program.
+            Some(patience) if error.has_no_listener() && !failure.has_responded => {
+                Some(patience.min(self.http.limits.local_patience))
+            }
+            patience => patience,
+        };
         let goes_on = if error.is_unresolved() && !failure.has_responded {
             self.tries < NAME_TRIES
         } else {
@@ -181,7 +187,7 @@ impl Retry {
             let why = std::error::Error::source(error)
                 .map(|cause| format!(" ({cause})"))
                 .unwrap_or_default();
-            self.report_once(registry, &format!("cannot connect to {registry}{why}"));
+            self.report_once(registry, &format!("cannot connect to {registry}{why}"), patience);
         }
         goes_on
     }
@@ -199,7 +205,7 @@ impl Retry {
             if self.tries == limits.tries {
                 let registry = error.host().unwrap_or_default();
                 self.http.outages().failed(registry, now);
-                self.report_once(registry, &error.to_string());
+                self.report_once(registry, &error.to_string(), None);
             }
             return wait <= limits.longest_wait;
         };
@@ -210,10 +216,10 @@ impl Retry {
             && self.http.budget().spend()
     }
 
-    /// Reports once what a registry that is retried does.
-    fn report_once(&self, registry: &str, what: &str) {
+    /// Reports once what a registry that is retried does, and for how long it is.
+    fn report_once(&self, registry: &str, what: &str, patience: Option<Duration>) {
         if self.http.outages().is_news(registry) {
-            let until = match self.http.patience() {
+            let until = match patience {
                 Some(patience) => format!("for {} s", patience.as_secs_f32()),
                 None => "as long as a read waits for it".to_owned(),
             };
@@ -335,6 +341,21 @@ mod tests {
         while let Ok(()) = retry.after_failure(busy(Some(pause))).await {
             assert!(retry.waited < Duration::from_secs(10), "{:?}", retry.waited);
         }
+    }
+
+    #[tokio::test]
+    async fn a_port_without_a_listener_is_given_up_soon_unless_it_has_answered() {
+        let error = || {
+            let mut source = TransportError::broken("refused");
+            source.kind = TransportKind::NoListener;
+            RegistryError::Transport { line: line(), source }
+        };
+        let mut given_up = retry(Duration::from_secs(6));
+        let failed = given_up.after_failure(error()).await.unwrap_err();
+        assert!(failed.has_no_listener() && failed.is_unreachable(), "{failed:?}");
+        let mut restarting = retry(Duration::from_secs(6));
+        restarting.http.outages().answered("r.example");
+        restarting.after_failure(error()).await.unwrap();
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use hyper::http::uri::PathAndQuery;
 use reqwest::header::HeaderMap;
 use reqwest::{Method, StatusCode};
 use tokio::sync::OnceCell;
@@ -168,7 +169,9 @@ impl Registry {
                 Ok(_) => return Ok(true),
                 Err(RegistryError::Transport { line, source }) => match source.kind {
                     TransportKind::Dropped | TransportKind::NotTls => return Ok(false),
-                    TransportKind::Connect | TransportKind::Unresolved => {
+                    TransportKind::Connect
+                    | TransportKind::NoListener
+                    | TransportKind::Unresolved => {
                         retry.after_failure(RegistryError::Transport { line, source }).await?;
                     }
                     // A failure after the handshake, for example because of a client certificate,
@@ -359,9 +362,11 @@ impl Registry {
                 }
                 (status, _) if is_redirect(status, &request.method) => {
                     hops += 1;
-                    hop.url = self.target(base, &response, hops)?;
+                    let to = self.target(base, &response, hops)?;
                     let location = response.location().unwrap_or_default();
-                    hop.target = verbatim::target(&location, &hop.url);
+                    let path = hop.target.as_ref().map_or(hop.url.path(), PathAndQuery::path);
+                    hop.target = verbatim::target(&location, path, &to);
+                    hop.url = to;
                     if !same_origin(base, &hop.url) {
                         self.places.note_redirect(request);
                     }

@@ -1,6 +1,7 @@
 //! TLS settings: the system's certificate authorities, those of the user, and the client
 //! certificate. A server's certificate is verified with rules beyond trusted authorities.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -15,11 +16,12 @@ use rustls::{
     CertificateError, ClientConfig as TlsConfig, DigitallySignedStruct, Error, InconsistentKeys,
     RootCertStore, SignatureScheme,
 };
+use rustls_native_certs::{CertificateResult, load_native_certs};
 
 use super::config::ClientConfig;
 use super::error::RegistryError;
 use super::hosts::{self, HostTls};
-use super::transport::is_of_an_authority;
+use super::transport::{is_of_an_authority, one_line};
 use crate::signatures;
 use crate::x509::X509;
 use ociseek_format::progress::{Progress, ProgressEvent};
@@ -65,7 +67,7 @@ impl Tls {
         let provider = Arc::new(signatures::provider());
         let folders = config.certs_d.clone().unwrap_or_else(hosts::certificate_folders);
         let anyone = config.insecure_skip_tls_verify;
-        let system = Arc::default();
+        let system = Arc::new(SystemRoots::new(&progress));
         let tls = Tls { provider, anyone, system, given, identity, folders, progress };
         // Reports a certificate and key that do not match before anything is sent.
         tls.build(&tls.given, tls.identity.as_ref(), false)?;
@@ -227,24 +229,56 @@ fn certificates(
 
 /// The system's certificate authorities. They are read when the first certificate is verified: that
 /// takes milliseconds, which a registry without TLS need not cost.
-#[derive(Debug, Default)]
-struct SystemRoots(pub OnceLock<SystemCertificates>);
+struct SystemRoots {
+    certificates: OnceLock<SystemCertificates>,
+    progress: Arc<dyn Progress>,
+}
+
+impl fmt::Debug for SystemRoots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SystemRoots").finish_non_exhaustive()
+    }
+}
 
 /// The certificates in the system's store, or in `$SSL_CERT_FILE` and `$SSL_CERT_DIR` instead.
-#[derive(Debug)]
 struct SystemCertificates {
     roots: RootCertStore,
     all: Vec<CertificateDer<'static>>,
 }
 
 impl SystemRoots {
+    fn new(progress: &Arc<dyn Progress>) -> SystemRoots {
+        SystemRoots { certificates: OnceLock::new(), progress: Arc::clone(progress) }
+    }
+
     fn get(&self) -> &SystemCertificates {
-        self.0.get_or_init(|| {
-            let all = rustls_native_certs::load_native_certs().certs;
+        self.certificates.get_or_init(|| {
+            let found = load_native_certs();
+            self.report_lost(&found);
+            let all = found.certs;
             let mut roots = RootCertStore::empty();
             roots.add_parsable_certificates(all.iter().cloned());
             SystemCertificates { roots, all }
         })
+    }
+
+    /// Warns of what cannot be read although a variable names it. Those take the place of the
+    /// system's store, so a mistake there leaves nobody trusted.
+    fn report_lost(&self, found: &CertificateResult) {
+        let set: Vec<_> = ["SSL_CERT_FILE", "SSL_CERT_DIR"]
+            .into_iter()
+            .filter(|name| std::env::var_os(name).is_some())
+            .map(|name| format!("${name}"))
+            .collect();
+        let what = match found.errors.first() {
+            Some(error) => one_line(&error.to_string(), 300),
+            None if found.certs.is_empty() => "no certificate".to_owned(),
+            None => return,
+        };
+        if !set.is_empty() {
+            let warning = format!("{}: {what}", set.join(" and "));
+            self.progress.report(ProgressEvent::Warning(warning));
+        }
     }
 }
 
@@ -387,7 +421,7 @@ mod tests {
         let tls = Tls::new(&ClientConfig::default()).unwrap();
         tls.common().unwrap();
         assert!(tls.own("r.example", &HostTls::default()).unwrap().is_none());
-        assert!(tls.system.0.get().is_none());
+        assert!(tls.system.certificates.get().is_none());
         let verifier = tls.verifier(&[], false);
         let name = "r.example".try_into().unwrap();
         let judged = verifier.verify_server_cert(
@@ -398,6 +432,6 @@ mod tests {
             UnixTime::now(),
         );
         assert!(judged.is_err());
-        assert!(tls.system.0.get().is_some());
+        assert!(tls.system.certificates.get().is_some());
     }
 }

@@ -10,6 +10,7 @@ use rustls::{AlertDescription, CertificateError};
 
 use crate::x509::object_id;
 use ociseek_format::printable::is_hostile;
+use ociseek_format::progress::causes;
 
 /// Why there was no response, or only a part of it.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -24,6 +25,8 @@ pub struct TransportError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TransportKind {
     Connect,
+    /// Nothing listens on the port of this machine.
+    NoListener,
     /// The host name cannot be resolved.
     Unresolved,
     /// The server closed the connection during the TLS handshake.
@@ -49,7 +52,10 @@ impl TransportKind {
     /// There was no connection, so the request had no effect.
     pub(super) fn is_lost(self) -> bool {
         match self {
-            TransportKind::Connect | TransportKind::Unresolved | TransportKind::Dropped => true,
+            TransportKind::Connect
+            | TransportKind::NoListener
+            | TransportKind::Unresolved
+            | TransportKind::Dropped => true,
             TransportKind::Tunnel(status) => status.is_none_or(is_transient_status),
             _ => false,
         }
@@ -93,6 +99,8 @@ pub enum CertificateFault {
 #[derive(Debug, Clone, Default)]
 pub(super) struct RequestContext {
     pub proxy: Option<Arc<str>>,
+    /// Whether the host is this machine.
+    pub is_local: bool,
     /// Whether the user gave certificate authorities for this registry.
     pub own_authorities: bool,
 }
@@ -117,6 +125,12 @@ impl TransportError {
             }
             if kind == TransportKind::Connect && cause.downcast_ref().is_some_and(is_hang_up) {
                 kind = TransportKind::Dropped;
+            }
+            if kind == TransportKind::Connect
+                && context.is_local
+                && cause.downcast_ref::<io::Error>().is_some_and(is_refused)
+            {
+                kind = TransportKind::NoListener;
             }
             let text = cause.to_string();
             // The types of these errors are not public.
@@ -146,6 +160,12 @@ impl TransportError {
         TransportError { kind, text, ..self }
     }
 
+    /// The exchange over a connection failed.
+    pub(super) fn of_exchange(error: &hyper::Error, context: &RequestContext) -> TransportError {
+        let text = one_line(&causes(error), 300);
+        TransportError { kind: TransportKind::Broken, text, proxy: context.proxy.clone() }
+    }
+
     pub(super) fn broken(text: &str) -> TransportError {
         TransportError { kind: TransportKind::Broken, text: text.to_owned(), proxy: None }
     }
@@ -155,6 +175,10 @@ impl TransportError {
 fn is_hang_up(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
+}
+
+fn is_refused(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionRefused
 }
 
 /// The TLS error in an error. An io::Error hides the error it wraps from `source()`, and may wrap
