@@ -1,5 +1,6 @@
 //! Logins stored by other tools are found: real clients log in, and ociseek pushes.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -34,6 +35,43 @@ fn indexed(sandbox: &Sandbox, image: &str, variables: &[(&str, &str)]) -> String
     let mut command = sandbox.command(&index(&["--existing=replace", image]));
     command.env("PATH", std::env::var("PATH").unwrap());
     shown(command.envs(variables.iter().copied()))
+}
+
+/// The unit in docs/hook.md: systemd takes it, and the hook finds the login in the folder that
+/// systemd makes for `LoadCredential`.
+#[test]
+fn the_login_that_systemd_loads_is_used() {
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/hook.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    let unit: Vec<&str> = docs
+        .lines()
+        .skip_while(|line| *line != "    [Unit]")
+        .take_while(|line| line.is_empty() || line.starts_with("    "))
+        .map(str::trim_start)
+        .collect();
+    let unit = unit.join("\n").replace("/usr/local/bin/ociseek", "/bin/true");
+    let has = |line: &str| unit.lines().any(|it| it == line);
+    assert!(has("LoadCredential=config.json:/etc/ociseek/config.json"), "{unit}");
+    assert!(has("Environment=OCISEEK_CACHE_DIR=%C/ociseek DOCKER_CONFIG=%d"), "{unit}");
+    let Some((server, sandbox, image)) = locked() else { return };
+    if let Some(systemd) = tool("systemd-analyze") {
+        let file = sandbox.path("ociseek-hook.service");
+        std::fs::write(&file, &unit).unwrap();
+        let output = Command::new(systemd).arg("verify").arg(&file).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    }
+    let folder = sandbox.path("credentials");
+    std::fs::create_dir(&folder).unwrap();
+    let auths = json!({"auths": {server.host.as_str(): {"username": "u", "password": "s3cret"}}});
+    let file = folder.join("config.json");
+    std::fs::write(&file, auths.to_string()).unwrap();
+    for (path, mode) in [(&file, 0o400), (&folder, 0o500)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mut command = sandbox.command(&index(&["--existing=replace", &image]));
+    command.env_remove("HOME").env("DOCKER_CONFIG", &folder);
+    let text = shown(command.env("CREDENTIALS_DIRECTORY", &folder));
+    assert!(text.ends_with("--- status 0 ---"), "{text}");
 }
 
 #[test]
