@@ -190,8 +190,8 @@ class Node:
         write(etc / 'kubernetes/kubelet.conf', kubeconfig(self.name), 0o600)
         write(etc / 'kubernetes/kubelet.yaml', KUBELET)
         write(etc / 'containerd/config.toml', CONTAINERD)
-        write(etc / 'containerd/certs.d/registry.k8s.io/hosts.toml',
-              f'server = "https://registry.k8s.io"\n[host."https://{REGISTRY}"]\n  capabilities = ["pull", "resolve"]\n')
+        write(etc / 'containerd/certs.d/registry.k8s.io/hosts.toml', 'server = "https://registry.k8s.io"\n'
+              f'[host."https://{REGISTRY}"]\n  capabilities = ["pull", "resolve"]\n')
         write(etc / 'crictl.yaml', 'runtime-endpoint: unix:///run/containerd/containerd.sock\n'
               'image-endpoint: unix:///run/containerd/containerd.sock\ntimeout: 30\n')
         write(etc / 'cni/net.d/10-test.conflist', CNI % self.number)
@@ -230,7 +230,8 @@ class Node:
             outer = subprocess.Popen(
                 ['nsenter', f'--net=/run/netns/{self.space}', 'unshare', '--mount', '--pid', '--uts', '--ipc',
                  '--cgroup', '--fork', HERE / 'node-init', FOLDER / 'base', self.folder, FOLDER / 'bin', self.name],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=self.enter_cgroups)
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                preexec_fn=self.enter_cgroups)
         children = pathlib.Path(f'/proc/{outer.pid}/task/{outer.pid}/children')
         write(self.folder / 'pid', until(30, lambda: children.read_text().strip()) or '')
         if not until(120, lambda: self.run('test', '-S', '/run/containerd/containerd.sock') == ''):

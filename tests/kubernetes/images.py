@@ -48,7 +48,8 @@ def program():
     """ociseek and what it links, so that any build will do."""
     stripped = STATE / 'ociseek'
     run('strip', '-o', stripped, OCISEEK)
-    files = {'ociseek': stripped, 'etc/ssl/certs/ca-certificates.crt': pathlib.Path('/etc/ssl/certs/ca-certificates.crt')}
+    authorities = 'etc/ssl/certs/ca-certificates.crt'
+    files = {'ociseek': stripped, authorities: pathlib.Path('/', authorities)}
     for word in run('ldd', OCISEEK, check=False).split():
         if word.startswith('/'):
             files[word.lstrip('/')] = pathlib.Path(word).resolve()
@@ -77,8 +78,8 @@ def push(name, entrypoint, *layers):
     descriptor = blob(json.dumps(manifest).encode(), manifest['mediaType'])
     (layout / 'oci-layout').write_text('{"imageLayoutVersion": "1.0.0"}')
     (layout / 'index.json').write_text(json.dumps({'schemaVersion': 2, 'manifests': [descriptor]}))
-    hub('skopeo', '--insecure-policy', 'copy', '-q', '--dest-creds', ':'.join(LOGIN), f'oci:{layout}', f'docker://{name}',
-        env=os.environ | {'SSL_CERT_FILE': str(PKI / 'bundle.crt')})
+    hub('skopeo', '--insecure-policy', 'copy', '-q', '--dest-creds', ':'.join(LOGIN), f'oci:{layout}',
+        f'docker://{name}', env=os.environ | {'SSL_CERT_FILE': str(PKI / 'bundle.crt')})
     return [entry['digest'] for entry in manifest['layers']]
 
 

@@ -95,8 +95,8 @@ fn an_https_proxy_forwards_https() {
     assert!(text.ends_with("--- status 1 ---") && !text.contains("hunter2"), "{text}");
 }
 
-/// Whatever the route to a host, it gets the target of a redirect as it was written: a signature may
-/// cover the text.
+/// Whatever the route to a host, it gets the target of a redirect as it was written: a signature
+/// may cover the text.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn redirects_are_followed_to_the_letter_through_proxies() {
     let dir = tempfile::tempdir().unwrap();

@@ -73,8 +73,8 @@ pub struct Node {
     pub manager: Option<ServiceManager>,
 }
 
-/// Does for the snapshotter what systemd does: keeps the descriptors that it is sent, and gives them
-/// to the next one (sd_notify(3), sd_listen_fds(3)).
+/// Does for the snapshotter what systemd does: keeps the descriptors that it is sent, and gives
+/// them to the next one (sd_notify(3), sd_listen_fds(3)).
 pub struct ServiceManager(UnixDatagram);
 
 impl ServiceManager {

@@ -48,6 +48,9 @@ pub struct HeldMount {
     pub tree: Option<Digest>,
 }
 
+/// A mount that an earlier server left, and its device.
+pub type LeftMount = (HeldMount, OwnedFd);
+
 /// What a server asks of the keeper.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::device::serves;
-use super::keeper::{HeldMount, KeeperAnswer, KeeperOrder, receive, send};
+use super::keeper::{HeldMount, KeeperAnswer, KeeperOrder, LeftMount, receive, send};
 use super::manager;
 use super::mounts::{MountInfo, mounts};
 use super::process::ProcessId;
@@ -44,9 +44,6 @@ const UNPROTECTED: &str =
     "no process keeps the devices of mounts, so containers do not outlive this one";
 /// The pause before a keeper that ended is replaced.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// A mount that an earlier server left, and its device.
-pub type LeftMount = (HeldMount, OwnedFd);
 
 /// The process that keeps the devices of a server's mounts. It is started for the first mount, and
 /// again when it ends. It stays when this and its clones are dropped.

@@ -21,8 +21,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_op
 use tracing::warn;
 
 use super::device::mount_of;
-use super::keeper::HeldMount;
-use super::keeping::LeftMount;
+use super::keeper::{HeldMount, LeftMount};
 use super::mounts::MountInfo;
 
 /// The descriptor that the first one of the manager has (sd_listen_fds(3)).
@@ -70,8 +69,8 @@ pub(super) fn remove(mount: &HeldMount) {
     let _ = notify_manager(&format!("FDSTOREREMOVE=1\nFDNAME={}", stored_name(mount)), None);
 }
 
-/// The name of a device with the manager, which allows 255 bytes without `:`. It has what the kernel
-/// does not say of the mount.
+/// The name of a device with the manager, which allows 255 bytes without `:`. It has what the
+/// kernel does not say of the mount.
 fn stored_name(mount: &HeldMount) -> String {
     let tree = mount.tree.map_or_else(String::new, |tree| format!("@{}", tree.hex()));
     format!("{}{tree}", mount.name)

@@ -262,7 +262,7 @@ impl SystemRoots {
         })
     }
 
-    /// Warns of what cannot be read although a variable names it. Those take the place of the
+    /// Warns of what cannot be read although a variable names it. Those replace the
     /// system's store, so a mistake there leaves nobody trusted.
     fn report_lost(&self, found: &CertificateResult) {
         let set: Vec<_> = ["SSL_CERT_FILE", "SSL_CERT_DIR"]

@@ -28,8 +28,8 @@ use url::{Host, Position, Url};
 use super::address_filter::Resolver;
 use super::proxy::Proxy;
 
-/// What Go leaves in a path. One with another character is decoded and encoded anew
-/// (`URL.EscapedPath`).
+/// What Go leaves in a path. One with another character is decoded and encoded
+/// again (`URL.EscapedPath`).
 const PLAIN: &[u8] = b"-_.~$&+,/:;=@!'()*[]%";
 /// What Go encodes then.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -158,7 +158,7 @@ impl Connection {
 }
 
 impl Route<'_> {
-    /// A stream to the host of `url`, and whether a proxy that forwards requests is at its end.
+    /// A stream to the host of `url`, and whether it leads to a proxy that forwards requests.
     async fn connect(&self, url: &Url) -> Option<(Box<dyn Stream>, bool)> {
         let is_tls = url.scheme() == "https";
         let (stream, forwards) = match self.proxy {
