@@ -67,7 +67,7 @@ fn retry_for_sets_how_long_to_wait_for_a_registry() {
 #[test]
 fn a_port_of_this_machine_without_a_registry_is_given_up_soon() {
     let sandbox = Sandbox::new();
-    let text = sandbox.run(&["inspect", &format!("localhost:{}/a/b:v1", free_port())]);
+    let text = sandbox.run(&["doctor", &format!("localhost:{}/a/b:v1", free_port())]);
     assert!(text.contains("; trying again for 5 s\n"), "{text}");
     assert!(text.contains("Connection refused") && text.contains("--retry-for 1m"), "{text}");
     assert!(text.ends_with("--- status 1 ---"), "{text}");
