@@ -265,9 +265,9 @@ def up():
     for needed in (FOLDER / 'bin/kubernetes', FOLDER / 'bin/runc', FOLDER / 'base', CONSUMER / 'containerd'):
         if not needed.exists():
             sys.exit(f'{needed} is missing: run tests/kubernetes/build, and .ci/test --setup for containerd')
+    down()
     for name in ('containerd', 'containerd-shim-runc-v2', 'ctr', 'crictl'):
         shutil.copy2(CONSUMER / name, FOLDER / 'bin' / name)
-    down()
     certificates()
     network()
     registry('registry', f'{NETWORK}.2')

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
+use rustix::mount::{UnmountFlags, unmount};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -17,6 +18,7 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::parse;
 use crate::cli::shared::terminal::complain;
 use ociseek_ops::lazy_from::LazyRule;
+use ociseek_rootfs::fuse::{FS_TYPE, mounts};
 use ociseek_snapshotter::serves;
 
 const INSTALL_LONG_ABOUT: &str = "\
@@ -157,20 +159,36 @@ pub(super) fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
     enter(&host)?;
     if Path::new(UNIT_FILE).exists() {
         systemctl(&["disable", "--now", NAME])?;
+        detach_mounts();
     }
     if fs::read_link(LINK).is_ok_and(|to| to == Path::new(PROGRAM)) {
         remove(Path::new(LINK))?;
     }
-    for path in [UNIT_FILE, CONFIG, PROGRAM] {
+    for path in [UNIT_FILE, CONFIG, PROGRAM, containerd::SOCKET] {
         remove(Path::new(path))?;
     }
     systemctl(&["daemon-reload"])?;
     // Only if nothing else is in them.
-    for dir in ["/opt/ociseek/bin", "/opt/ociseek", "/etc/ociseek"] {
+    for dir in ["/opt/ociseek/bin", "/opt/ociseek", "/etc/ociseek", "/run/ociseek"] {
         let _ = fs::remove_dir(dir);
     }
     complain("removed; its snapshots and cache in /var/lib/ociseek stay");
     Ok(())
+}
+
+/// Unmounts images that nobody serves any more: whoever looked into them would wait for ever. The
+/// process that keeps their devices ends with the last one. A container that still uses one keeps
+/// it.
+fn detach_mounts() {
+    let images = Path::new(containerd::ROOT).join("images");
+    for mount in mounts().unwrap_or_default().iter().rev() {
+        if mount.fs_type == FS_TYPE
+            && mount.point.starts_with(&images)
+            && let Err(error) = unmount(&mount.point, UnmountFlags::DETACH)
+        {
+            complain(&format!("{}: cannot unmount: {error}", mount.point.display()));
+        }
+    }
 }
 
 /// Refuses what is not the root directory of a host with systemd, before anything is written there.
