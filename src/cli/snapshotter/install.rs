@@ -176,9 +176,8 @@ pub(super) fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Unmounts images that nobody serves any more: whoever looked into them would wait for ever. The
-/// process that keeps their devices ends with the last one. A container that still uses one keeps
-/// it.
+/// Unmounts images that nobody serves any more: reads of them would wait without limit. The process
+/// that keeps their devices ends with the last one. A container that still uses one keeps it.
 fn detach_mounts() {
     let images = Path::new(containerd::ROOT).join("images");
     for mount in mounts().unwrap_or_default().iter().rev() {
