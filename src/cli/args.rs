@@ -142,7 +142,7 @@ impl Command {
     /// What is logged: doctor prints more itself first.
     pub(super) fn log_of(&self, verbosity: VerbosityArgs) -> VerbosityArgs {
         match self {
-            Command::Doctor(_) => {
+            Command::Doctor(args) if args.node.is_none() => {
                 VerbosityArgs { verbose: verbosity.verbose.saturating_sub(1), ..verbosity }
             }
             _ => verbosity,

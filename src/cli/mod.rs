@@ -45,6 +45,7 @@ mod schema;
 // Some of it is only used by commands that this build may not have.
 #[cfg_attr(not(mounts), allow(dead_code))]
 mod shared;
+mod slips;
 #[cfg(mounts)]
 mod snapshotter;
 mod trial;

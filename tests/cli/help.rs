@@ -505,7 +505,7 @@ fn slips_are_named() {
         (&["list", "r.io/a/"], "it ends with a slash; write \"r.io/a\""),
         (&["cp", "r.io/a:1:/etc/hosts", "."], "ociseek cat IMAGE PATH > FILE"),
         (&["cache", "size"], "ociseek cache ls shows where"),
-        (&["snapshotter", "restart"], "systemctl restart ociseek-snapshotter"),
+        (&["snapshotter", "restart"], "systemctl restart (or reload) ociseek-snapshotter"),
         (&["snapshotter", "doctor"], "ociseek doctor --node IMAGE"),
         (&["mount", "--rw", "r.io/a:1", "d"], "mounts are read-only"),
         (&["convert", "--zstd", "r.io/a:1", "r.io/a:2"], "layers stay as they are"),
@@ -522,7 +522,7 @@ fn slips_are_named() {
         (&["snapshotter", "install", host], "has no systemctl"),
         (&["snapshotter", "uninstall", host], "has no systemctl"),
         (&["snapshotter", "images", "--root", "nosuch"], "nosuch: cannot read: No such file"),
-        (&["snapshotter", "--config", "c.toml"], "at line 2, \"root = /var\": a text is in double"),
+        (&["snapshotter", "--config", "c.toml"], "in line 2, at \"root\": a text is in double"),
     ] {
         let refused = sandbox.run(args);
         assert!(refused.contains(answer), "{args:?}: {refused}");

@@ -8,6 +8,7 @@
 """
 import base64
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -257,8 +258,19 @@ class Node:
             os.kill(first, signal.SIGKILL)
             until(60, lambda: not pathlib.Path(f'/proc/{first}').exists())
 
-    def ready(self):
-        return ' Ready ' in kubectl('get', 'node', self.name, check=False)
+    def ready(self, since=''):
+        """Whether the kubelet said so after this time: the API server keeps what it last heard for a while."""
+        node = json.loads(kubectl('get', 'node', self.name, '-o', 'json'))
+        found = [one for one in node['status']['conditions'] if one['type'] == 'Ready']
+        return any(one['status'] == 'True' and one['lastHeartbeatTime'] > since for one in found)
+
+    def wait_ready(self, command=None):
+        """Waits until the kubelet says that the node is ready, after this command if there is one."""
+        since = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()) if command else ''
+        if command:
+            self.sh(command)
+        if not until(120, lambda: self.ready(since)):
+            raise RuntimeError(f'{self.name} is not ready: {kubectl("describe", "node", self.name)[-1500:]}')
 
 
 def up():
@@ -287,12 +299,14 @@ def down():
         run('ip', 'netns', 'delete', space)
         shutil.rmtree(f'/etc/netns/{space}', ignore_errors=True)
     time.sleep(0.5)
-    for group in pathlib.Path('/sys/fs/cgroup').glob(f'*/{NAME}'):
+    groups = pathlib.Path('/sys/fs/cgroup')
+    for group in [groups / NAME, *groups.glob(f'*/{NAME}')]:
         run('find', group, '-depth', '-type', 'd', '-exec', 'rmdir', '{}', '+', check=False)
+    # One that was interrupted while it filled a node's disk has that mounted.
+    for line in pathlib.Path('/proc/mounts').read_text().splitlines():
+        if line.split()[1].startswith(f'{STATE}/'):
+            run('umount', '--lazy', line.split()[1])
     shutil.rmtree(STATE, ignore_errors=True)
-    left = [line for line in pathlib.Path('/proc/mounts').read_text().splitlines() if str(STATE) in line]
-    if left:
-        raise RuntimeError(f'mounts are left: {left}')
 
 
 KUBELET = '''apiVersion: kubelet.config.k8s.io/v1beta1
@@ -366,7 +380,7 @@ def main():
         case ['up']:
             up()
             Node('n1').start()
-            until(120, Node('n1').ready)
+            Node('n1').wait_ready()
             print(kubectl('get', 'nodes', '-o', 'wide'), end='')
         case ['kubectl', *arguments]:
             print(kubectl(*arguments), end='')

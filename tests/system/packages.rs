@@ -151,6 +151,7 @@ fn a_pod_installs_the_snapshotter(root: &Path) {
         ("lazy-from = [\"r.example\"]\n", 0, "restart ociseek-snapshotter\n"),
         ("nonsense = true\n", 1, ""),
         // systemd would start it again and again.
+        ("lazy-from = [\"!r.example/db\"]\n", 2, ""),
         ("memory = \"1GiB\"\n", 2, ""),
     ] {
         std::fs::write(&config, text).unwrap();

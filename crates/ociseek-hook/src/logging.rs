@@ -162,7 +162,7 @@ pub fn install(filter: Targets, write: fn(&Line<'_>)) {
     }
 }
 
-/// From now on, passes on the events that match `filter`. Nothing, if there is no log.
+/// Replaces the filter of the log. Has no effect before [`install`].
 pub fn change(filter: Targets) {
     if let Some(change) = CHANGE.get() {
         change(filter);

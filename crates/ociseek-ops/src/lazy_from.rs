@@ -27,6 +27,13 @@ pub enum LazyRule {
     Not(Allow),
 }
 
+impl LazyRule {
+    /// Whether the rule names repositories, and does not only take some away.
+    pub fn is_word(&self) -> bool {
+        !matches!(self, LazyRule::Not(_))
+    }
+}
+
 impl FromStr for LazyRule {
     type Err = AllowError;
 
@@ -88,7 +95,7 @@ impl LazyFrom {
             LazyRule::Named(allow) => allow.admits(reference),
             LazyRule::Not(_) => false,
         };
-        if self.excluded.iter().any(|allow| allow.admits(reference)) {
+        if self.excluded.iter().any(|allow| allow.excludes(reference)) {
             return Err(NotLazy::NotListed);
         }
         let accepted = match self.rules.as_slice() {
@@ -137,6 +144,14 @@ mod tests {
             (&["*", "!r.example/team/db"], "r.example/team/app:v1", true),
             (&["r.example/team/*", "!r.example/**"], "r.example/team/app:v1", false),
             (&["*", "!*.r.example"], "sub.r.example/app:v1", false),
+            // Other names of the same registry.
+            (&["*", "!r.example/team/db"], "r.example:443/team/db:v1", false),
+            (&["*", "!r.example/team/db"], "r.example:5000/team/db:v1", false),
+            (&["*", "!r.example:443/team/db"], "r.example/team/db:v1", false),
+            (&["*", "!r.example:5000/team/db"], "r.example/team/db:v1", true),
+            (&["*", "!*.r.example"], "sub.r.example:443/app:v1", false),
+            (&["*", "!docker.io/**"], "registry-1.docker.io/library/debian:12", false),
+            (&["*", "!docker.io/**"], "index.docker.io/library/debian:12", false),
             (&["*"], "oci:/etc", false),
             (&["*"], "docker-archive:/a.tar", false),
         ] {

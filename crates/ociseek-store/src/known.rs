@@ -42,13 +42,15 @@ impl KnownDocuments {
 
     pub(crate) fn add(&self, document: &Document) {
         let mut remembered = self.0.hold();
+        if remembered.documents.contains_key(&document.digest) {
+            return;
+        }
         if remembered.bytes + document.bytes.len() > MOST {
             let states_digests = remembered.states_digests;
             *remembered = Remembered { states_digests, ..Remembered::default() };
         }
-        if remembered.documents.insert(document.digest, document.clone()).is_none() {
-            remembered.bytes += document.bytes.len();
-        }
+        remembered.bytes += document.bytes.len();
+        remembered.documents.insert(document.digest, document.clone());
     }
 }
 

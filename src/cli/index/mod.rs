@@ -264,6 +264,11 @@ fn check(args: &IndexArgs, versions: &Versions, kinds: Kinds) -> Result<(), CliE
         ));
     }
     if args.timeout.is_some() && matches!(versions, Versions::V2(_)) {
+        if kinds == Kinds::Fine {
+            return Err(CliError::Usage(
+                "--timeout needs fine in --kind: an image with only the fine index cannot continue where it stopped",
+            ));
+        }
         return Err(CliError::Usage(
             "--timeout needs v1 in --kind: version 2 alone cannot continue where it stopped",
         ));

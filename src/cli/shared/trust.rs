@@ -99,7 +99,7 @@ impl LazyFromArgs {
     /// If nobody vouches for images.
     pub(crate) fn check(&self, trust: &TrustArgs) -> Result<(), CliError> {
         let TrustArgs { policy, signature_key, signature_cert, .. } = trust;
-        let nobody = self.lazy_from.is_empty()
+        let nobody = !self.lazy_from.iter().any(LazyRule::is_word)
             && policy.is_none()
             && signature_key.is_empty()
             && signature_cert.is_empty();
@@ -111,10 +111,8 @@ impl LazyFromArgs {
     /// # Errors
     /// If none is named.
     pub(crate) fn named(&self) -> Result<&[LazyRule], CliError> {
-        match &self.lazy_from[..] {
-            [] => Err(CliError::Usage(NOBODY_VOUCHES)),
-            named => Ok(named),
-        }
+        let is_named = self.lazy_from.iter().any(LazyRule::is_word);
+        if is_named { Ok(&self.lazy_from) } else { Err(CliError::Usage(NOBODY_VOUCHES)) }
     }
 
     /// The operator's word.

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::ValueRange;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, CommandFactory, Parser};
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 use toml::{Table, Value};
 
 use super::SnapshotterArgs;
 use crate::cli::args::{Cli, Command, NodeCommand};
+use crate::cli::help;
 use crate::cli::shared::error::CliError;
 
 /// Larger files are not configurations.
@@ -62,7 +63,7 @@ pub(super) fn args(
     typed: impl IntoIterator<Item = OsString>,
 ) -> Result<SnapshotterArgs, ConfigFileFault> {
     let mut arguments: Vec<OsString> = typed.into_iter().collect();
-    let found = Cli::command().try_get_matches_from(&arguments).map_err(wrong_option)?;
+    let found = program().try_get_matches_from(&arguments).map_err(wrong_option)?;
     for (key, value) in table {
         let given = arguments_of(key, value)?;
         let is_overridden =
@@ -74,7 +75,7 @@ pub(super) fn args(
     parsed(arguments)
 }
 
-/// Both.
+/// The options that [`args`] returns for the file at `path`.
 fn read(
     path: &Path,
     typed: impl IntoIterator<Item = OsString>,
@@ -82,8 +83,15 @@ fn read(
     args(&table(path)?, typed)
 }
 
+/// As it is called: an empty variable counts as unset.
+fn program() -> clap::Command {
+    help::with_other_names(Cli::command())
+}
+
 fn parsed(arguments: Vec<OsString>) -> Result<SnapshotterArgs, ConfigFileFault> {
-    match Cli::try_parse_from(arguments).map_err(wrong_option)?.command {
+    let found = program().try_get_matches_from(arguments);
+    let parsed = found.and_then(|found| Cli::from_arg_matches(&found));
+    match parsed.map_err(wrong_option)?.command {
         Command::Node(NodeCommand::Snapshotter(args)) => Ok(*args),
         _ => Err(ConfigFileFault::Option("the command is not snapshotter".to_owned())),
     }
@@ -112,16 +120,23 @@ pub(super) fn or_defaults(path: Option<&Path>) -> Result<SnapshotterArgs, CliErr
 fn toml_fault(text: &str, error: &toml::de::Error) -> ConfigFileFault {
     let start = error.span().map_or(0, |span| span.start.min(text.len()));
     let number = text.get(..start).map_or(1, |before| before.matches('\n').count() + 1);
-    let line: String =
-        text.lines().nth(number - 1).unwrap_or_default().trim().chars().take(100).collect();
-    let advice = match line.split_once('=') {
-        Some((_, value)) if value.trim().starts_with(|c: char| c.is_alphabetic() || c == '/') => {
-            ": a text is in double quotes, such as root = \"/var/lib/ociseek\""
+    let line = text.lines().nth(number - 1).unwrap_or_default();
+    let is_key = |key: &str| key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+    // A value may be a password, and this is logged.
+    let (key, advice) = match line.split_once('=') {
+        Some((key, value)) if is_key(key.trim()) => {
+            let begins = value.trim().chars().next();
+            let is_bare = begins.is_some_and(|first| first.is_alphabetic() || first == '/');
+            let advice = if is_bare {
+                ": a text is in double quotes, such as root = \"/var/lib/ociseek\""
+            } else {
+                ""
+            };
+            (format!(", at {:?}", key.trim()), advice)
         }
-        None => ": a line is KEY = VALUE, and a text is in double quotes",
-        Some(_) => "",
+        _ => (String::new(), ": a line is KEY = VALUE, and a text is in double quotes"),
     };
-    ConfigFileFault::Toml(format!("{} at line {number}, {line:?}{advice}", error.message()))
+    ConfigFileFault::Toml(format!("{} in line {number}{key}{advice}", error.message()))
 }
 
 /// Without clap's prefix and the hint to its help.

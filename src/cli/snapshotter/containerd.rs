@@ -11,8 +11,8 @@ use crate::cli::shared::error::CliError;
 
 /// The file for containerd 2.1 and later. It has the snapshotter's default paths.
 const FILE: &str = include_str!("../../../packaging/containerd/ociseek.toml");
-pub(super) const SOCKET: &str = "/run/ociseek/snapshotter.sock";
-pub(super) const ROOT: &str = "/var/lib/ociseek/snapshotter";
+const SOCKET: &str = "/run/ociseek/snapshotter.sock";
+const ROOT: &str = "/var/lib/ociseek/snapshotter";
 /// What each version of the file begins with.
 const HEAD: &str = "# containerd 2.1 and later: ociseek snapshotter";
 const NAME: &str = "ociseek.toml";

@@ -351,11 +351,16 @@ impl NodeImages {
         })
     }
 
-    fn remember(&self, image: &str, mut known: KnownImage) {
+    /// Remembers what was found by these settings, unless others are valid by now.
+    fn remember(&self, image: &str, mut known: KnownImage, settings: &Arc<NodeSettings>) {
         if known.answers.size() > ANSWERS {
             known.answers = Recall::default();
         }
         let mut all = self.known.hold();
+        // `change` empties it after the settings are others.
+        if !Arc::ptr_eq(settings, &self.settings()) {
+            return;
+        }
         let size: u64 = all.values().map(|other| other.answers.size()).sum();
         if all.len() >= KNOWN || size + known.answers.size() > ALL_ANSWERS {
             all.clear();
@@ -389,6 +394,7 @@ impl LazyImages for NodeImages {
                 return Some(known.layers);
             }
             let answers = Recall::default();
+            let settings = self.settings();
             let (layers, documents) = match self.judged(image, &answers).await {
                 Ok(judged) => judged,
                 Err(reason) => {
@@ -404,7 +410,7 @@ impl LazyImages for NodeImages {
             let fetching = self.ahead.start(documents);
             let known =
                 KnownImage { at: Instant::now(), layers: layers.clone(), answers, fetching };
-            self.remember(image, known);
+            self.remember(image, known, &settings);
             Some(layers)
         })
     }

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::host::{below, put, remove};
-use super::{config, containerd};
+use super::{SnapshotterArgs, config, containerd};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::parse;
 use crate::cli::shared::terminal::complain;
@@ -157,15 +157,23 @@ pub(super) fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
         return Ok(());
     }
     enter(&host)?;
+    if is_in_container() {
+        return Err(CliError::Usage(
+            "run uninstall on the host: a container cannot unmount the host's images",
+        ));
+    }
+    // It may name other paths than the default ones. A damaged one must not keep it installed.
+    let configured = config::or_defaults(Some(Path::new(CONFIG)));
+    let SnapshotterArgs { root, socket, .. } = configured.or_else(|_| config::or_defaults(None))?;
     if Path::new(UNIT_FILE).exists() {
         systemctl(&["disable", "--now", NAME])?;
-        detach_mounts();
+        detach_mounts(&root);
     }
     if fs::read_link(LINK).is_ok_and(|to| to == Path::new(PROGRAM)) {
         remove(Path::new(LINK))?;
     }
-    for path in [UNIT_FILE, CONFIG, PROGRAM, containerd::SOCKET] {
-        remove(Path::new(path))?;
+    for path in [Path::new(UNIT_FILE), Path::new(CONFIG), Path::new(PROGRAM), &socket] {
+        remove(path)?;
     }
     systemctl(&["daemon-reload"])?;
     // Only if nothing else is in them.
@@ -178,9 +186,18 @@ pub(super) fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
 
 /// Unmounts images that nobody serves any more: reads of them would wait without limit. The process
 /// that keeps their devices ends with the last one. A container that still uses one keeps it.
-fn detach_mounts() {
-    let images = Path::new(containerd::ROOT).join("images");
-    for mount in mounts().unwrap_or_default().iter().rev() {
+fn detach_mounts(root: &Path) {
+    // The kernel's list has no symbolic links.
+    let Ok(root) = fs::canonicalize(root) else { return };
+    let images = root.join("images");
+    let mounts = match mounts() {
+        Ok(mounts) => mounts,
+        Err(error) => {
+            complain(&format!("{}: images may still be mounted: {error}", images.display()));
+            return;
+        }
+    };
+    for mount in mounts.iter().rev() {
         if mount.fs_type == FS_TYPE
             && mount.point.starts_with(&images)
             && let Err(error) = unmount(&mount.point, UnmountFlags::DETACH)
@@ -188,6 +205,12 @@ fn detach_mounts() {
             complain(&format!("{}: cannot unmount: {error}", mount.point.display()));
         }
     }
+}
+
+/// Whether the host's mounts are those of another namespace.
+fn is_in_container() -> bool {
+    let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    of("1").zip(of("self")).is_some_and(|(first, own)| first != own)
 }
 
 /// Refuses what is not the root directory of a host with systemd, before anything is written there.

@@ -107,17 +107,17 @@ impl Counters for SnapshotterCounter {
             SnapshotterCounter::CacheHits => (
                 "ociseek_snapshotter_cache_hits_total",
                 "",
-                "Looks for a span in the cache on disk that found it",
+                "Lookups in the cache on disk that found the span",
             ),
             SnapshotterCounter::CacheMisses => (
                 "ociseek_snapshotter_cache_misses_total",
                 "",
-                "Looks for a span in the cache on disk that did not find it",
+                "Lookups in the cache on disk that did not find the span",
             ),
             SnapshotterCounter::CacheEvictions => (
                 "ociseek_snapshotter_cache_evictions_total",
                 "",
-                "Spans removed from the cache on disk to make room",
+                "Files removed from the cache on disk to make room",
             ),
             SnapshotterCounter::Reloads => (
                 "ociseek_snapshotter_reloads_total",
@@ -170,7 +170,7 @@ fn text(metrics: &SnapshotterMetrics, numbers: KeptNumbers, cache: SpanCacheStat
         ("ociseek_snapshotter_mounts", "Mounts of images", mounts),
         ("ociseek_snapshotter_silent_mounts", "Mounts that do not answer", silent),
         ("ociseek_snapshotter_cache_bytes", "Size of the content in the cache on disk", bytes),
-        ("ociseek_snapshotter_cache_limit_bytes", "The most that it may take", max_bytes),
+        ("ociseek_snapshotter_cache_limit_bytes", "Size limit of the cache on disk", max_bytes),
     ])
 }
 

@@ -18,7 +18,7 @@ use crate::cli::shared::error::{CliError, DONE};
 use crate::cli::shared::notify;
 use crate::cli::shared::parse;
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::signals::Interrupt;
+use crate::cli::shared::signals::{self, Interrupt};
 use crate::cli::shared::size::ByteSize;
 use crate::cli::shared::source::check_hosts;
 use crate::cli::shared::terminal::Stdout;
@@ -208,6 +208,10 @@ pub(crate) async fn run(
         }
         None => args,
     };
+    if configured.is_some() {
+        // One that comes before the server serves does not end it, either.
+        signals::hangups();
+    }
     verbosity.set_log_level(args.log_level);
     let SnapshotterArgs { socket, root, containerd, metrics_listen, memory, image_service, .. } =
         &args;
@@ -244,6 +248,7 @@ pub(crate) async fn run(
     let listener = listener.map_err(|source| CliError::Write { path: socket.clone(), source })?;
     let reloading = configured.map(|(table, path)| Reloading {
         path,
+        started: table.clone(),
         table,
         verbosity,
         images,

@@ -1,5 +1,6 @@
 //! What the metrics and the log have of the reads of an image.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,8 @@ use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_rootfs::content::{ReadError, ReadObserver};
 use ociseek_store::lock::Hold;
 
-/// How often the log has a line about failed reads of an image: each program tries again, and each
-/// span has an error of its own.
+/// How often the log has a line about reads of an image that fail for one reason: each program
+/// tries again, and each span has an error of its own.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// Logs the warnings about an image.
@@ -29,7 +30,8 @@ impl Progress for ImageLog {
 pub(super) struct ImageReads {
     image: String,
     metrics: Arc<SnapshotterMetrics>,
-    failures: Mutex<Failures>,
+    /// By their reasons: a wrong index must not be hidden by a registry that is away.
+    failures: Mutex<BTreeMap<&'static str, Failures>>,
 }
 
 /// Failed reads since the last line of the log.
@@ -64,7 +66,7 @@ impl ReadObserver for ImageReads {
         let Some(error) = error else { return };
         let reason = error.code();
         self.metrics.count(SnapshotterCounter::ReadFailures, reason);
-        let logged = self.failures.hold().next(Instant::now());
+        let logged = self.failures.hold().entry(reason).or_default().next(Instant::now());
         if let Some(others) = logged {
             let image = &self.image;
             warn!(name: "read-failed", image, reason, error = causes(error), others);

@@ -34,6 +34,8 @@ const NEEDS_RESTART: [&str; 9] = [
 /// What a configuration file changes in a server that runs.
 pub(super) struct Reloading {
     pub path: PathBuf,
+    /// As it was when the program began.
+    pub started: Table,
     /// As it was read last.
     pub table: Table,
     pub verbosity: VerbosityArgs,
@@ -82,7 +84,11 @@ impl Reloading {
         self.verbosity.set_log_level(log_level);
         self.snapshotter.limit_memory(memory);
         self.images.change(settings);
-        let (restart, changed) = changed(&self.table, &table);
+        let needs_restart = |key: &String| NEEDS_RESTART.contains(&key.as_str());
+        let mut changed = differing(&self.table, &table);
+        changed.retain(|key| !needs_restart(key));
+        let mut restart = differing(&self.started, &table);
+        restart.retain(needs_restart);
         self.table = table;
         info!(name: "reloaded", path = %self.path.display(), ?changed);
         if !restart.is_empty() {
@@ -92,11 +98,10 @@ impl Reloading {
     }
 }
 
-/// The keys that differ: those that need a restart, and the others.
-fn changed(old: &Table, new: &Table) -> (Vec<String>, Vec<String>) {
+/// The keys that differ.
+fn differing(old: &Table, new: &Table) -> Vec<String> {
     let all = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key)));
-    let differs = |key: &&String| old.get(*key) != new.get(*key);
-    all.filter(differs).cloned().partition(|key| NEEDS_RESTART.contains(&key.as_str()))
+    all.filter(|key| old.get(*key) != new.get(*key)).cloned().collect()
 }
 
 #[cfg(test)]
@@ -104,13 +109,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_needs_a_restart_is_told_apart() {
+    fn keys_that_differ_are_found() {
         assert!(NEEDS_RESTART.iter().all(|key| config::is_key(key)));
         let old = "socket = '/a'\nlazy-from = ['*']\ndeadline = '5s'".parse().unwrap();
         let new = "socket = '/b'\nlazy-from = ['r.example']\ncache-dir = '/c'".parse().unwrap();
-        let (restart, now) = changed(&old, &new);
-        assert_eq!(restart, ["socket", "cache-dir"]);
-        assert_eq!(now, ["deadline", "lazy-from"]);
-        assert_eq!(changed(&new, &new), (Vec::new(), Vec::new()));
+        assert_eq!(differing(&old, &new), ["deadline", "lazy-from", "socket", "cache-dir"]);
+        assert!(differing(&new, &new).is_empty());
     }
 }

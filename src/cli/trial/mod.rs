@@ -205,6 +205,11 @@ pub(super) async fn run(
     };
     if let Some(record) = record {
         let Some(ran) = &ran else {
+            // That the image does not have the program is the better reason.
+            match program_files(&args, &image).await {
+                Err(ProgramError::NoCommand) => {}
+                files => drop(files?),
+            }
             return Err(CliError::NotRecorded { why: why_not.unwrap_or_default() });
         };
         let mut lines = Vec::new();
@@ -218,13 +223,10 @@ pub(super) async fn run(
     let reads: Vec<RecordedRead> = match (&ran, &profile) {
         (Some(ran), _) => ran.touches.iter().map(read).collect(),
         (None, Some(reads)) => reads.clone(),
-        (None, None) => {
-            let (entrypoint, command) = (args.entrypoint(), args.command());
-            match startup_files(&image, entrypoint.as_deref(), command.as_deref()).await {
-                Err(ProgramError::NoCommand) => Vec::new(),
-                files => files?,
-            }
-        }
+        (None, None) => match program_files(&args, &image).await {
+            Err(ProgramError::NoCommand) => Vec::new(),
+            files => files?,
+        },
     };
     // The parts of the report are about the SOCI index, and take the fine one from its documents.
     let image = if image.fine.is_some() && ran.is_some() {
@@ -317,6 +319,15 @@ fn profile(args: &TryArgs) -> Result<Option<Vec<RecordedRead>>, CliError> {
     let reads =
         record::parse(&text).map_err(|source| CliError::Profile { path: path.clone(), source })?;
     Ok(Some(reads))
+}
+
+/// The files of the program that the container starts.
+///
+/// # Errors
+/// If the image does not have it, or it is not executable.
+async fn program_files(args: &TryArgs, image: &RootFs) -> Result<Vec<RecordedRead>, ProgramError> {
+    let (entrypoint, command) = (args.entrypoint(), args.command());
+    startup_files(image, entrypoint.as_deref(), command.as_deref()).await
 }
 
 /// Runs the container, or says why it could not be run.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::node::{Node, container};
-use super::{index, programs};
+use super::{indexed, programs};
 use crate::bundle::{self, rootfs};
 use crate::support::child_process::ChildProcess;
 use crate::support::faulty::{Faulty, RegistrySettings};
@@ -105,12 +105,8 @@ async fn nothing_grows_while_images_come_and_go() {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
     let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
     let registry = Faulty::honest(settings).await;
-    let images = [0, 1].map(|number| {
-        registry.add_image(&format!("v{number}"), &files(&busybox, number));
-        format!("{}/a/b:v{number}", registry.host())
-    });
     tokio::task::block_in_place(|| {
-        images.iter().for_each(|image| index(image));
+        let images = indexed(&registry, (0..2).map(|number| files(&busybox, number)));
         let node = Node::new(programs, &images[0]);
         let mut serving = node.snapshotter();
         let _containerd = node.containerd();
@@ -126,15 +122,8 @@ async fn a_node_with_thirty_images_and_two_hundred_cycles() {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
     let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
     let registry = Faulty::honest(settings).await;
-    let images: Vec<String> = (0..IMAGES)
-        .map(|number| {
-            let tag = format!("v{number}");
-            registry.add_image(&tag, &files(&busybox, number));
-            format!("{}/a/b:{tag}", registry.host())
-        })
-        .collect();
     tokio::task::block_in_place(|| {
-        images.iter().for_each(|image| index(image));
+        let images = indexed(&registry, (0..IMAGES).map(|number| files(&busybox, number)));
         let node = Node::new(programs, &images[0]);
         let mut serving = node.snapshotter();
         let _containerd = node.containerd();

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::support::child_process::ChildProcess;
 use crate::support::corpus::{Image, debian_layers};
+use crate::support::faulty::Faulty;
 use crate::support::mounts::{assert_same, can_mount, seen, wait_until};
 use crate::support::sandbox::program;
 use crate::support::servers::{self, Server, run, tool};
@@ -78,6 +79,18 @@ fn index(image: &str) {
         Path::new(program()),
         &["index", "--kind=v1,fine", "--min-layer-size=0", "--quiet", "--no-cache", image],
     );
+}
+
+/// The names of images with one layer each, which are pushed as `v0`, `v1` and so on, and indexed.
+/// Blocks.
+fn indexed(registry: &Faulty, layers: impl Iterator<Item = Vec<u8>>) -> Vec<String> {
+    let pushed = layers.enumerate().map(|(number, layer)| {
+        registry.add_image(&format!("v{number}"), &layer);
+        let image = format!("{}/a/b:v{number}", registry.host());
+        index(&image);
+        image
+    });
+    pushed.collect()
 }
 
 /// Kills the snapshotter while a container reads what must come from the registry.

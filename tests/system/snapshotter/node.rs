@@ -98,7 +98,7 @@ impl ServiceManager {
                 return stored;
             };
             let text = String::from_utf8(bytes[..message.bytes].to_vec()).unwrap();
-            let name = text.strip_prefix("FDSTORE=1\nFDNAME=").map(str::to_owned);
+            let name = text.strip_prefix("FDSTORE=1\nFDPOLL=0\nFDNAME=").map(str::to_owned);
             let sent = control.drain().find_map(|message| match message {
                 RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
                 _ => None,

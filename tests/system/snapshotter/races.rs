@@ -11,7 +11,7 @@ use rustix::fs::{Advice, fadvise};
 use rustix::process::Signal;
 
 use super::node::{Node, container};
-use super::{index, programs};
+use super::{indexed, programs};
 use crate::bundle::{UNREAD, rootfs};
 use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::mounts::wait_until;
@@ -42,17 +42,14 @@ async fn reads_are_right_while_all_that_serves_them_is_killed() {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
     let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
     let registry = Faulty::honest(settings).await;
-    let images: Vec<String> = (0..IMAGES)
-        .map(|number| {
-            let mut layer = rootfs(&busybox);
-            // What follows the end of an archive makes it another layer.
-            layer.extend([number as u8; 512]);
-            registry.add_image(&format!("v{number}"), &layer);
-            format!("{}/a/b:v{number}", registry.host())
-        })
-        .collect();
+    let layers = (0..IMAGES).map(|number| {
+        let mut layer = rootfs(&busybox);
+        // What follows the end of an archive makes it another layer.
+        layer.extend([number as u8; 512]);
+        layer
+    });
     tokio::task::block_in_place(|| {
-        images.iter().for_each(|image| index(image));
+        let images = indexed(&registry, layers);
         let node = Node::new(programs, &images[0]);
         let mut serving = node.snapshotter();
         let _containerd = node.containerd();

@@ -601,6 +601,11 @@ impl FineHead {
         let plain = self.spans.plain_range(span);
         let start = &self.spans.starts()[span.0 as usize];
         let mut text = self.layer().as_bytes().to_vec();
+        text.extend_from_slice(match self.spans.codec() {
+            Codec::Plain => b"plain",
+            Codec::Gzip => b"gzip",
+            Codec::Zstd => b"zstd",
+        });
         for number in
             [blob.start.0, blob.end.0, plain.start.0, plain.end.0, start.input.0, start.bits.into()]
         {

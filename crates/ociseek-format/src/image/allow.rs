@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{CANONICAL_REGISTRY, Reference, is_canonical_registry};
+use super::{CANONICAL_REGISTRY, DOCKER_HUB, Reference, is_canonical_registry};
 use crate::glob::matches;
 
 /// `REGISTRY[/REPOSITORY-GLOB]`: a registry, `HOST[:PORT]` or `*.DOMAIN[:PORT]`, and a glob for its
@@ -93,13 +93,32 @@ impl Allow {
 
     /// Whether the rule names this image's repository.
     pub fn admits(&self, image: &Reference) -> bool {
-        let registry = image.registry.to_ascii_lowercase();
-        let registry_is_good = match self.registry.strip_prefix('*') {
-            Some(domain) => registry.len() > domain.len() && registry.ends_with(domain),
-            None => registry == self.registry,
-        };
-        registry_is_good
+        names(&self.registry, &image.registry.to_ascii_lowercase())
             && self.repositories.as_ref().is_none_or(|glob| glob.matches(&image.repository))
+    }
+
+    /// Whether the rule, used as an exclusion, names this image's repository: also under another
+    /// name of its registry, with a port that the rule leaves open, or as another host of Docker
+    /// Hub.
+    pub fn excludes(&self, image: &Reference) -> bool {
+        let registry = image.registry.to_ascii_lowercase();
+        let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+        let host = match registry.rsplit_once(':') {
+            Some((host, port)) if is_port(port) => host,
+            _ => &registry,
+        };
+        let host = if host == "registry-1.docker.io" { DOCKER_HUB } else { host };
+        let rule = self.registry.strip_suffix(":443").unwrap_or(&self.registry);
+        (names(rule, &registry) || names(rule, host))
+            && self.repositories.as_ref().is_none_or(|glob| glob.matches(&image.repository))
+    }
+}
+
+/// Whether a rule for this registry, or for all below a domain, is for `registry`.
+fn names(rule: &str, registry: &str) -> bool {
+    match rule.strip_prefix('*') {
+        Some(domain) => registry.len() > domain.len() && registry.ends_with(domain),
+        None => registry == rule,
     }
 }
 

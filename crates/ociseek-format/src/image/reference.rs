@@ -121,7 +121,8 @@ impl FromStr for Reference {
         if repository.split_once(':').is_some_and(|(_, behind)| behind.contains('/')) {
             return Err(ReferenceError::Path(shown));
         }
-        if let Some(shorter) = typed.strip_suffix('/') {
+        let shorter = typed.trim_end_matches('/');
+        if shorter != typed && shorter.contains('/') {
             return Err(ReferenceError::Slash(shown, shorter.to_owned()));
         }
         if !is_repository(&repository) {

@@ -267,6 +267,11 @@ fn wants_document((layer, left_out): &PlannedLayer, options: &IndexOptions) -> b
     options.kinds.has_fine() && is_indexed && layer.digest.algorithm() == Algorithm::Sha256
 }
 
+/// Whether time ran out before the document of a layer was made.
+fn lacks_document(planned: &PlannedLayer, layers: &Layers, options: &IndexOptions) -> bool {
+    wants_document(planned, options) && layers.lacks(&planned.0, WantedParts::DOCUMENT).document
+}
+
 /// The parts of the SOCI indexes.
 #[derive(Default)]
 struct EnabledParts<'a> {
@@ -292,9 +297,15 @@ async fn parts<'a>(
     budget: &Budget,
     progress: &Arc<dyn Progress>,
 ) -> Result<EnabledParts<'a>, ConvertError> {
+    let is_left = |layer: &&LayerReport| {
+        matches!(layer.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }))
+    };
     let mut parts = EnabledParts::default();
     let mut seen = BTreeSet::new();
+    let mut left = BTreeSet::new();
     for (target, planned) in planned {
+        let lacking = planned.iter().filter(|planned| lacks_document(planned, layers, options));
+        left.extend(lacking.map(|(layer, _)| layer.digest));
         let (report, ztocs) = if options.kinds.has_soci() {
             assemble(planned.iter().map(|(layer, why)| (layer, why)), layers, &mut seen)
         } else {
@@ -302,9 +313,11 @@ async fn parts<'a>(
         };
         let refs = ztocs.iter().map(|ztoc| ztoc.reference(options.layer.span_size)).collect();
         let lists = old.iter().filter(|old| old.is_for(&target)).map(|old| &old.lists[..]);
-        let lists = lists.into_iter().find(|lists| !lists.is_empty()).unwrap_or_default();
-        // Without a SOCI index, what the list names is only in the fine index.
-        let list = options.prefetch.as_ref().filter(|_| options.kinds.has_soci());
+        // Without a SOCI index, what a list names is only in the fine index.
+        let has_soci = options.kinds.has_soci();
+        let mut lists = lists.into_iter().filter(|lists| has_soci && !lists.is_empty());
+        let lists = lists.next().unwrap_or_default();
+        let list = options.prefetch.as_ref().filter(|_| has_soci);
         let (prefetch, summary) = prefetch_artifacts(list, lists, &ztocs, budget, progress).await?;
         let listed = prefetch.iter().map(|artifact| artifact.descriptor.clone()).collect();
         parts.indexed.push(SociIndexParts {
@@ -315,17 +328,11 @@ async fn parts<'a>(
             tocs: BTreeMap::new(),
         });
         parts.prefetch.extend(prefetch);
+        left.extend(report.iter().filter(is_left).map(|layer| layer.descriptor.digest));
         parts.reports.push((report, summary));
         parts.ztocs.extend(ztocs);
     }
-    let is_left = |l: &&LayerReport| {
-        matches!(l.outcome, LayerOutcome::LeftOut(LeftOutReason::OutOfTime { .. }))
-    };
-    let left = parts.reports.iter().flat_map(|(layers, _)| layers).filter(is_left).count();
-    if left > 0 {
-        return Err(ConvertError::OutOfTime { left });
-    }
-    Ok(parts)
+    if left.is_empty() { Ok(parts) } else { Err(ConvertError::OutOfTime { left: left.len() }) }
 }
 
 /// What each layer is read by, by the digest of the layer: the head of its fine document, or its
@@ -354,7 +361,7 @@ fn without_document(
         if !wants_document(planned, options) {
             return Some((layer, left_out.clone().unwrap_or(LeftOutReason::NotListed)));
         }
-        if layers.lacks(layer, WantedParts::DOCUMENT).document {
+        if lacks_document(planned, layers, options) {
             return Some((layer, LeftOutReason::OutOfTime { stuck: layers.stuck }));
         }
         Some((layer, no_document(layer, &layers.get(layer)?.outcome)?))
@@ -446,7 +453,7 @@ fn check(
             shortfalls: shortfalls(options, &original.layers, &covered, missing),
             layers: image.layers.clone(),
             stays: None,
-            coverage: image.coverage,
+            coverage: Coverage::of(&original.layers, |layer| covered.contains(&layer.digest)),
         });
     }
     if manifests.iter().all(|manifest| manifest.shortfalls.is_empty()) {

@@ -159,8 +159,12 @@ impl ConvertDestination {
             (None, Target::Digest(_)) => None,
         };
         let Some(tag) = tag else { return Ok(()) };
-        match from.source.tag_digest(tag).await {
-            Ok(digest) if digest == *root => Ok(()),
+        if from.source.tag_digest(tag).await.is_ok_and(|digest| digest == *root) {
+            return Ok(());
+        }
+        // Some registries state the digest of another form of the manifest.
+        match from.source.manifest(&Target::Tag(tag.clone())).await {
+            Ok(document) if document.digest == *root => Ok(()),
             Err(error) if !error.is_not_found() => Err(ConvertError::Find(error)),
             Ok(_) | Err(_) => Err(ConvertError::Moved { tag: tag.clone() }),
         }

@@ -20,6 +20,7 @@ use ociseek_format::offset::SpanId;
 use ociseek_format::ztoc::Checkpoint;
 #[cfg(target_os = "linux")]
 use ociseek_store::entries::OPEN;
+use ociseek_store::entries::open_own;
 
 /// Must change whenever spans decode differently or the layout of entries changes.
 const FORMAT: &[u8] = b"ociseek span 2\n";
@@ -126,6 +127,10 @@ impl EntryLayout {
         head_size(self.pieces)
     }
 
+    fn head_range(&self) -> Range<u64> {
+        self.head_at..self.head_at + self.head_size()
+    }
+
     fn piece(&self, number: u32) -> Range<u64> {
         let from = u64::from(number) * PIECE as u64;
         from..self.size.min(from + PIECE as u64)
@@ -210,21 +215,32 @@ impl EntryFile {
 /// A file of several spans.
 pub(super) struct SharedFile {
     file: File,
+    head: Range<u64>,
     /// What was written of a span that is not complete. It would only take space.
     unfinished: Option<Range<u64>>,
 }
 
-impl From<File> for SharedFile {
-    fn from(file: File) -> SharedFile {
-        SharedFile { file, unfinished: None }
+impl SharedFile {
+    /// For a span with this layout.
+    pub(super) fn new(file: File, layout: &EntryLayout) -> SharedFile {
+        SharedFile { file, head: layout.head_range(), unfinished: None }
     }
 }
 
 impl Drop for SharedFile {
     fn drop(&mut self) {
         if let Some(range) = &self.unfinished {
+            // Another process may have stored the span meanwhile.
+            discard(&self.file, &self.head);
             discard(&self.file, range);
         }
+    }
+}
+
+/// Removes the head of a damaged span from the file at `path`, so that the span counts as missing.
+pub(super) fn forget(path: &Path, layout: &EntryLayout) {
+    if let Ok(file) = open_own(path) {
+        discard(&file, &layout.head_range());
     }
 }
 

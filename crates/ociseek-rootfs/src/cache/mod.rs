@@ -30,10 +30,11 @@ use tracing::trace;
 
 pub(crate) use claims::{Claim, ClaimOutcome};
 pub use entry::{PIECE, SpanKey};
+use place::MAX_SPAN;
 pub use place::SpanPlace;
 
 use claims::Claims;
-use entry::{EntryFile, EntryLayout, EntryWriter};
+use entry::{EntryFile, EntryLayout, EntryWriter, SharedFile};
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_store::cache::TARGET;
 use ociseek_store::entries::{
@@ -41,8 +42,6 @@ use ociseek_store::entries::{
 };
 use ociseek_store::lock::Hold;
 
-/// The size limit of a span that is kept, in bytes.
-const MAX_SPAN: u64 = 1 << 30;
 /// How many bytes of a layer are kept in advance: this many for any layer, plus a multiple of the
 /// size of its blob. Layers with programs and their data decode to less than 20 times their size.
 const WORTH: u64 = 64 << 20;
@@ -167,9 +166,7 @@ impl SpanCache {
     /// Whether there is a span that looks complete. It may still turn out to be damaged when it is
     /// read.
     pub fn has(&self, place: &SpanPlace) -> bool {
-        let (Some(path), Some(layout)) = (self.path(place), place.layout()) else {
-            return false;
-        };
+        let Some((path, layout)) = self.to_read(place, &(0..0)) else { return false };
         let most = place.file_size(&layout);
         open_entry(&path, most).is_ok_and(|(file, length)| {
             if place.is_shared() {
@@ -195,16 +192,18 @@ impl SpanCache {
         let most = place.file_size(&layout);
         match open_entry(&path, most) {
             Ok((file, length)) => {
-                let found = if place.is_shared() || length == most {
-                    let fill = |bytes: &mut [u8], at| file.read_exact_at(bytes, at).ok();
-                    entry::read(place.key(), &layout, pieces, fill)
-                } else {
-                    None
-                };
+                let fill = |bytes: &mut [u8], at| file.read_exact_at(bytes, at).ok();
+                let is_whole = place.is_shared() || length == most;
+                let found =
+                    is_whole.then(|| entry::read(place.key(), &layout, pieces, fill)).flatten();
                 match &found {
                     Some(_) => touch(&file),
-                    None if place.is_shared() => {}
-                    None => drop_entry(&path),
+                    None if !place.is_shared() => drop_entry(&path),
+                    // Its pieces are damaged.
+                    None if entry::head(place.key(), &layout, fill).is_some() => {
+                        entry::forget(&path, &layout);
+                    }
+                    None => {}
                 }
                 found
             }
@@ -248,7 +247,7 @@ impl SpanCache {
         let path = self.path(place)?;
         let layout = self.layout_to_store(place)?;
         let file = if place.is_shared() {
-            open_shared(dir, &path).map(|file| EntryFile::Shared(file.into()))
+            open_shared(dir, &path).map(|file| EntryFile::Shared(SharedFile::new(file, &layout)))
         } else {
             temporary(dir).map(EntryFile::Alone)
         };

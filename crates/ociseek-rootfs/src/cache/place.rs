@@ -10,6 +10,8 @@ use ociseek_format::offset::{SpanId, Uncompressed};
 
 /// How many bytes of the tar share a file: its spans are those that begin there.
 const SHARED: u64 = 4 << 20;
+/// The size limit of a span that is kept, in bytes.
+pub(super) const MAX_SPAN: u64 = 1 << 30;
 /// Where the pieces begin in a shared file is a multiple of this.
 const ALIGNED: u64 = 4 << 10;
 
@@ -52,13 +54,15 @@ impl SpanPlace {
             let near = neighbours(table, plain.start).filter(|near| near.contains(&span))?;
             let begin = table.plain_range(near.start).start;
             let last = SpanId(near.end.0 - 1);
-            Some(SharedPlace {
+            let shared = SharedPlace {
                 first: key(near.start),
                 spans: near.end.0 - near.start.0,
                 size: table.plain_range(last).end - begin,
                 number: span.0 - near.start.0,
                 offset: plain.start - begin,
-            })
+            };
+            // A document can state any size. The place of the heads grows with it.
+            (shared.size <= MAX_SPAN).then_some(shared)
         };
         SpanPlace { key: key(span), size, shared: table.is_fine().then(shared).flatten() }
     }

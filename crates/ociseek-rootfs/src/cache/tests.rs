@@ -187,10 +187,11 @@ fn files_are_evicted_by_what_they_take_of_the_disk() {
     let cache = SpanCache::open(Some(dir.path()), max, Arc::clone(&recorder) as _);
     let mut first = Vec::new();
     for file in 0..30usize {
-        // The other span of 3 MiB is not stored.
-        let spans = spans(&[(1 << 20) + file, 3 << 20]);
-        assert!(cache.put(&spans[0].1, &spans[0].0));
-        first.push(spans.into_iter().next().unwrap());
+        // The span of 3 MiB before it is not stored: a hole.
+        let mut spans = spans(&[3 << 20, (1 << 20) + file]);
+        let stored = spans.remove(1);
+        assert!(cache.put(&stored.1, &stored.0));
+        first.push(stored);
     }
     assert!(first.iter().all(|(_, place)| cache.has(place)));
     for file in 30..60usize {

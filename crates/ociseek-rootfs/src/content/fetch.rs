@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::iter;
+use std::mem;
 use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +17,12 @@ use tracing::debug;
 use super::claim::MissingSpans;
 use super::in_flight::{FetchRole, SpanRequest};
 use super::inner::{CountGuard, Layer, LayerHandle};
-use super::pieces::{HANDED_OVER, Run, covering};
+use super::pieces::{HANDED_OVER, covering};
 use super::race::Race;
 use super::{Counts, FetchCause, Purpose, ReadError};
 use crate::layers::MAX_COMPRESSED;
 use ociseek_format::fine::{FineSpans, Windows};
-use ociseek_format::layer::LayerMap;
-use ociseek_format::layer::span::{ProvenSpan, SpanError};
+use ociseek_format::layer::span::SpanError;
 use ociseek_format::offset::SpanId;
 use ociseek_store::{Part, StoreError};
 
@@ -294,18 +294,18 @@ impl LayerHandle {
         let mut rest = spans.into_iter();
         // Of more at a time, the first would wait longer than it must.
         while let Some(first) = rest.next() {
-            let pair: Vec<DecodableSpan> = iter::once(first).chain(rest.next()).collect();
-            let blobs: Vec<(SpanId, &[u8])> =
-                pair.iter().map(|of| (of.wanted.promise.span(), &of.blob[..])).collect();
-            let decoded = |(proven, of): (Result<ProvenSpan<'_, LayerMap>, _>, &DecodableSpan)| {
-                let DecodableSpan { wanted, windows, .. } = of;
-                let span = wanted.promise.span();
-                self.decode(span, wanted.pieces.as_ref(), windows.as_deref(), &proven?)
-            };
-            let proven = self.layer.open.spans.prove(&blobs);
-            let results: Vec<Result<Run, SpanError>> =
-                proven.into_iter().zip(&pair).map(decoded).collect();
-            for (of, decoded) in pair.into_iter().zip(results) {
+            let mut pair: Vec<DecodableSpan> = iter::once(first).chain(rest.next()).collect();
+            // Damaged bytes are of no use.
+            let blobs: Vec<Vec<u8>> = pair.iter_mut().map(|of| mem::take(&mut of.blob)).collect();
+            let spans = pair.iter().map(|of| of.wanted.promise.span());
+            let spans: Vec<(SpanId, &[u8])> =
+                spans.zip(blobs.iter().map(|blob| &blob[..])).collect();
+            for (proven, of) in self.layer.open.spans.prove(&spans).into_iter().zip(pair) {
+                let decoded = proven.and_then(|proven| {
+                    let DecodableSpan { wanted, windows, .. } = &of;
+                    let span = wanted.promise.span();
+                    self.decode(span, wanted.pieces.as_ref(), windows.as_deref(), &proven)
+                });
                 let result = match decoded {
                     Err(
                         SpanError::Digest { .. }

@@ -387,7 +387,7 @@ pub enum ReadError {
     Page { layer: Digest, source: FineError },
     /// `why` is what the layer says against the index, or against what the index has for another
     /// layer.
-    #[error("an index of this image is wrong, and is no longer used: {why}")]
+    #[error("an index of this image is wrong, so ociseek stops using it: {why}")]
     Contradicted { why: Arc<str> },
     #[error("layer {layer} cannot be read")]
     Span { layer: Digest, source: SpanError },

@@ -28,17 +28,6 @@ pub(super) fn serves(device: &OwnedFd, mount: &MountInfo) -> io::Result<bool> {
     Ok(mount.fs_type == FS_TYPE && is_of && is_fuse(device)? && !is_over(device)?)
 }
 
-/// The mount that `device` serves. None if it serves none of these, or the kernel does not say.
-pub(super) fn mount_of<'a>(
-    device: &OwnedFd,
-    mounts: &'a [MountInfo],
-) -> io::Result<Option<&'a MountInfo>> {
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd()))?;
-    let Some(connection) = connection(&info) else { return Ok(None) };
-    let mount = mounts.iter().find(|mount| mount.device == (0, connection));
-    Ok(mount.filter(|mount| serves(device, mount).unwrap_or_default()))
-}
-
 /// The number of a FUSE connection in a file of `/proc/self/fdinfo`, which is the minor number of
 /// the mount's device.
 fn connection(info: &str) -> Option<u32> {

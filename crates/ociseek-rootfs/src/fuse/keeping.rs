@@ -106,13 +106,17 @@ impl DeviceKeeper {
             Shared::watched(&shared, &mut kept, running);
             left = of_keeper;
         }
-        let mounts = mounts().unwrap_or_default();
-        for (mount, device) in manager::given(&mounts) {
-            kept.given.insert(mount.name.clone(), mount.clone());
-            let is_new = left.iter().all(|(other, _)| other.name != mount.name);
-            if is_new && is_mounted(&mount, &device, &mounts) {
-                left.push((mount, device));
+        match mounts() {
+            Ok(mounts) => {
+                for (mount, device) in manager::given(&mounts) {
+                    kept.given.insert(mount.name.clone(), mount.clone());
+                    let is_new = left.iter().all(|(other, _)| other.name != mount.name);
+                    if is_new && is_mounted(&mount, &device, &mounts) {
+                        left.push((mount, device));
+                    }
+                }
             }
+            Err(error) => warn!(name: "keeper", %error, "the list of mounts cannot be read"),
         }
         drop(kept);
         (DeviceKeeper(Arc::new(Handle(shared))), left)

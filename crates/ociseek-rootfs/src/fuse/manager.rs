@@ -4,15 +4,19 @@
 //! allows it by `FileDescriptorStoreMax=`.
 
 use std::env;
+use std::fs;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use nix::unistd::close;
 use ociseek_format::digest::Digest;
+use rustix::fs::OFlags;
 use rustix::io::retry_on_intr;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, sendmsg_addr, socket_with,
@@ -20,7 +24,7 @@ use rustix::net::{
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use tracing::warn;
 
-use super::device::mount_of;
+use super::device::serves;
 use super::keeper::{HeldMount, LeftMount};
 use super::mounts::MountInfo;
 
@@ -28,6 +32,8 @@ use super::mounts::MountInfo;
 const FIRST: RawFd = 3;
 /// More than `FileDescriptorStoreMax=` of our units.
 const MOST: RawFd = 1 << 14;
+/// How long the manager may take to receive a message.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Tells the service manager something, if there is one: `NOTIFY_SOCKET` names its socket.
 ///
@@ -45,6 +51,7 @@ fn send(name: &[u8], state: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Res
         None => SocketAddrUnix::new(name)?,
     };
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(ANSWER))?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = descriptor.as_slice();
@@ -56,36 +63,46 @@ fn send(name: &[u8], state: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Res
     Ok(())
 }
 
-/// Has the manager keep the device.
+/// Has the manager keep the device. It does not wait for events of it: each request of the kernel
+/// would wake it.
 pub(super) fn store(mount: &HeldMount, device: &OwnedFd) {
-    let state = format!("FDSTORE=1\nFDNAME={}", stored_name(mount));
+    let state = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={}", stored_name(mount));
     if let Err(error) = notify_manager(&state, Some(device.as_fd())) {
         warn!(name: "keeper", %error, "the service manager does not keep the device of a mount");
     }
 }
 
-/// Has the manager close the device. It closes those of mounts that are gone by itself.
+/// Has the manager close the device.
 pub(super) fn remove(mount: &HeldMount) {
-    let _ = notify_manager(&format!("FDSTOREREMOVE=1\nFDNAME={}", stored_name(mount)), None);
+    remove_named(&stored_name(mount));
 }
 
-/// The name of a device with the manager, which allows 255 bytes without `:`. It has what the
-/// kernel does not say of the mount.
-fn stored_name(mount: &HeldMount) -> String {
-    let tree = mount.tree.map_or_else(String::new, |tree| format!("@{}", tree.hex()));
-    format!("{}{tree}", mount.name)
-}
-
-/// The name and the tree in a name of [`stored_name`].
-fn parse(name: &str) -> Option<(String, Option<Digest>)> {
-    match name.split_once('@') {
-        Some((name, tree)) => Some((name.to_owned(), Some(format!("sha256:{tree}").parse().ok()?))),
-        None => Some((name.to_owned(), None)),
+fn remove_named(name: &str) {
+    if let Err(error) = notify_manager(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None) {
+        warn!(name: "keeper", %error, "the service manager does not close the device of a mount");
     }
 }
 
-/// The mounts whose devices the manager gave to this process. Those of mounts that are gone are
-/// closed. The first call has all of them.
+/// The name of a device with the manager, which allows 255 bytes without `:`. It has what the
+/// kernel does not say of the mount, and the minor number of its device, which kernels before 6.16
+/// do not say.
+fn stored_name(mount: &HeldMount) -> String {
+    let tree = mount.tree.map_or_else(String::new, |tree| format!("@{}", tree.hex()));
+    format!("{}.{}{tree}", mount.name, mount.device.1)
+}
+
+/// What a name of [`stored_name`] has: the mount's name, its minor number, and its tree.
+fn parse(name: &str) -> Option<(&str, u32, Option<Digest>)> {
+    let (mount, tree) = match name.split_once('@') {
+        Some((mount, tree)) => (mount, Some(format!("sha256:{tree}").parse().ok()?)),
+        None => (name, None),
+    };
+    let (mount, minor) = mount.rsplit_once('.')?;
+    Some((mount, minor.parse().ok()?, tree))
+}
+
+/// The mounts whose devices the manager gave to this process. It closes those of others. The first
+/// call has all of them.
 pub(super) fn given(mounts: &[MountInfo]) -> Vec<LeftMount> {
     static IS_TAKEN: AtomicBool = AtomicBool::new(false);
     let variable = |name: &str| env::var(name).unwrap_or_default();
@@ -96,33 +113,61 @@ pub(super) fn given(mounts: &[MountInfo]) -> Vec<LeftMount> {
         return Vec::new();
     }
     let count = variable("LISTEN_FDS").parse().unwrap_or(0).clamp(0, MOST);
-    let taken = (FIRST..FIRST + count).map(take);
-    let names = variable("LISTEN_FDNAMES");
-    // One that cannot be taken must not move the names of the others.
-    let named = names.split(':').zip(taken.collect::<Vec<_>>());
-    named
-        .filter_map(|(name, device)| {
-            let (name, tree) = parse(name)?;
-            let device = device.ok()?;
-            let MountInfo { point, device: number, .. } = mount_of(&device, mounts).ok()??;
-            let held = HeldMount { name, point: point.clone(), device: *number, tree };
-            Some((held, device))
-        })
-        .collect()
+    let taken = match take(count) {
+        Ok(taken) => taken,
+        Err(error) => {
+            warn!(name: "keeper", %error, "the devices that the service manager kept cannot be taken");
+            return Vec::new();
+        }
+    };
+    let mut given = Vec::new();
+    for (name, device) in variable("LISTEN_FDNAMES").split(':').zip(taken) {
+        if let Some(held) = device.ok().and_then(|device| held(name, device, mounts)) {
+            given.push(held);
+        } else {
+            warn!(name: "keeper", device = name, "the service manager kept a device of no mount");
+            remove_named(name);
+        }
+    }
+    given
 }
 
-/// A descriptor that this process was started with, as one that its children do not inherit.
-fn take(descriptor: RawFd) -> io::Result<OwnedFd> {
+/// The mount that a device of this name serves.
+fn held(name: &str, device: OwnedFd, mounts: &[MountInfo]) -> Option<LeftMount> {
+    let (name, minor, tree) = parse(name)?;
+    let mount = mounts.iter().find(|mount| mount.device == (0, minor))?;
+    let point = mount.point.clone();
+    let held = HeldMount { name: name.to_owned(), point, device: mount.device, tree };
+    serves(&device, mount).is_ok_and(|serves| serves).then_some((held, device))
+}
+
+/// The descriptors that this process was started with, as ones that its children do not inherit.
+fn take(count: RawFd) -> io::Result<Vec<io::Result<OwnedFd>>> {
     let this = pidfd_open(getpid(), PidfdFlags::empty())?;
-    let taken = pidfd_getfd(this, descriptor, PidfdGetfdFlags::empty());
-    // It is nobody else's: the manager has opened it for this process.
-    close(descriptor)?;
-    Ok(taken?)
+    let take = |descriptor| {
+        if is_own(descriptor)? {
+            return Err(io::Error::other("the manager did not open it"));
+        }
+        let taken = pidfd_getfd(&this, descriptor, PidfdGetfdFlags::empty());
+        close(descriptor)?;
+        Ok(taken?)
+    };
+    Ok((FIRST..FIRST + count).map(take).collect())
+}
+
+/// Whether this process has opened a descriptor itself: all of those end at exec(2), and those from
+/// the manager do not (proc_pid_fdinfo(5)).
+fn is_own(descriptor: RawFd) -> io::Result<bool> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}"))?;
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    Ok(flags.is_none_or(|flags| flags & OFlags::CLOEXEC.bits() != 0))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::os::fd::AsRawFd;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
@@ -152,14 +197,25 @@ mod tests {
     }
 
     #[test]
+    fn what_this_process_opened_is_its_own() {
+        let file = File::open("/dev/null").unwrap();
+        assert!(is_own(file.as_raw_fd()).unwrap());
+        rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
+        assert!(!is_own(file.as_raw_fd()).unwrap());
+        assert!(is_own(-1).is_err());
+    }
+
+    #[test]
     fn a_name_says_what_the_kernel_does_not() {
         for tree in [None, Some(Digest::sha256(b"tree"))] {
-            let mount =
-                HeldMount { name: "7".into(), point: "/point".into(), device: (0, 63), tree };
+            let (name, point) = ("7.xattrs".into(), "/point".into());
+            let mount = HeldMount { name, point, device: (0, 63), tree };
             let name = stored_name(&mount);
             assert!(name.len() < 255 && !name.contains(':'), "{name}");
-            assert_eq!(parse(&name), Some(("7".to_owned(), tree)));
+            assert_eq!(parse(&name), Some(("7.xattrs", 63, tree)));
         }
-        assert_eq!(parse("7@tree"), None);
+        for other in ["7", "7@tree", "7.63@tree", "7.x"] {
+            assert_eq!(parse(other), None);
+        }
     }
 }

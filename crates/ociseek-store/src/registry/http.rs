@@ -26,14 +26,12 @@ use super::request::{Authorization, Request, Trail};
 use super::response::{Received, Response};
 use super::tls::Tls;
 use super::transport::{RequestContext, TransportError, TransportKind, one_line};
-use super::verbatim::{Connection, Route};
+use super::verbatim::{Connection, HEADERS, Route};
 use crate::Traffic;
 use ociseek_format::progress::{Progress, ProgressEvent};
 
 /// How many warnings of registries are passed on in a run.
 const WARNINGS: usize = 16;
-/// The most header lines of an answer. Go counts their bytes alone.
-const HEADERS: usize = 500;
 const AGENT: &str = concat!("ociseek/", env!("CARGO_PKG_VERSION"));
 /// After this long without an answer, the wait is reported.
 const STALL: Duration = Duration::from_secs(10);
@@ -341,7 +339,8 @@ impl Http {
             Some(target) => {
                 let known_addresses = Arc::clone(&self.common.known_addresses);
                 let resolver = Resolver { public_only: !is_inside, known_addresses };
-                let route = Route { proxy, resolver: &resolver, tls: &connections.tls };
+                let (tls, proxy_tls) = (&connections.tls, &self.away.tls);
+                let route = Route { proxy, resolver: &resolver, tls, proxy_tls };
                 let connecting = Connection::open(&request.url, target, &route);
                 // If that fails, the request is sent as usual, which reports why.
                 timeout(self.limits.connect, connecting).await.ok().flatten()

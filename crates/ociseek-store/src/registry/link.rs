@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::lock::Hold;
@@ -28,6 +29,8 @@ pub struct SharedLink {
     speed: AtomicU64,
     /// When what was received so far has passed at this speed.
     free_at: Mutex<Option<Instant>>,
+    /// The speed has changed.
+    changed: Notify,
     observe: Box<dyn Fn(AnsweredRequest) + Send + Sync>,
 }
 
@@ -43,24 +46,32 @@ impl SharedLink {
         SharedLink {
             speed: AtomicU64::new(0),
             free_at: Mutex::default(),
+            changed: Notify::new(),
             observe: Box::new(observe),
         }
     }
 
     /// From now on, at most this many bytes arrive in a second. None for no limit.
     pub fn limit(&self, bytes_per_second: Option<u64>) {
-        self.speed.store(bytes_per_second.unwrap_or(0), Ordering::Relaxed);
-        *self.free_at.hold() = None;
+        let speed = bytes_per_second.unwrap_or(0);
+        if self.speed.swap(speed, Ordering::Relaxed) != speed {
+            *self.free_at.hold() = None;
+            self.changed.notify_waiters();
+        }
     }
 
     pub(super) fn answered(&self, request: AnsweredRequest) {
         (self.observe)(request);
     }
 
-    /// Waits until bytes that have arrived may pass.
+    /// Waits until bytes that have arrived may pass, or the speed changes.
     pub(super) async fn pass(&self, bytes: u64) {
+        let changed = self.changed.notified();
         if let Some(at) = self.passes_at(bytes, Instant::now()) {
-            sleep_until(at).await;
+            tokio::select! {
+                () = sleep_until(at) => {}
+                () = changed => {}
+            }
         }
     }
 
@@ -98,7 +109,22 @@ mod tests {
         assert_eq!(waits(1000, 1), Duration::from_millis(1950));
         // The time in which nothing arrived is not made up for.
         assert_eq!(waits(1000, 1000), Duration::from_millis(750));
+        // The same limit again forgives nothing.
+        link.limit(Some(1000));
+        assert_eq!(waits(1000, 1000), Duration::from_millis(1750));
         link.limit(None);
         assert_eq!(waits(u64::MAX, 1000), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn who_waits_by_a_slow_limit_goes_on_when_it_changes() {
+        let link = SharedLink::new(|_| {});
+        link.limit(Some(1));
+        let change = async {
+            tokio::task::yield_now().await;
+            link.limit(Some(1 << 30));
+        };
+        let both = async { tokio::join!(link.pass(1 << 20), change) };
+        tokio::time::timeout(Duration::from_secs(60), both).await.unwrap();
     }
 }

@@ -10,7 +10,6 @@ use rustls::{AlertDescription, CertificateError};
 
 use crate::x509::object_id;
 use ociseek_format::printable::is_hostile;
-use ociseek_format::progress::causes;
 
 /// Why there was no response, or only a part of it.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -109,11 +108,23 @@ impl TransportError {
     /// Joins the causes on one line, without outer ones that add nothing, and without URLs.
     pub(super) fn new(error: reqwest::Error, context: &RequestContext) -> TransportError {
         let error = error.without_url();
-        let mut kind =
-            if error.is_connect() { TransportKind::Connect } else { TransportKind::Broken };
+        let kind = if error.is_connect() { TransportKind::Connect } else { TransportKind::Broken };
+        TransportError::of(&error, kind, std::error::Error::source(&error), context)
+    }
+
+    /// The exchange over a connection failed.
+    pub(super) fn of_exchange(error: &hyper::Error, context: &RequestContext) -> TransportError {
+        TransportError::of(error, TransportKind::Broken, Some(error), context)
+    }
+
+    /// An error of this kind, unless its causes, which begin with `next`, say more.
+    fn of(
+        error: &dyn std::error::Error,
+        mut kind: TransportKind,
+        mut next: Option<&(dyn std::error::Error + 'static)>,
+        context: &RequestContext,
+    ) -> TransportError {
         let mut causes: Vec<String> = Vec::new();
-        let mut next: Option<&(dyn std::error::Error + 'static)> =
-            std::error::Error::source(&error);
         while let Some(cause) = next {
             if cause.is::<super::address_filter::RefusedAddress>() {
                 kind = TransportKind::Refused;
@@ -158,12 +169,6 @@ impl TransportError {
         let kind = TransportKind::Tunnel(Some(status));
         let text = format!("it refuses to connect to the host: {status}");
         TransportError { kind, text, ..self }
-    }
-
-    /// The exchange over a connection failed.
-    pub(super) fn of_exchange(error: &hyper::Error, context: &RequestContext) -> TransportError {
-        let text = one_line(&causes(error), 300);
-        TransportError { kind: TransportKind::Broken, text, proxy: context.proxy.clone() }
     }
 
     pub(super) fn broken(text: &str) -> TransportError {

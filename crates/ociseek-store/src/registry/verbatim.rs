@@ -28,6 +28,8 @@ use url::{Host, Position, Url};
 use super::address_filter::Resolver;
 use super::proxy::Proxy;
 
+/// The most header lines of an answer. Go counts their bytes alone.
+pub(super) const HEADERS: usize = 500;
 /// What Go leaves in a path. One with another character is decoded and encoded
 /// again (`URL.EscapedPath`).
 const PLAIN: &[u8] = b"-_.~$&+,/:;=@!'()*[]%";
@@ -108,6 +110,8 @@ pub(super) struct Route<'a> {
     pub proxy: Option<&'a Proxy>,
     pub resolver: &'a Resolver,
     pub tls: &'a Arc<rustls::ClientConfig>,
+    /// Without the registry's client certificate.
+    pub proxy_tls: &'a Arc<rustls::ClientConfig>,
 }
 
 /// A connection for one request.
@@ -125,7 +129,11 @@ impl Connection {
         route: &Route<'_>,
     ) -> Option<Connection> {
         let (stream, forwards) = route.connect(url).await?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;
+        let (sender, connection) = http1::Builder::new()
+            .max_headers(HEADERS)
+            .handshake(TokioIo::new(stream))
+            .await
+            .ok()?;
         tokio::spawn(connection);
         let host = &url[Position::BeforeHost..Position::AfterPort];
         let mut headers = HeaderMap::from_iter([(HOST, HeaderValue::try_from(host).ok()?)]);
@@ -169,15 +177,18 @@ impl Route<'_> {
             Some(proxy) => {
                 let stream = Box::new(proxy.connect().await?);
                 let is_tls_proxy = proxy.url.scheme() == "https";
-                let mut stream: Box<dyn Stream> =
-                    if is_tls_proxy { self.over_tls(&proxy.url, stream).await? } else { stream };
+                let mut stream: Box<dyn Stream> = if is_tls_proxy {
+                    over_tls(&proxy.url, stream, self.proxy_tls).await?
+                } else {
+                    stream
+                };
                 if is_tls && !proxy.ask_for_tunnel(&mut stream, url).await?.is_success() {
                     return None;
                 }
                 (stream, !is_tls)
             }
         };
-        let stream = if is_tls { self.over_tls(url, stream).await? } else { stream };
+        let stream = if is_tls { over_tls(url, stream, self.tls).await? } else { stream };
         Some((stream, forwards))
     }
 
@@ -205,7 +216,12 @@ impl Route<'_> {
             _ => format!("{}:{}", url.host_str()?, url.port_or_known_default()?),
         };
         let to: Uri = format!("{}://{host}", url.scheme()).parse().ok()?;
-        let by: Uri = proxy.url.as_str().parse().ok()?;
+        let mut by = proxy.url.clone();
+        if by.port().is_none() {
+            // The connector's default is that of HTTP.
+            by.set_port(Some(1080)).ok()?;
+        }
+        let by: Uri = by.as_str().parse().ok()?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         let stream = if proxy.url.scheme().starts_with("socks4") {
@@ -220,13 +236,18 @@ impl Route<'_> {
         };
         Some(Box::new(stream.into_inner()))
     }
+}
 
-    async fn over_tls(&self, url: &Url, stream: Box<dyn Stream>) -> Option<Box<dyn Stream>> {
-        let name = url.host_str()?.trim_matches(['[', ']']).to_owned();
-        let connector = TlsConnector::from(Arc::clone(self.tls));
-        let stream = connector.connect(ServerName::try_from(name).ok()?, stream).await.ok()?;
-        Some(Box::new(stream))
-    }
+/// The stream through TLS with the host of `url`.
+async fn over_tls(
+    url: &Url,
+    stream: Box<dyn Stream>,
+    config: &Arc<rustls::ClientConfig>,
+) -> Option<Box<dyn Stream>> {
+    let name = url.host_str()?.trim_matches(['[', ']']).to_owned();
+    let connector = TlsConnector::from(Arc::clone(config));
+    let stream = connector.connect(ServerName::try_from(name).ok()?, stream).await.ok()?;
+    Some(Box::new(stream))
 }
 
 #[cfg(test)]

@@ -1,0 +1,212 @@
+//! Hints for slips: what users of other tools type, and what is easily mistyped.
+
+use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use strsim::levenshtein;
+
+use words::{COMMANDS, OPTIONS};
+
+mod words;
+
+/// Commands that take a single image.
+const SINGLE: [&str; 5] = ["doctor", "mount", "rm", "try", "verify"];
+
+/// The hint for one of these arguments, which `program` refused with `error`. Removes clap's own
+/// suggestion from `error`, unless it is about a typing error.
+pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) -> Option<String> {
+    // `use '-- X'`: no argument of ours begins with a dash.
+    error.remove(ContextKind::Suggested);
+    let command = typed.first().map_or("", String::as_str);
+    if let Some(word) = typed.iter().find(|word| word.starts_with(['\u{2013}', '\u{2014}'])) {
+        return Some(format!(
+            "{word:?} begins with a typographic dash: options begin with - or --"
+        ));
+    }
+    if command == "hook"
+        && error.kind() == ErrorKind::UnknownArgument
+        && typed.get(1).is_some_and(|word| word.starts_with('-'))
+    {
+        return Some(
+            "ociseek hook serve receives push notifications; it has these options".to_owned(),
+        );
+    }
+    let (place, suggestion) = match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand)
+        }
+        // `--node FILE IMAGE`
+        ErrorKind::UnknownArgument
+            if command == "doctor" && typed.iter().any(|word| word == "--node") =>
+        {
+            return Some("the configuration follows an equals sign: --node=FILE".to_owned());
+        }
+        ErrorKind::UnknownArgument => (ContextKind::InvalidArg, ContextKind::SuggestedArg),
+        ErrorKind::MissingRequiredArgument => return missing(command, typed, error),
+        ErrorKind::TooManyValues => return given_a_value(error),
+        ErrorKind::InvalidValue if command == "mount" && typed.iter().any(|word| word == "-o") => {
+            return Some(
+                "mounts are read-only, and -o is not needed: see --suid, --dev and --allow-other in --help".to_owned(),
+            );
+        }
+        ErrorKind::InvalidValue if typed.iter().any(|word| word == "-o" || word == "--output") => {
+            let row = OPTIONS.iter().find(|row| row.0 == command && row.1.contains(&"-o"));
+            return Some(row.map_or_else(
+                || "-o is --format here; to write a file, use > FILE".to_owned(),
+                |row| row.2.to_owned(),
+            ));
+        }
+        ErrorKind::ValueValidation if image_first(error, command, typed).is_some() => {
+            return image_first(error, command, typed);
+        }
+        ErrorKind::ValueValidation
+            if error.to_string().contains("invalid digit found in string") =>
+        {
+            return Some("expected a whole number, such as 4".to_owned());
+        }
+        _ => return None,
+    };
+    let Some(ContextValue::String(word)) = error.get(place) else { return None };
+    let word = word.split('=').next().unwrap_or_default().to_owned();
+    // clap reads -platform as -p -l -a ...
+    let dashed = |typed: &&String| {
+        typed.len() > 3
+            && typed.starts_with(&word)
+            && typed[1..].bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
+    };
+    let is_short = word.len() == 2 && word.starts_with('-');
+    let hint = match (error.kind(), is_short, typed.iter().find(dashed)) {
+        (_, true, Some(typed)) => Some(format!("long options start with two dashes: -{typed}")),
+        (ErrorKind::InvalidSubcommand, ..) => {
+            // `ociseek cache size` is not `ociseek size`.
+            let is_first = typed.iter().find(|typed| !typed.starts_with('-')) == Some(&word);
+            let is_it = |row: &&(&str, &[&str], &str)| {
+                (row.0 == command || row.0.is_empty() && is_first) && row.1.contains(&&*word)
+            };
+            let row = COMMANDS.iter().find(is_it).map(|row| row.2.to_owned());
+            let is_image = word.contains(['/', ':']) && typed.first() == Some(&word);
+            row.or_else(|| {
+                is_image.then(|| {
+                    format!(
+                        "a command comes first: ociseek try {word}, or ociseek doctor {word}, for example"
+                    )
+                })
+            })
+        }
+        _ if !word.starts_with('-') => surplus(command),
+        _ if word[1..].starts_with(|c: char| c.is_ascii_digit()) => {
+            Some("no number is negative here".to_owned())
+        }
+        _ => {
+            let called = called(program, typed);
+            let is_it = |row: &&(&str, &[&str], &str)| {
+                row.1.contains(&&*word)
+                    && (row.0 == command || row.0.is_empty() && knows(&called, row.2))
+            };
+            OPTIONS.iter().find(is_it).map(|row| row.2.to_owned())
+        }
+    };
+    let is_typo =
+        |suggested: &String| levenshtein(&word, suggested) <= 2 || suggested.starts_with(&word);
+    let keeps = match error.get(suggestion) {
+        Some(ContextValue::String(suggested)) => is_typo(suggested),
+        Some(ContextValue::Strings(all)) => all.iter().any(is_typo),
+        _ => false,
+    };
+    if hint.is_some() || !keeps {
+        error.remove(suggestion);
+        // It names the option that was suggested.
+        error.remove(ContextKind::Usage);
+    }
+    hint
+}
+
+/// The hint for a path in place of the image, and something behind it.
+fn image_first(error: &clap::Error, command: &str, typed: &[String]) -> Option<String> {
+    let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else {
+        return None;
+    };
+    let takes_paths = ["ls", "cat", "mount", "bundle"].contains(&command);
+    let is_first = typed.iter().position(|word| word == value)? + 1 < typed.len();
+    (takes_paths && is_first && value.starts_with(['/', '.']))
+        .then(|| format!("the image comes first: ociseek {command} IMAGE {value}"))
+}
+
+/// Whether `command` has all the options that `hint` names.
+fn knows(command: &Command, hint: &str) -> bool {
+    let words =
+        hint.split([' ', ';', ',', ':', '.', '=', ')']).filter_map(|word| word.strip_prefix("--"));
+    words
+        .filter(|word| *word != "help")
+        .all(|word| command.get_arguments().any(|arg| arg.get_long() == Some(word)))
+}
+
+/// The hint for a missing argument.
+fn missing(command: &str, typed: &[String], error: &clap::Error) -> Option<String> {
+    let absent = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(absent)) => absent.join(" "),
+        Some(ContextValue::String(absent)) => absent.clone(),
+        _ => String::new(),
+    };
+    if absent.starts_with("--creds") && typed.iter().any(|word| word == "--password-stdin") {
+        return Some("the user is missing: --creds USER --password-stdin".to_owned());
+    }
+    if let [.., option, value] = typed
+        && option.starts_with("--")
+        && !option.contains('=')
+        && absent.starts_with('<')
+        && value.contains(['/', ':'])
+    {
+        return Some(format!("{option} took {value:?} as its value"));
+    }
+    match (command, typed) {
+        ("completions", [_]) => Some("the shells are bash, elvish, fish, powershell and zsh".to_owned()),
+        ("convert", [_, ..]) => Some(
+            "name the image and the SOCI-enabled image to write: ociseek convert REPOSITORY:TAG REPOSITORY:TAG-soci"
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+/// The hint for a switch that was given a value.
+fn given_a_value(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    Some(match option.trim_end_matches("...") {
+        "--verbose" => "use -v, or -vv for more".to_owned(),
+        option => format!("use {option} without a value"),
+    })
+}
+
+/// The hint for an argument too many.
+fn surplus(command: &str) -> Option<String> {
+    match command {
+        "try" => {
+            Some("put the command to run after two dashes: ociseek try IMAGE -- COMMAND".to_owned())
+        }
+        "bundle" => Some(
+            "put the command to run after two dashes: ociseek bundle IMAGE DIR -- COMMAND"
+                .to_owned(),
+        ),
+        "convert" => Some("ociseek convert takes one image and the name to write".to_owned()),
+        "list" => Some("ociseek list takes one repository at a time".to_owned()),
+        command if SINGLE.contains(&command) => {
+            Some(format!("ociseek {command} takes one image at a time"))
+        }
+        _ => None,
+    }
+}
+
+/// The command of `program` that was typed.
+pub(super) fn called(mut program: Command, typed: &[String]) -> Command {
+    program.build();
+    let mut command = program;
+    for word in typed {
+        match command.find_subcommand(word) {
+            Some(below) => command = below.clone(),
+            None => break,
+        }
+    }
+    command
+}

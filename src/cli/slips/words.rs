@@ -1,0 +1,300 @@
+//! What users of other tools type, and what does the same here.
+
+/// Words of other tools, and what does the same here. The first text is the command whose
+/// subcommand a row is about; an empty one is any.
+pub(super) const COMMANDS: [(&str, &[&str], &str); 34] = [
+    (
+        "snapshotter",
+        &["list", "ls", "ps", "mounts"],
+        "ociseek snapshotter images lists the images; ociseek snapshotter status shows whether it runs",
+    ),
+    (
+        "snapshotter",
+        &["remove", "delete"],
+        "ociseek snapshotter uninstall DIR removes it from the host",
+    ),
+    (
+        "snapshotter",
+        &["start", "run", "serve"],
+        "ociseek snapshotter with no subcommand serves containerd",
+    ),
+    (
+        "snapshotter",
+        &["stop", "restart", "reload", "logs", "log"],
+        "it is a service: systemctl restart (or reload) ociseek-snapshotter, journalctl -u ociseek-snapshotter",
+    ),
+    (
+        "snapshotter",
+        &["doctor", "check", "why"],
+        "ociseek doctor --node IMAGE says whether this node starts an image lazily",
+    ),
+    ("cache", &["prune", "clean", "purge", "rm"], "ociseek cache clear empties the local caches"),
+    (
+        "cache",
+        &["info", "list", "show", "dir", "size", "du", "stat", "status", "path"],
+        "ociseek cache ls shows where the local caches are",
+    ),
+    (
+        "hook",
+        &["start", "run", "server", "listen"],
+        "ociseek hook serve receives push notifications",
+    ),
+    ("ztoc", &["info", "list"], "ociseek ztoc show FILE shows a ztoc"),
+    ("hook", &["consume", "queue"], "ociseek hook worker takes jobs from a queue"),
+    (
+        "",
+        &["umount", "unmount"],
+        "to end a mount: umount DIR (as a user: fusermount3 -u DIR); to end a bundle: ociseek bundle --rm DIR",
+    ),
+    (
+        "",
+        &["create", "build", "push", "attach", "optimize", "nydusify"],
+        "ociseek convert IMAGE NEW-NAME writes a SOCI-enabled image; ociseek index IMAGE attaches version 1",
+    ),
+    (
+        "",
+        &["info", "show", "manifest", "inspect", "history", "layers"],
+        "ociseek doctor --verbose IMAGE shows the indexes of an image and its layers",
+    ),
+    (
+        "",
+        &["trace", "report", "analyze", "estimate", "bench", "profile", "size", "record"],
+        "ociseek try IMAGE says how much of an image startup reads, and whether lazy loading pays",
+    ),
+    ("", &["get-file"], "ociseek cat IMAGE PATH prints a file of an image"),
+    (
+        "",
+        &["export", "extract", "unpack"],
+        "ociseek mount IMAGE DIR shows all files, and ociseek cat IMAGE PATH prints one",
+    ),
+    ("", &["delete", "remove"], "ociseek rm IMAGE removes the indexes of an image"),
+    ("", &["find", "search"], "ociseek ls -R IMAGE lists all files of an image"),
+    (
+        "",
+        &["tags", "tree", "discover", "referrers", "images"],
+        "ociseek list REPOSITORY lists tags and their indexes",
+    ),
+    (
+        "",
+        &["catalog"],
+        "ociseek list REPOSITORY lists one repository; ociseek backfill --dry-run REGISTRY lists them all",
+    ),
+    (
+        "",
+        &["status", "check"],
+        "ociseek doctor IMAGE says which runtimes load an image lazily, and why others do not",
+    ),
+    ("", &["validate"], "ociseek verify IMAGE compares an index with its layers"),
+    (
+        "",
+        &["copy", "cp", "mirror", "sync", "tag", "retag"],
+        "oras cp -r SOURCE DESTINATION copies an image with its indexes (docs/lifecycle.md); \
+         ociseek cat IMAGE PATH > FILE copies a file out of an image",
+    ),
+    ("", &["prune"], "ociseek rm --obsolete REPOSITORY removes obsolete indexes"),
+    ("", &["serve", "server", "webhook"], "ociseek hook serve receives push notifications"),
+    ("", &["worker"], "ociseek hook worker takes jobs from a queue"),
+    ("", &["lambda"], "ociseek hook lambda indexes images pushed to Amazon ECR"),
+    (
+        "",
+        &["daemon", "snapshotter-grpc"],
+        "ociseek snapshotter serves containerd; ociseek hook serve indexes images",
+    ),
+    (
+        "",
+        &["login", "logout"],
+        "use docker login or podman login: ociseek uses the same credentials",
+    ),
+    (
+        "",
+        &["pull", "run", "start", "exec"],
+        "ociseek mount IMAGE DIR and ociseek bundle IMAGE DIR start from an image without pulling it",
+    ),
+    (
+        "",
+        &["ps", "containers"],
+        "ociseek starts no containers itself: ask the runtime (runc list, crictl ps)",
+    ),
+    ("", &["fetch", "rebuild-db"], "not needed: ociseek works directly on registries and layouts"),
+    (
+        "",
+        &["config", "configure", "init"],
+        "not needed: commands take options, and the variables in docs/environment.md; ociseek snapshotter also has --config",
+    ),
+    ("", &["upgrade", "update"], "ociseek does not update itself: see docs/install.md"),
+];
+
+/// The same for options. The first text is the command that a row is for; an empty one is any that
+/// has the options which the hint names.
+pub(super) const OPTIONS: [(&str, &[&str], &str); 54] = [
+    ("index", &["--all", "-a"], "not needed: all platforms are the default"),
+    ("convert", &["--all", "-a"], "not needed: all platforms are the default"),
+    ("verify", &["--all", "-a"], "not needed: all platforms are the default"),
+    ("snapshotter", &["--config-file"], "use --config FILE"),
+    (
+        "convert",
+        &["-t", "--tag", "-o", "--output", "--dest", "--destination", "--name"],
+        "the destination is the second argument: ociseek convert REPOSITORY:TAG REPOSITORY:TAG-soci",
+    ),
+    (
+        "convert",
+        &["--timeout"],
+        "only ociseek index has --timeout, for several images; a retry takes what was made from the cache",
+    ),
+    (
+        "try",
+        &["--command", "--cmd", "--args"],
+        "put the command to run after two dashes: ociseek try IMAGE -- COMMAND",
+    ),
+    ("try", &["--port", "-p", "--publish", "--expose"], "a server is ready with --until-port PORT"),
+    ("try", &["--timeout", "--duration", "--wait", "--time", "-d"], "use --for DURATION"),
+    ("try", &["--html", "--report", "--page"], "use --output FILE.html"),
+    ("try", &["--network", "--net"], "use --host-network"),
+    (
+        "try",
+        &["-i", "-t", "--tty", "--interactive", "--rm", "--detach"],
+        "not needed: try ends the container, and its input is empty",
+    ),
+    (
+        "try",
+        &[
+            "-e",
+            "--env",
+            "--volume",
+            "--mount",
+            "-u",
+            "--user",
+            "-w",
+            "--workdir",
+            "--memory",
+            "-m",
+        ],
+        "the container has the environment, the user and the directory of the image; for others, edit config.json of \
+         ociseek bundle and record the startup with --record",
+    ),
+    ("doctor", &["--all", "-a", "--platforms"], "use --all-platforms"),
+    (
+        "doctor",
+        &["--fix", "--repair"],
+        "doctor changes nothing: the lines that begin with next name the command that does",
+    ),
+    (
+        "doctor",
+        &["--index", "--ztoc", "--layers", "--details", "--long", "-l"],
+        "--verbose shows the indexes and layers; --json has each ztoc",
+    ),
+    ("ls", &["--tree"], "ls -R lists all files"),
+    (
+        "rm",
+        &["--all", "-a"],
+        "not needed: rm removes all indexes of the image, or with --platform those of one",
+    ),
+    (
+        "mount",
+        &["--read-write", "--rw", "--writable", "-w"],
+        "mounts are read-only: for a writable container, use ociseek bundle",
+    ),
+    (
+        "mount",
+        &["--unmount", "--umount", "-u"],
+        "to end a mount: umount DIR (as a user: fusermount3 -u DIR)",
+    ),
+    (
+        "verify",
+        &["--key", "--cert", "--certificate"],
+        "use --signature-key FILE, or --signature-cert FILE",
+    ),
+    (
+        "convert",
+        &["--compression", "--compress", "--gzip", "--zstd", "--estargz"],
+        "layers stay as they are: for another compression, build the image again",
+    ),
+    ("snapshotter", &["--address", "--listen", "--addr", "-a"], "use --socket PATH"),
+    (
+        "store",
+        &["--address", "--socket"],
+        "not needed: podman reads the directory (docs/podman.md)",
+    ),
+    (
+        "rm",
+        &["--force", "-f", "--yes", "-y", "-r", "-R", "--recursive"],
+        "no option is needed: rm does not ask. --dry-run only lists",
+    ),
+    (
+        "convert",
+        &["--existing", "--force", "-f", "--overwrite"],
+        "not needed: what DST lacks or has wrong is written again",
+    ),
+    ("", &["--v2", "--v2-only"], "use --kind v2=TAG, or --kind v1,v2=TAG for both versions"),
+    ("", &["--fine", "--fine-only"], "use --kind fine, or --kind v1,fine for a SOCI index too"),
+    (
+        "convert",
+        &["--to"],
+        "the destination is the second argument; convert writes version 2, and ociseek index attaches version 1",
+    ),
+    (
+        "cache",
+        &["--all", "-a", "--force", "-f"],
+        "not needed: cache clear empties all of the local caches",
+    ),
+    ("backfill", &["--all", "-a"], "not needed: all repositories and tags are the default"),
+    (
+        "doctor",
+        &["--runtime", "--consumer"],
+        "not needed: doctor lists every runtime that it knows",
+    ),
+    (
+        "list",
+        &["--tags", "--referrers"],
+        "not needed: list shows all tags of a repository, and their indexes",
+    ),
+    ("version", &["--short", "--client"], "ociseek -V prints the version alone"),
+    (
+        "",
+        &["--force", "-f", "--overwrite"],
+        "to rebuild an index: --existing replace; for JSON: --json",
+    ),
+    ("", &["-f"], "for JSON: --json"),
+    ("", &["-o", "--output"], "for JSON: --json, and > FILE for a file"),
+    (
+        "",
+        &["--tag", "-t", "--dest", "--destination"],
+        "for a SOCI-enabled image under another tag: --kind v2=TAG",
+    ),
+    (
+        "",
+        &["--username", "--user", "--password", "-u"],
+        "use --creds USER:PASSWORD, or --creds USER --password-stdin",
+    ),
+    ("", &["--cert-dir"], "use --ca-file FILE, or put the certificates into certs.d (see --help)"),
+    ("", &["-p", "--arch", "--os"], "use --platform OS/ARCH"),
+    (
+        "",
+        &["--port", "-p", "--address", "--addr", "--bind"],
+        "use --listen IP:PORT, such as 0.0.0.0:8080",
+    ),
+    ("", &["--nats", "--nats-url", "--stream"], "use --queue nats://HOST:PORT/STREAM"),
+    ("", &["--debug", "--log-level"], "use -v or -vv, or set OCISEEK_LOG (docs/environment.md)"),
+    ("", &["--yes", "-y"], "not needed: ociseek does not ask"),
+    ("", &["--plain", "--http", "--use-http"], "use --plain-http"),
+    ("", &["--insecure", "--skip-tls-verify", "-k"], "use --insecure-skip-tls-verify"),
+    ("", &["--push"], "not needed: what is made is pushed; --dry-run only reports it"),
+    ("", &["--no-push"], "use --dry-run"),
+    ("", &["--fast", "--shallow"], "use --quick"),
+    (
+        "",
+        &["--threads", "--parallel", "--parallelism", "--concurrency", "--workers"],
+        "use --jobs N",
+    ),
+    ("", &["--no-progress"], "use --progress none, or --quiet"),
+    (
+        "",
+        &["--no-color", "--no-colour", "--colour"],
+        "use --color never, --color always or --color auto",
+    ),
+    (
+        "",
+        &["--config-file", "--registries-conf"],
+        "not read: use options, or the variables in docs/environment.md",
+    ),
+];
