@@ -142,7 +142,9 @@ impl Command {
     /// What is logged: doctor prints more itself first.
     pub(super) fn log_of(&self, verbosity: VerbosityArgs) -> VerbosityArgs {
         match self {
-            Command::Doctor(args) if args.node.is_none() => {
+            #[cfg(mounts)]
+            Command::Doctor(args) if args.node.is_some() => verbosity,
+            Command::Doctor(_) => {
                 VerbosityArgs { verbose: verbosity.verbose.saturating_sub(1), ..verbosity }
             }
             _ => verbosity,
