@@ -20,6 +20,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 FOLDER = pathlib.Path(os.environ.get('OCISEEK_KUBERNETES', pathlib.Path.home() / '.cache/ociseek-kubernetes'))
 CONSUMER = pathlib.Path(os.environ.get('OCISEEK_CONSUMER', pathlib.Path.home() / '.cache/ociseek-consumer/bin'))
+TOOLS = pathlib.Path(os.environ.get('OCISEEK_TEST_TOOLS', pathlib.Path.home() / '.cache/ociseek-tools/bin'))
 STATE = FOLDER / 'state'
 PKI = STATE / 'pki'
 # Of network namespaces, interfaces and cgroups.
@@ -62,6 +63,10 @@ def hub(*command, **options):
 
 def kubectl(*arguments, **options):
     return hub(FOLDER / 'bin/kubernetes', 'kubectl', f'--kubeconfig={PKI}/admin.conf', *arguments, **options)
+
+
+def helm(*arguments):
+    return hub(TOOLS / 'helm', f'--kubeconfig={PKI}/admin.conf', '--namespace=ociseek', *arguments)
 
 
 def write(path, text, mode=0o644):

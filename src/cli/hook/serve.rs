@@ -160,17 +160,6 @@ pub(crate) struct HookServeArgs {
     )]
     #[arg(conflicts_with = "journal", help_heading = "Queue")]
     pub queue: Option<QueueUrl>,
-
-    /// The earlier variable of --queue, before `backfill` and the hooks used the same one.
-    #[cfg(feature = "nats")]
-    #[arg(
-        long,
-        env = "OCISEEK_HOOK_QUEUE",
-        hide = true,
-        hide_env_values = true,
-        conflicts_with = "journal"
-    )]
-    pub hook_queue: Option<QueueUrl>,
 }
 
 ociseek_format::opaque_debug!(HookServeArgs);
@@ -191,20 +180,21 @@ pub(crate) async fn run(
         patience: args.client_timeout,
         drain: args.jobs.drain_timeout,
     };
+    let allowed: Vec<String> = args.jobs.allow.iter().map(ToString::to_string).collect();
+    // What is wrong with the command line is said before a port is taken.
+    let runner = Arc::new(runner(args.jobs).await?);
     let notifications = listen(args.listen, &config).await.map_err(HookError::from)?;
     let monitor = match args.metrics_listen {
         Some(address) => Some(listen_openly(address).await.map_err(HookError::from)?),
         None => None,
     };
-    let allowed: Vec<String> = args.jobs.allow.iter().map(ToString::to_string).collect();
-    let runner = Arc::new(runner(args.jobs).await?);
     let local = || {
         let queue =
             LocalQueue::new(args.queue_size as usize, runner.unit(), args.journal.as_deref());
         queue.map(JobQueue::Local).map_err(HookError::from)
     };
     #[cfg(feature = "nats")]
-    let sink = match args.queue.as_ref().or(args.hook_queue.as_ref()) {
+    let sink = match &args.queue {
         Some(url) => JobQueue::Nats(connect(url).await?.with_unit(runner.unit())),
         None => local()?,
     };

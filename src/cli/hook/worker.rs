@@ -54,12 +54,7 @@ pub(crate) struct HookWorkerArgs {
         env = "OCISEEK_QUEUE",
         hide_env_values = true
     )]
-    #[arg(required_unless_present = "hook_queue")]
-    pub queue: Option<QueueUrl>,
-
-    /// The earlier variable of --queue, before `backfill` and the hooks used the same one.
-    #[arg(long, env = "OCISEEK_HOOK_QUEUE", hide = true, hide_env_values = true)]
-    pub hook_queue: Option<QueueUrl>,
+    pub queue: QueueUrl,
 
     /// Serve /healthz, /readyz and /metrics (Prometheus) on this address [default: none]
     #[arg(long, value_name = "IP:PORT", env = "OCISEEK_HOOK_WORKER_LISTEN", value_parser = parse::listen)]
@@ -83,14 +78,13 @@ pub(crate) async fn run(
 ) -> Result<(), CliError> {
     let workers = args.jobs.workers.into();
     let drain = args.jobs.drain_timeout;
+    // What is wrong with the command line is said before a port is taken.
+    let runner = Arc::new(runner(args.jobs).await?);
     let listener = match args.listen {
         Some(address) => Some(listen_openly(address).await.map_err(HookError::from)?),
         None => None,
     };
-    let runner = Arc::new(runner(args.jobs).await?);
-    let Some(url) = args.queue.or(args.hook_queue) else {
-        return Err(CliError::Usage("use --queue nats://HOST"));
-    };
+    let url = args.queue;
     let queue = connect(&url).await?;
     let worker = Arc::new(Worker::new(queue, runner, args.silence).await.map_err(HookError::from)?);
     let address = listener.as_ref().map(address).transpose()?;

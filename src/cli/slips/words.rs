@@ -119,7 +119,8 @@ pub(super) const COMMANDS: [(&str, &[&str], &str); 34] = [
     (
         "",
         &["config", "configure", "init"],
-        "not needed: commands take options, and the variables in docs/environment.md; ociseek snapshotter also has --config",
+        "not needed: commands take options, and the variables in docs/environment.md; ociseek \
+         snapshotter also has --config",
     ),
     ("", &["upgrade", "update"], "ociseek does not update itself: see docs/install.md"),
 ];

@@ -146,6 +146,93 @@ fn kustomize_renders_the_manifest_and_the_overlay_of_the_page() {
     }
 }
 
+#[test]
+fn the_chart_renders_the_manifest_and_its_values() {
+    let Some(helm) = tool("helm") else { return };
+    let chart = packaged("kubernetes");
+    let chart = chart.to_str().unwrap();
+    let required = [
+        "--set=image.repository=r.example/ociseek",
+        "--set-json=config={\"lazy-from\":[\"registry.example/team/*\"]}",
+    ];
+    let template = |options: &[&str]| {
+        let mut arguments = vec!["template", "ociseek", chart, "--namespace=ociseek"];
+        arguments.extend(options);
+        Command::new(&helm).args(arguments).output().unwrap()
+    };
+    let rendered = |options: &[&str]| {
+        let output = template(&[&required[..], options].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for left_out in 0..required.len() {
+        let output = template(&[required[1 - left_out]]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let name = ["image.repository is required", "config.lazy-from is required"][left_out];
+        assert!(!output.status.success() && said.contains(name), "{said}");
+    }
+
+    // The namespace is Helm's, and the chart names its image, its checksum and no secret.
+    let version = env!("CARGO_PKG_VERSION");
+    let plain = rendered(&[]);
+    let wanted = fs::read_to_string(packaged("kubernetes/snapshotter.yaml"))
+        .unwrap()
+        .replace("REGISTRY/ociseek:VERSION", &format!("r.example/ociseek:{version}"))
+        .replace(
+            "      # imagePullSecrets: [{name: REGISTRY-LOGIN}]",
+            "      imagePullSecrets: []",
+        );
+    let checksum = plain.lines().find(|line| line.contains("checksum/config")).unwrap().trim();
+    let wanted = wanted.replace("checksum/config: \"1\"", checksum);
+    // A ConfigMap is text to Kubernetes, and a table to the program.
+    let documents = |text: &str| -> Vec<String> {
+        let mut all = Vec::new();
+        for mut document in YamlLoader::load_from_str(text).unwrap() {
+            if document["kind"].as_str() == Some("Namespace") {
+                continue;
+            }
+            if let Some(toml) = document["data"]["snapshotter.toml"].as_str() {
+                let table: toml::Table = toml.parse().unwrap();
+                document = Yaml::String(format!("{table:?}"));
+            }
+            all.push(sorted(&document));
+        }
+        all.sort();
+        all
+    };
+    assert_eq!(documents(&plain), documents(&wanted));
+
+    let changed = rendered(&[
+        "--set=image.tag=2",
+        "--set=configureContainerd=true",
+        "--set=pauseImage=mirror.example/pause:3.10",
+        "--set=imagePullSecrets[0].name=tools",
+        "--set=nodeSelector.pool=gpu",
+        "--set-json=tolerations=[{\"key\":\"gpu\"}]",
+        "--set-json=config.requests=5",
+        "--set=config.metrics-listen=127.0.0.1:9999",
+    ]);
+    for (line, times) in [
+        ("image: r.example/ociseek:2", 1),
+        ("- --configure-containerd", 1),
+        ("- image: mirror.example/pause:3.10", 1),
+        ("- name: tools", 1),
+        ("pool: gpu", 2),
+        ("- key: gpu", 1),
+        ("requests = 5", 1),
+        ("metrics-listen = \"127.0.0.1:9999\"", 1),
+        ("port: 9999", 1),
+        ("ociseek.dev/snapshotter: \"true\"", 0),
+    ] {
+        let count = changed.lines().filter(|found| found.trim() == line).count();
+        assert_eq!(count, times, "{line}: {changed}");
+    }
+    let about = fs::read_to_string(packaged("kubernetes/Chart.yaml")).unwrap();
+    for name in ["version", "appVersion"] {
+        assert!(about.lines().any(|line| line == format!("{name}: {version}")), "{about}");
+    }
+}
+
 /// Starts a container of `image` in a pod with this runtime handler. Returns its output, or why it
 /// could not be created.
 fn in_pod(node: &Node, image: &str, handler: &str) -> Result<String, String> {
