@@ -2,11 +2,11 @@
 //! with a configuration reads it again at SIGHUP.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 /// A signal that requests the program to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,12 +58,17 @@ pub(crate) fn listen() -> io::Result<oneshot::Receiver<Interrupt>> {
     Ok(received)
 }
 
-/// Receives each SIGHUP, if it does not end the program.
-static HANGUPS: OnceLock<Notify> = OnceLock::new();
+/// Whether SIGHUP has a configuration read again, and does not end the program.
+static RELOADS: AtomicBool = AtomicBool::new(false);
 
-/// From now on, SIGHUP does not end the program: it has a configuration to read again.
-pub(crate) fn hangups() -> &'static Notify {
-    HANGUPS.get_or_init(Notify::new)
+/// Each SIGHUP from now on: it does not end the program any more, also one that nohup(1) started.
+///
+/// # Errors
+/// If the system refuses a signal handler.
+pub(crate) fn hangups() -> io::Result<Signal> {
+    let hangups = signal(SignalKind::hangup())?;
+    RELOADS.store(true, Ordering::SeqCst);
+    Ok(hangups)
 }
 
 /// Whether the program reads what the user names before it begins to work.
@@ -97,10 +102,9 @@ impl Signals {
         let hup = async {
             let Some(hup) = &mut self.hup else { return std::future::pending().await };
             loop {
-                let received = hup.recv().await;
-                match HANGUPS.get() {
-                    Some(hangups) => hangups.notify_one(),
-                    None => return received,
+                hup.recv().await;
+                if !RELOADS.load(Ordering::SeqCst) {
+                    return;
                 }
             }
         };

@@ -208,10 +208,9 @@ pub(crate) async fn run(
         }
         None => args,
     };
-    if configured.is_some() {
-        // One that comes before the server serves does not end it, either.
-        signals::hangups();
-    }
+    // One that comes before the server serves does not end it, either.
+    let hangups = configured.as_ref().map(|_| signals::hangups()).transpose();
+    let hangups = hangups.map_err(CliError::Start)?;
     verbosity.set_log_level(args.log_level);
     let SnapshotterArgs { socket, root, containerd, metrics_listen, memory, image_service, .. } =
         &args;
@@ -255,8 +254,8 @@ pub(crate) async fn run(
         snapshotter: Arc::clone(&snapshotter),
     });
     let reloading = async {
-        match reloading {
-            Some(reloading) => reloading.at_hangups().await,
+        match reloading.zip(hangups) {
+            Some((reloading, hangups)) => reloading.at_hangups(hangups).await,
             None => std::future::pending().await,
         }
     };

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::signal::unix::Signal;
 use tokio::task::spawn_blocking;
 use toml::Table;
 use tracing::{info, warn};
@@ -13,7 +14,6 @@ use super::images::{NodeImages, NodeSettings};
 use super::metrics::SnapshotterCounter;
 use super::{config, settings};
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::signals;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::progress::causes;
 use ociseek_snapshotter::Snapshotter;
@@ -44,11 +44,10 @@ pub(super) struct Reloading {
 }
 
 impl Reloading {
-    /// Reads the configuration again at each SIGHUP, which does not end the program any more.
-    pub(super) async fn at_hangups(mut self) -> Infallible {
-        let hangups = signals::hangups();
+    /// Reads the configuration again at each SIGHUP.
+    pub(super) async fn at_hangups(mut self, mut hangups: Signal) -> Infallible {
         loop {
-            hangups.notified().await;
+            hangups.recv().await;
             // A disk that does not answer, or a FIFO, keeps only this waiting.
             let reading = spawn_blocking(move || {
                 self.try_reload();

@@ -133,7 +133,12 @@ impl Node {
         let _ = fs::remove_file(self.at("ociseek.sock"));
         let stored = self.manager.as_ref().map(ServiceManager::stored);
         let mut command = match &stored {
-            None => Command::new(program()),
+            // nohup(1) has SIGHUP ignored, which must not keep the configuration from being read again.
+            None => {
+                let mut command = Command::new("nohup");
+                command.arg(program());
+                command
+            }
             Some(stored) => {
                 // The descriptor becomes the third, and the process is the one it is meant for.
                 let mut command = Command::new("bash");
