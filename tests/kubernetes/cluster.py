@@ -264,15 +264,18 @@ class Node:
             until(60, lambda: not pathlib.Path(f'/proc/{first}').exists())
 
     def ready(self, since=''):
-        """Whether the kubelet said so after this time: the API server keeps what it last heard for a while."""
+        """Whether the kubelet said so at this time or later: the API server keeps what it last heard for a while."""
         node = json.loads(kubectl('get', 'node', self.name, '-o', 'json'))
         found = [one for one in node['status']['conditions'] if one['type'] == 'Ready']
-        return any(one['status'] == 'True' and one['lastHeartbeatTime'] > since for one in found)
+        return any(one['status'] == 'True' and one['lastHeartbeatTime'] >= since for one in found)
 
     def wait_ready(self, command=None):
         """Waits until the kubelet says that the node is ready, after this command if there is one."""
-        since = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()) if command else ''
+        since = ''
         if command:
+            # The kubelet gives whole seconds, and then is silent for minutes. Nothing before the command is in this one.
+            time.sleep(1 - time.time() % 1)
+            since = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())
             self.sh(command)
         if not until(120, lambda: self.ready(since)):
             raise RuntimeError(f'{self.name} is not ready: {kubectl("describe", "node", self.name)[-1500:]}')
