@@ -273,7 +273,7 @@ class Node:
         """Waits until the kubelet says that the node is ready, after this command if there is one."""
         since = ''
         if command:
-            # The kubelet gives whole seconds, and then is silent for minutes. Nothing before the command is in this one.
+            # The kubelet gives seconds, and is silent for minutes then. Nothing before the command is in this one.
             time.sleep(1 - time.time() % 1)
             since = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())
             self.sh(command)
