@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::hostile::{Ended, HostileImage, MIB, images, run, run_until};
 use crate::support::http::post;
-use crate::support::runs_long_tests;
 use crate::support::sandbox::Sandbox;
 
 /// Commands that read or write an image. Those of a group see what the earlier ones have written.
@@ -68,9 +67,6 @@ fn hook_job(sandbox: &Sandbox, registry: &Faulty, image: &str) -> Ended {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_images_stay_below_the_memory_limit() {
-    if !runs_long_tests("each command on each hostile image") {
-        return;
-    }
     let hostile = Faulty::honest(RegistrySettings::default()).await;
     let sandbox = Sandbox::new();
     let mut table = String::new();

@@ -8,7 +8,6 @@ use std::path::Path;
 use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::hostile::{HostileImage, MIB, images, run_until};
 use crate::support::mounts::{UnmountOnDrop, can_mount};
-use crate::support::runs_long_tests;
 use crate::support::sandbox::Sandbox;
 
 /// How many files are listed, and how many of them are read from.
@@ -39,9 +38,6 @@ fn listed(mnt: &Path) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mounted_hostile_images_stay_below_the_memory_limit() {
-    if !runs_long_tests("mounts of each hostile image") {
-        return;
-    }
     if !can_mount() {
         return;
     }
