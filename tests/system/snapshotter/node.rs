@@ -133,7 +133,7 @@ impl Node {
         let _ = fs::remove_file(self.at("ociseek.sock"));
         let stored = self.manager.as_ref().map(ServiceManager::stored);
         let mut command = match &stored {
-            // nohup(1) has SIGHUP ignored, which must not keep the configuration from being read again.
+            // nohup(1) has SIGHUP ignored, which must not keep the configuration from being read.
             None => {
                 let mut command = Command::new("nohup");
                 command.arg(program());
