@@ -192,7 +192,10 @@ impl Command {
             Command::Ztoc(ZtocCommand::Show(args)) => args.format,
             Command::Ztoc(ZtocCommand::Verify(args)) => args.format,
             #[cfg(mounts)]
-            Command::Lazy(LazyCommand::Store(_)) => return Failures::None,
+            Command::Lazy(LazyCommand::Store(args)) => match &args.command {
+                Some(command) => command.format(),
+                None => return Failures::None,
+            },
             #[cfg(mounts)]
             Command::Lazy(LazyCommand::Mount(args)) => args.format,
             #[cfg(mounts)]

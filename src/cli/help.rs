@@ -23,10 +23,12 @@ pub(super) fn print(mut message: Error, program: Command, arguments: Vec<OsStrin
         message = shorter;
     }
     // In ls, -h is an option, as it is for ls. Alone it can only be meant as everywhere else.
-    if matches!(&typed[..], [ls, h] if ls == "ls" && h == "-h")
-        && let Err(help) = brief(program.clone()).try_get_matches_from(["ociseek", "ls", "--help"])
-    {
-        message = help;
+    if matches!(&typed[..], [ls, h] if ls == "ls" && h == "-h") {
+        let short = |help: Arg| help.action(ArgAction::HelpShort);
+        let program = brief(program.clone()).mut_subcommand("ls", |ls| ls.mut_arg("help", short));
+        if let Err(help) = program.try_get_matches_from(["ociseek", "ls", "--help"]) {
+            message = help;
+        }
     }
     let hint = slips::hint(&mut message, &typed, program.clone());
     name_variable(&mut message, &typed, program);
@@ -102,6 +104,11 @@ const GROUPS: [Group; 7] = [
         only_long: true,
     },
 ];
+
+/// The commands that the help lists.
+pub(super) fn command_names() -> impl Iterator<Item = &'static str> {
+    GROUPS.iter().flat_map(|group| group.commands).copied()
+}
 
 /// `program` with its commands in groups; in the `long` help all of them.
 pub(super) fn grouped(program: Command, long: bool) -> Command {

@@ -17,7 +17,7 @@ use crate::cli::shared::progress::WarningProgress;
 use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::size::human;
 use crate::cli::shared::source::{Images, ListPlace};
-use crate::cli::shared::terminal::{Stdout, Style, complain, safe};
+use crate::cli::shared::terminal::{Stdout, Style, complain, cut, fitted, safe, terminal_width};
 use ociseek_format::image::soci::Version;
 use ociseek_format::image::{Coverage, ImageName, ImageSelector};
 use ociseek_format::progress::Progress;
@@ -92,7 +92,7 @@ pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
         );
         match args.format.get() {
             // A row is printed as soon as it is known, which also shows the progress.
-            OutputFormat::Text => print(table.rows(&image, args.all))?,
+            OutputFormat::Text => print(fitted(&table.rows(&image, args.all), table.columns))?,
             OutputFormat::Json => listed.push(image),
         }
     }
@@ -138,6 +138,8 @@ const LONGEST_NAME: usize = "sha256:".len() + 64;
 /// cell shifts the rest of its row.
 struct Table {
     name: usize,
+    /// Those of the terminal.
+    columns: Option<usize>,
     style: Style,
     now: SystemTime,
 }
@@ -146,7 +148,8 @@ impl Table {
     fn new(places: &[NamedTarget]) -> Table {
         let longest =
             places.iter().map(|place| place.name.len().min(LONGEST_NAME)).max().unwrap_or(0).max(5);
-        Table { name: longest, style: Stdout::new().style, now: SystemTime::now() }
+        let columns = terminal_width();
+        Table { name: longest, columns, style: Stdout::new().style, now: SystemTime::now() }
     }
 
     fn header(&self) -> String {
@@ -160,7 +163,7 @@ impl Table {
             "IMAGE AGE",
             "TOOL",
         );
-        self.style.dim(line.trim_end()) + "\n"
+        self.style.dim(&cut(line.trim_end(), self.columns)) + "\n"
     }
 
     #[allow(clippy::too_many_arguments, reason = "one for each column")]
@@ -254,7 +257,8 @@ impl Table {
                 let covered = coverage.share().to_string();
                 let size = human(bytes);
                 let tool = safe(tool.unwrap_or("unknown"));
-                self.line(name, platform, version, &layers, &covered, &size, age, &tool)
+                let row = self.line(name, platform, version, &layers, &covered, &size, age, &tool);
+                cut(row.trim_end(), self.columns)
             }
             Err(why) => self.line(
                 name,
@@ -289,7 +293,7 @@ fn age(now: SystemTime, then: i64) -> Option<String> {
 pub(crate) struct Listing {
     /// The full name of the repository, layout or image.
     place: String,
-    /// One object for each tag, in the registry's order, or for each image of a layout.
+    /// One object for each tag, sorted by name, or for each image of a layout.
     images: Vec<Image>,
 }
 

@@ -131,11 +131,8 @@ async fn doctor_of_node(
     args: doctor::DoctorArgs,
     verbosity: VerbosityArgs,
 ) -> Result<(), CliError> {
-    if args.format.is_json() {
-        return Err(CliError::Usage("doctor --node prints text only"));
-    }
     let config = args.node.unwrap_or_default();
-    snapshotter::doctor::run(&config, &args.image, verbosity).await
+    snapshotter::doctor::run(&config, &args.image, args.format.get(), verbosity).await
 }
 
 /// Runs commands that continue until they are stopped, and clean up then.

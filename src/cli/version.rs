@@ -1,12 +1,17 @@
 //! `ociseek version`, and the manual pages and completions generated from the definitions of the
 //! options.
 
+use std::ffi::OsStr;
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Command};
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::{Arg, Args, Command};
+use clap_complete::Shell;
 use serde::Serialize;
 
+use crate::cli::help::command_names;
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
@@ -26,7 +31,7 @@ Examples:
 pub(crate) struct CompletionsArgs {
     /// The shell
     #[arg(value_enum)]
-    pub shell: clap_complete::Shell,
+    pub shell: Shell,
 }
 
 /// Print the manual page, or write the pages of all commands
@@ -41,7 +46,29 @@ pub(crate) struct ManArgs {
 
     /// The page of this command, such as index or hook serve
     #[arg(value_name = "COMMAND", conflicts_with = "output")]
+    #[arg(value_parser = CommandName, hide_possible_values = true)]
     pub command: Vec<String>,
+}
+
+/// Any word. Shells offer the names of commands.
+#[derive(Debug, Clone)]
+struct CommandName;
+
+impl TypedValueParser for CommandName {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(command_names().map(PossibleValue::new)))
+    }
 }
 
 /// Print version, commit, target and SOCI compatibility
@@ -87,7 +114,31 @@ pub(super) fn version(args: &VersionArgs) -> Result<(), CliError> {
 pub(super) fn completions(args: &CompletionsArgs, mut command: Command) -> Result<(), CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "ociseek", &mut script);
+    if args.shell == Shell::Fish {
+        script.extend_from_slice(words_for_fish(&command).as_bytes());
+    }
     Stdout::new().print(&script)
+}
+
+/// What clap_complete leaves out for fish: the words that commands take as arguments.
+fn words_for_fish(program: &Command) -> String {
+    let mut text = String::new();
+    for command in program.get_subcommands() {
+        for argument in command.get_positionals() {
+            let words = argument.get_value_parser().possible_values().into_iter().flatten();
+            let words: Vec<String> = words.map(|word| word.get_name().to_owned()).collect();
+            if !words.is_empty() {
+                // Writing to a string cannot fail.
+                let _ = writeln!(
+                    text,
+                    "complete -c ociseek -n \"__fish_ociseek_using_subcommand {}\" -f -a \"{}\"",
+                    command.get_name(),
+                    words.join(" ")
+                );
+            }
+        }
+    }
+    text
 }
 
 /// Prints the page of the program, or writes the pages of all commands to a directory.

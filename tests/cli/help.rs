@@ -238,7 +238,7 @@ fn wrong_usage_exits_with_2() {
     "#);
     assert_snapshot!(sandbox.run(&["index", "--output", "dir", "x"]), @r#"
     --- stderr ---
-    error: invalid value 'dir' for '--output <oci:DIR>': expected oci:DIR, the OCI layout to write to
+    error: invalid value 'dir' for '--output <oci:DIR>': expected an OCI layout to write to: write oci:dir
 
     For more information, try '--help'.
     --- status 2 ---
@@ -270,7 +270,7 @@ fn wrong_usage_exits_with_2() {
     "#);
     assert_snapshot!(sandbox.run(&["index", "--jobs", "0", "x"]), @r#"
     --- stderr ---
-    error: invalid value '0' for '--jobs <N>': 0 is not in 1..=256
+    error: invalid value '0' for '--jobs <N>': expected a whole number from 1 to 256
 
     For more information, try '--help'.
     --- status 2 ---
@@ -418,7 +418,6 @@ fn commands_of_other_tools_get_a_hint() {
         (&["verify", "--fast", "app"], "--quick"),
         (&["convert", "a:1"], "ociseek convert REPOSITORY:TAG REPOSITORY:TAG-soci"),
         (&["mount", "-o", "ro", "app", "mnt"], "mounts are read-only"),
-        (&["mount", "--layer", "x", "app", "mnt"], "expected a whole number"),
         (&["try", "app", "echo", "hi"], "ociseek try IMAGE -- COMMAND"),
         (&["doctor", "a", "b"], "one image at a time"),
         (&["list", "a", "b"], "one repository at a time"),
@@ -471,7 +470,51 @@ fn slips_are_named() {
         (&["doctor", &digest], "a digest without its repository"),
         (&["r.io/a:1"], "a command comes first: ociseek try r.io/a:1"),
         (&["index", "--kind=soci", "r.io/a:1"], "did you mean v1?"),
+        (&["mount", "--layer", "x", "r.io/a:1", "mnt"], "0 is the layer at the bottom"),
+        (&["index", "--jobs=auto", "r.io/a:1"], "expected a whole number from 1 to 256"),
         (&["index", "--kind=fien", "r.io/a:1"], "did you mean fine?"),
+        (&["index", "--kind=", "r.io/a:1"], "is a variable not set?"),
+        (&["index", "-k", "fine", "r.io/a:1"], "use --kind KIND"),
+        (&["index", "--v1", "r.io/a:1"], "use --kind v1"),
+        (&["convert", "--v2", "r.io/a:1", "r.io/a:2"], "convert writes version 2"),
+        (&["convert", "-n", "k8s.io", "r.io/a:1", "r.io/a:2"], "not on an engine's images"),
+        (&["convert", "--src-creds", "u:p", "r.io/a:1", "r.io/a:2"], "docker login for each"),
+        (&["convert", "--dest-tls-verify=false", "r.io/a:1", "r.io/a:2"], "--plain-http"),
+        (&["convert", "--span-size=4194304", "r.io/a:1", "r.io/a:2"], "For bytes, write 4MiB"),
+        (&["convert", "r.io/a:1", ":v1-soci"], "If v1-soci is the tag, write REPOSITORY:v1-soci"),
+        (&["convert", "--prefetch-file", "r.io/a:1", "r.io/a:2"], "took \"r.io/a:1\" as its value"),
+        (&["convert", "--prefetch-file=", "r.io/a:1", "r.io/a:2"], "is a variable not set?"),
+        (&["convert", "r.io/a:", "r.io/a:2"], "the tag behind it is empty. Is a variable not set?"),
+        (&["convert", "\u{201c}r.io/a:1\u{201d}", "r.io/a:2"], "U+201C"),
+        (&["convert", "r.io/a:1,r.io/b:1", "r.io/a:2"], "each name is an argument of its own"),
+        (
+            &["convert", "123456789012.dkr.ecr.eu-west-1.amazonaws.com:app", "r.io/a:2"],
+            "amazonaws.com/app",
+        ),
+        (&["doctor", "u:secret@r.io/a:1"], "--creds USER:PASSWORD"),
+        (&["index", "--output=json", "r.io/a:1"], "for JSON: --json"),
+        (&["index", "--output=out", "r.io/a:1"], "write oci:out"),
+        (&["doctor", "--format={{.Digest}}", "r.io/a:1"], "--json | jq"),
+        (&["try", "-v", "/x:/y", "r.io/a:1"], "-v is --verbose here"),
+        (&["try", "--no-run", "--for=3s", "r.io/a:1"], "cannot be used with"),
+        (&["list", "r.io/team/*"], "backfill --dry-run --filter"),
+        (&["list", "--filter=x", "r.io/team"], "backfill --dry-run --filter"),
+        (&["rm", "--obsolete"], "--obsolete takes a repository"),
+        (&["rmi", "r.io/a:1"], "ociseek deletes no images"),
+        (&["soci", "create", "r.io/a:1"], "docs/comparison.md"),
+        (&["rpull", "r.io/a:1"], "start from an image without pulling it"),
+        (&["hook", "status"], "/healthz"),
+        (
+            &["hook", "serve", "--allow=r.io", "--kind=v1", "--journal=c.toml"],
+            "not a journal of ociseek",
+        ),
+        (&["snapshotter", "prune"], "crictl rmi"),
+        (&["snapshotter", "-c", "c.toml"], "use --config FILE"),
+        (&["snapshotter", "--config", "no.toml"], "--print-config > FILE"),
+        (&["backfill", "--kind=v1", "--filter=r.io:1/x", "r.io"], "without its registry and tag"),
+        (&["cache", "ls", "--all"], "cache ls shows all"),
+        (&["cat", "-o", "f", "r.io/a:1", "/x"], "use > FILE"),
+        (&["ls", "-t", "r.io/a:1"], "ls sorts by name"),
         (&["index", "--kind=v1 fine", "r.io/a:1"], "did you mean v1,fine?"),
         (&["index", "--kind=v2=r.io/a:1", "r.io/a:1"], "write the tag alone"),
         (&["backfill", "--kind=v2={tag}", "r.io/a"], "the image's own tag"),
@@ -508,12 +551,15 @@ fn slips_are_named() {
         (&["try", "--link=100MB/s", "r.io/a:1"], "for 100MB/s write 800Mbit"),
         (&["try", "--until-output=", "r.io/a:1"], "is a variable not set?"),
         (&["try", "--record=no/dir/f", "r.io/a:1"], "no/dir/f: cannot write: No such file"),
+        (&["try", "--record=no/dir/f", "r.io/a:1"], "mkdir -p no/dir"),
         (&["index", "--profile=/dev/zero", "r.io/a:1"], "longer than 67108864 bytes"),
         (&["backfill", "https://r.io"], "write it without https://: r.io"),
         (&["backfill", "r.io/team/**"], "--filter 'team/**' r.io"),
         (&["backfill", "oci:dir"], "backfill works on registries"),
         (&["list", "r.io"], "ociseek backfill --dry-run r.io"),
-        (&["store", "status"], "its log says which images"),
+        (&["store", "status", "--root", host], "service  not mounted"),
+        (&["store", "status", "--root", "nosuch"], "nosuch: cannot read: No such file"),
+        (&["store", "list"], "ociseek store status lists the images"),
         (&["snapshotter", "install", host], "has no systemctl"),
         (&["snapshotter", "uninstall", host], "has no systemctl"),
         (&["snapshotter", "images", "--root", "nosuch"], "nosuch: cannot read: No such file"),
@@ -612,7 +658,7 @@ fn names_of_other_tools_are_understood() {
             .contains("ociseek hook serve [OPTIONS]".replace('-', "\\-").as_str())
     );
     let none = sandbox.run(&["index", "--jobs", "-1", "oci:img"]);
-    assert!(none.contains("-1 is not in 1..=256"), "{none}");
+    assert!(none.contains("expected a whole number from 1 to 256"), "{none}");
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
     for verb in ["mount", "bundle"] {
         let swapped = sandbox.run(&[verb, "mnt", "localhost:1/app:v1"]);
@@ -663,8 +709,23 @@ fn a_local_folder_is_not_looked_up_on_docker_hub() {
 }
 
 #[test]
+fn shells_offer_words_where_an_argument_is_one_of_few() {
+    let sandbox = Sandbox::new();
+    let shells = "bash elvish fish powershell zsh";
+    let fish = sandbox.run(&["completions", "fish"]);
+    assert!(fish.contains(&format!("using_subcommand completions\" -f -a \"{shells}\"")), "{fish}");
+    assert!(fish.contains("using_subcommand man\" -f -a \"try convert index"), "{fish}");
+    for shell in ["bash", "zsh", "fish"] {
+        let script = sandbox.run(&["completions", shell]);
+        assert!(script.contains("v2={tag}-soci"), "{shell}: {script}");
+    }
+}
+
+#[test]
 fn ls_accepts_the_short_options_of_ls() {
     let sandbox = Sandbox::new();
+    let short = sandbox.run(&["ls", "-h"]);
+    assert!(short.contains("Usage: ociseek ls") && short.lines().count() < 60, "{short}");
     mounts::image(&sandbox, "img", &[tar(1, 4, 50_000)], &json!({}));
     let ls = |options: &[&str]| {
         let args = [&["ls", "--cache-dir=cache", "oci:img:v1", "dir1"], options].concat();

@@ -126,7 +126,7 @@ fn paths_lists_and_profiles_resolve_to_spans() {
     let said = sandbox.run(&index(&["--dry-run", "--prefetch-file=/srv/old", "oci:img:v1"]));
     assert!(
         said.contains(
-            "warning: \"/srv/old\" is not prefetched: no such file or directory: \"/srv/old\""
+            "warning: \"/srv/old\" is not prefetched: no indexed layer has it (the others are pulled whole)"
         ),
         "{said}"
     );
@@ -222,8 +222,7 @@ fn reports_list_the_prefetched_spans() {
     let found = lists(&sandbox, &report);
     assert_eq!(reported(manifest, &manifest["prefetch"]), found);
     assert_eq!(manifest["prefetch"]["carried_over"], false);
-    let missing =
-        json!([{"path": "\"/srv/old\"", "reason": "no such file or directory: \"/srv/old\""}]);
+    let missing = json!([{"path": "\"/srv/old\"", "reason": "no indexed layer has it (the others are pulled whole)"}]);
     assert_eq!(manifest["prefetch"]["missing"], missing);
     let spans: u64 =
         found.iter().flat_map(|(_, ranges)| ranges).map(|(first, last)| last - first + 1).sum();

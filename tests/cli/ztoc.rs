@@ -193,6 +193,7 @@ fn refused_layers_leave_no_file() {
     assert_snapshot!(sandbox.run(&create(&["layer.tgz", "--output", "no/such/dir"])), @r#"
     --- stderr ---
     error: no/such/dir: cannot write: No such file or directory (os error 2)
+    hint: create its directory first: mkdir -p no/such
     --- status 1 ---
     "#);
     assert_snapshot!(sandbox.run(&["ztoc", "show", "layer.tar"]), @r#"

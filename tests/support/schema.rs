@@ -19,6 +19,8 @@ pub fn check(args: &[&str], document: &Value) {
             }
         },
         ("bundle", _) => "mount",
+        ("doctor", _) if has("--node") => "doctor-node",
+        ("store", Some(&"status")) => "store-status",
         ("rm", Some(&"--obsolete")) => "rm-obsolete",
         (verb, _) => verb,
     };

@@ -87,9 +87,12 @@ impl Journal {
     /// same.
     ///
     /// # Errors
-    /// If the file cannot be read or written, or another process uses it.
+    /// If the file cannot be read or written, is something else than a journal, or another process
+    /// uses it.
     pub fn open(path: &Path, unit: Unit) -> Result<(Journal, Vec<Item>), JournalError> {
         let failed = |what| move |source| JournalError { path: path.to_owned(), what, source };
+        // Before anything is made beside it.
+        OpenJobs::at(path, unit).map_err(failed("read"))?;
         let lock = path.with_added_extension("lock");
         let lock =
             OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(lock);
@@ -102,11 +105,7 @@ impl Journal {
                 _ => error,
             })
         })?;
-        let open = match File::open(path) {
-            Ok(file) => OpenJobs::read(file, unit).map_err(failed("read"))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => OpenJobs::default(),
-            Err(error) => return Err(failed("read")(error)),
-        };
+        let open = OpenJobs::at(path, unit).map_err(failed("read"))?;
         let items = open.in_order().into_iter().cloned().collect();
         let file = successor(path, &open.lines()).map_err(failed("written"))?;
         replace(path).and_then(|()| sync_name(path)).map_err(failed("written"))?;
@@ -250,20 +249,40 @@ struct OpenJobs {
 }
 
 impl OpenJobs {
+    /// Those of the file at `path`, if there is one.
+    fn at(path: &Path, unit: Unit) -> io::Result<OpenJobs> {
+        match std::fs::metadata(path) {
+            Ok(found) if found.is_file() => OpenJobs::read(File::open(path)?, unit),
+            Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(OpenJobs::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// # Errors
+    /// If the file has lines, and none of them can be one of a journal: the journal would replace
+    /// it.
     fn read(file: File, unit: Unit) -> io::Result<OpenJobs> {
         let mut reader = BufReader::new(file);
         let mut open = OpenJobs::default();
         let mut line = Vec::new();
+        let mut is_other = false;
         loop {
             line.clear();
             if reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
-                return Ok(open);
+                break;
             }
             // Incomplete lines were never confirmed to anyone.
-            if let Ok(line) = serde_json::from_slice(&line) {
-                open.apply(&line, unit);
+            match serde_json::from_slice(&line) {
+                Ok(line) => open.apply(&line, unit),
+                Err(_) => is_other |= !is_torn(&line),
             }
         }
+        if is_other && open.accepted == 0 {
+            let why = "it is not a journal of ociseek, and would be replaced: name another file";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        Ok(open)
     }
 
     fn apply(&mut self, line: &Line, unit: Unit) {
@@ -300,6 +319,17 @@ impl OpenJobs {
         };
         self.in_order().into_iter().flat_map(lines).collect()
     }
+}
+
+/// Whether a crash can have left this of a line: its beginning, or zeros in place of what was not
+/// on the disk yet.
+fn is_torn(line: &[u8]) -> bool {
+    const KINDS: [&[u8]; 5] =
+        [b"{\"accepted\":", b"{\"begun\":", b"{\"released\":", b"{\"done\":", b"{\"renewed\":"];
+    let line = line.trim_ascii_end();
+    let written = line.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let begins = &line[..written];
+    KINDS.iter().any(|kind| begins.starts_with(kind) || kind.starts_with(begins))
 }
 
 /// The name of a file that is about to replace the one at `path`.
@@ -382,6 +412,27 @@ mod tests {
         text.extend_from_slice(b"{\"accepted\":{\"registry\":\"r.exa");
         std::fs::write(&path, text).unwrap();
         assert_eq!(reopened(&path), [("1".to_owned(), 0)]);
+    }
+
+    #[test]
+    fn what_is_not_a_journal_is_refused_and_stays_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("passwd");
+        for text in ["root:x:0:0:root:/root:/bin/bash\n", "{\n  \"auths\": {}\n}\n", "[1]"] {
+            std::fs::write(&path, text).unwrap();
+            let error = Journal::open(&path, Unit::Image).map(drop).unwrap_err();
+            assert!(error.source.to_string().contains("not a journal"), "{error}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        }
+        for special in [dir.path(), Path::new("/dev/null")] {
+            assert!(Journal::open(special, Unit::Image).is_err());
+        }
+        // What a crash can leave of a new journal.
+        for text in ["", "{\"acc", "{\"accepted\":{\"registry\":\"r.exa", "\0\0\0\0"] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(reopened(&path), []);
+        }
     }
 
     #[tokio::test]

@@ -222,7 +222,7 @@ pub fn reads<'a>(
     Ok((reads, missing))
 }
 
-/// Why a file of a recorded start is not found: most images have small layers that are not indexed.
+/// Why a file is not found: most images have small layers that are not indexed.
 const NOT_INDEXED: &str = "no indexed layer has it (the others are pulled whole)";
 
 /// The index of a layer in a tree, and a range of its tar.
@@ -238,6 +238,7 @@ fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<MissingPath>) {
         match wish {
             RequestedRead::File(path) => {
                 if let Err(reason) = found.add_files(path) {
+                    let reason = of_indexed(tree, path, reason);
                     missing.push(MissingPath { path: shown(path), reason });
                 }
             }
@@ -247,12 +248,7 @@ fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<MissingPath>) {
                     found.parts.extend(part.map(|part| (part.layer.0 as usize, part.range())));
                 }
                 Err(reason) => {
-                    let is_there = tree.resolve(path, true).is_ok();
-                    unread.entry(path).or_insert(if is_there {
-                        reason
-                    } else {
-                        NOT_INDEXED.to_owned()
-                    });
+                    unread.entry(path).or_insert_with(|| of_indexed(tree, path, reason));
                 }
             },
         }
@@ -260,6 +256,13 @@ fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<MissingPath>) {
     missing
         .extend(unread.into_iter().map(|(path, reason)| MissingPath { path: shown(path), reason }));
     (found.parts, missing)
+}
+
+/// The `reason` why the file at `path` is not found, or that the layers of `tree` lack it, which may
+/// not be all layers of the image.
+fn of_indexed(tree: &Tree, path: &[u8], reason: String) -> String {
+    let is_pattern = path.iter().any(|b| b"*?".contains(b));
+    if is_pattern || tree.resolve(path, true).is_ok() { reason } else { NOT_INDEXED.to_owned() }
 }
 
 /// The size of spans in the layer's blob, in bytes. Spans that do not exist count as empty.

@@ -65,7 +65,8 @@ impl Listener {
     /// If there is another kind of file, or the socket cannot be made.
     pub fn bind(path: &Path) -> io::Result<Listener> {
         if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
-            return Err(io::ErrorKind::AlreadyExists.into());
+            let why = "something else than a socket has this name";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
         if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
             DirBuilder::new().recursive(true).mode(0o711).create(dir)?;

@@ -6,16 +6,10 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
 
 use super::images::{MountKey, fetched};
 use super::rows::{SnapshotKind, SnapshotRow, SnapshotRows, read};
-use ociseek_rootfs::fuse::{FS_TYPE, keeper_of, mounts, process_memory};
-
-/// How long mounts may take to answer statfs(2), all together.
-const PATIENCE: Duration = Duration::from_secs(2);
+use ociseek_rootfs::fuse::{FS_TYPE, answering, keeper_of, mounts, process_memory};
 
 /// What a snapshotter keeps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -122,25 +116,6 @@ pub(crate) fn points(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<Mou
     let lazy: Vec<u64> =
         rows.iter().filter(|(_, row)| row.lazy.is_some()).map(|(_, row)| row.id).collect();
     Ok(keys.filter(|(key, _)| lazy.contains(&key.id)).collect())
-}
-
-/// Those mounts that answer soon. A thread may stay behind for each other one.
-fn answering<'a>(points: impl Iterator<Item = &'a PathBuf>) -> Vec<PathBuf> {
-    let (tell, told) = mpsc::channel();
-    for point in points {
-        let point = point.clone();
-        let tell = tell.clone();
-        thread::spawn(move || {
-            if rustix::fs::statfs(&point).is_ok() {
-                // Nobody waits any longer.
-                let _ = tell.send(point);
-            }
-        });
-    }
-    drop(tell);
-    let end = std::time::Instant::now() + PATIENCE;
-    let next = || told.recv_timeout(end.saturating_duration_since(std::time::Instant::now())).ok();
-    std::iter::from_fn(next).collect()
 }
 
 /// Returns the proportional set size of a process in bytes (proc_pid_smaps_rollup(5)), or `None` if

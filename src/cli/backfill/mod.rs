@@ -109,7 +109,7 @@ pub(crate) struct BackfillArgs {
     pub existing: ExistingArg,
 
     /// How many images to index in parallel [default: one per CPU]
-    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = parse::number::<u16>(1, 256))]
     #[arg(help_heading = "Execution")]
     pub jobs: Option<u16>,
 
@@ -296,7 +296,7 @@ impl Summary {
 
     fn print(&mut self, line: &str) {
         if self.lost.is_none() {
-            self.lost = self.stdout.print(format!("{line}\n")).err();
+            self.lost = self.stdout.tell(&format!("{line}\n")).err();
         }
     }
 
@@ -321,7 +321,10 @@ impl Summary {
         // A cron job with a mistyped filter would be green for ever.
         if self.has_filter && all == 0 && self.lists == 0 {
             let what = "no repository with images matches --filter".to_owned();
-            return Err(HookError::Backfill { what, hint: None }.into());
+            let hint = "* matches within one part of a name, and ** anything, such as 'team/**'; without --filter, \
+                        --dry-run lists all"
+                .to_owned();
+            return Err(HookError::Backfill { what, hint: Some(hint) }.into());
         }
         let lists = self.lists as u64;
         let lists =

@@ -16,7 +16,7 @@ use crate::cli::shared::indexing::{
 };
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::layers::{
-    self, coverage, heading, large_ztocs, layers, members, why_nothing,
+    self, coverage, heading, large_ztocs, layers, members, reused, why_nothing,
 };
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::size::{duration, human};
@@ -248,7 +248,7 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
         && !verbosity.quiet
     {
         let text = layers::refused(&args.source.to_string(), refused, stdout.style);
-        stdout.print(text)?;
+        stdout.tell(&text)?;
     }
     let done = result?;
     let seconds = started.elapsed().as_secs_f64();
@@ -261,7 +261,8 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
         }
         (OutputFormat::Text, true) => format!("{}\n", done.digest),
         (OutputFormat::Text, false) => {
-            report(&source, &args.destination, &done, seconds, stdout.style)
+            let text = report(&source, &args.destination, &done, seconds, stdout.style);
+            return stdout.tell(&text);
         }
     };
     stdout.print(text)
@@ -456,5 +457,7 @@ fn totals(done: &ConvertReport, seconds: f64) -> String {
     };
     let copied = part("copied", done.bytes_copied);
     let written = part("wrote", done.bytes_written);
-    format!("read {}{copied}{written}, in {}", human(done.bytes_read), duration(seconds))
+    let reused = reused(done.images.iter().flat_map(|image| &image.layers));
+    let read = human(done.bytes_read);
+    format!("read {read}{copied}{written}, in {}{reused}", duration(seconds))
 }

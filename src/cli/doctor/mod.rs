@@ -14,7 +14,7 @@ use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::size::human;
 use crate::cli::shared::source::Images;
-use crate::cli::shared::terminal::{Stdout, Style, safe, terminal_width};
+use crate::cli::shared::terminal::{Stdout, Style, fitted, safe, terminal_width};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::consumer::{Defect, Reason, Verdict};
 use ociseek_format::image::{Coverage, ImageName, NotIndexed};
@@ -112,7 +112,7 @@ pub(super) async fn run(args: DoctorArgs, verbosity: VerbosityArgs) -> Result<()
         OutputFormat::Text => {
             let with_details = verbosity.verbose > 0;
             let text = |one| text(&image, one, with_details, stdout.style);
-            found.iter().map(text).collect::<Vec<_>>().join("\n")
+            fitted(&found.iter().map(text).collect::<Vec<_>>().join("\n"), terminal_width())
         }
     };
     stdout.print(text)?;
@@ -193,9 +193,9 @@ fn rows(found: &Diagnosis) -> Vec<Row> {
 fn condition(door: Door) -> &'static str {
     match door {
         Door::Store => {
-            "lazy-from names its repository; podman 5.1 or later also needs --toc-digests"
+            "lazy-from names its repository or signature-key its signer; podman 5.1 or later also needs --toc-digests"
         }
-        _ => "lazy-from names its repository",
+        _ => "lazy-from names its repository or signature-key its signer",
     }
 }
 
@@ -286,27 +286,22 @@ fn text(name: &str, found: &Diagnosis, with_details: bool, style: Style) -> Stri
     text
 }
 
-/// A row of the table. On a terminal that is too narrow, its reason is on lines of its own, which
-/// break between words.
+/// A row of the table. On a terminal that is too narrow, its reason is on lines of its own.
 fn row(text: &mut String, head: &str, head_width: usize, what: &str) {
     let columns = terminal_width().unwrap_or(usize::MAX);
     if head_width.saturating_add(what.chars().count()) <= columns {
         let _ = writeln!(text, "{head}{what}");
         return;
     }
-    let _ = writeln!(text, "{}", head.trim_end());
-    let mut line = String::new();
-    for word in what.split(' ') {
-        if !line.is_empty() && line.chars().count() + word.chars().count() + 5 >= columns {
-            let _ = writeln!(text, "    {line}");
-            line.clear();
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line += word;
-    }
-    let _ = writeln!(text, "    {line}");
+    // On a terminal that is narrower still, the mark follows the name.
+    let head = if head_width > columns { squeezed(head) } else { head.to_owned() };
+    let _ = writeln!(text, "{}\n    {what}", head.trim_end());
+}
+
+/// Without the blanks that align columns.
+fn squeezed(head: &str) -> String {
+    let words: Vec<&str> = head.split_whitespace().collect();
+    format!("  {}", words.join(" "))
 }
 
 /// The size of a layer that is not indexed because it is small.

@@ -104,7 +104,7 @@ pub(crate) struct JobArgs {
 
     /// How many images to index in parallel
     #[arg(long, value_name = "N", env = "OCISEEK_HOOK_WORKERS", default_value = "2")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Jobs")]
+    #[arg(value_parser = parse::number::<u16>(1, 256), help_heading = "Jobs")]
     pub workers: u16,
 
     #[command(flatten, next_help_heading = "Jobs")]

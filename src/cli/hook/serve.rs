@@ -139,7 +139,7 @@ pub(crate) struct HookServeArgs {
 
     /// Maximum number of waiting jobs; one repository can have a quarter of them
     #[arg(long, value_name = "N", env = "OCISEEK_HOOK_QUEUE_SIZE", default_value = "10000")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Queue")]
+    #[arg(value_parser = parse::number::<u32>(1, 1_000_000), help_heading = "Queue")]
     pub queue_size: u32,
 
     /// Record accepted jobs in this file until they are done; unfinished ones resume at the next

@@ -34,6 +34,7 @@ pub(super) mod detach;
 pub(super) mod json;
 pub(super) mod mount;
 pub(super) mod store;
+pub(super) mod store_status;
 
 /// An opened image with the settings for its output.
 pub(super) struct OpenedImage {

@@ -10,6 +10,7 @@ use crate::cli::image_fs::{self, End, LazyArgs, OpenedImage, ServeArgs, detach};
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::file::Replacement;
+use crate::cli::shared::parse;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::{blocking, boxed, until};
@@ -74,7 +75,7 @@ pub(crate) struct MountArgs {
     /// devices with the number 0/0, and opaque directories have the attribute
     /// trusted.overlay.opaque (in a user namespace: user.overlay.opaque). So mounts of all layers
     /// can be the lower directories of an overlay.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse::layer)]
     pub layer: Option<usize>,
 
     #[command(flatten)]

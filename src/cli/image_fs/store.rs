@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::cli::image_fs::LazyArgs;
 use crate::cli::image_fs::detach::{self, Log};
+use crate::cli::image_fs::store_status::{self, StoreStatusArgs, default_root};
+use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::caches::{self, NODE_CACHE};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::notify;
@@ -29,7 +31,7 @@ use ociseek_ops::mount::opaque_xattr;
 use ociseek_ops::open::OpenOptions;
 use ociseek_rootfs::content::ContentOptions;
 use ociseek_rootfs::fuse::ExistingMount;
-use ociseek_store::{Source, home_dir};
+use ociseek_store::Source;
 
 const STORE_LONG_ABOUT: &str = "\
 Serves podman, CRI-O and Buildah as an additional layer store on DIR: containers start before their image is pulled, \
@@ -67,10 +69,15 @@ const MEMORY: u64 = 16 << 20;
 #[derive(Debug, Args)]
 #[command(long_about = STORE_LONG_ABOUT, after_long_help = STORE_AFTER_HELP)]
 #[command(mut_args(of_a_node))]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(disable_help_subcommand = true)]
 pub(crate) struct StoreArgs {
+    #[command(subcommand)]
+    pub command: Option<StoreCommand>,
+
     /// Where to mount the store
-    #[arg(value_name = "DIR")]
-    pub dir: PathBuf,
+    #[arg(value_name = "DIR", required = true)]
+    pub dir: Option<PathBuf>,
 
     /// Where to record which layers are in use; created if it is missing [default:
     /// /var/lib/ociseek/store, for users ~/.local/share/ociseek/store]
@@ -106,16 +113,33 @@ pub(crate) struct StoreArgs {
     pub lazy: LazyArgs,
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    Status(StoreStatusArgs),
+}
+
+impl StoreCommand {
+    /// The output format.
+    pub(crate) fn format(&self) -> FormatArgs {
+        match self {
+            StoreCommand::Status(args) => args.format,
+        }
+    }
+}
+
 pub(crate) async fn run(
     args: StoreArgs,
     verbosity: VerbosityArgs,
     interrupted: &mut oneshot::Receiver<Interrupt>,
 ) -> Result<(), CliError> {
-    let is_word = ["status", "list", "ls", "images"].iter().any(|word| args.dir == Path::new(word));
-    if is_word && !args.dir.exists() {
-        return Err(CliError::Usage(
-            "ociseek store has no subcommands: its log says which images it serves (docs/podman.md)",
-        ));
+    let mut args = args;
+    if let Some(StoreCommand::Status(status)) = args.command.take() {
+        return store_status::run(status).await;
+    }
+    let is_word = |word: &&str| args.dir.as_deref() == Some(Path::new(word));
+    if ["list", "ls", "images", "ps"].iter().any(|word| is_word(word) && !Path::new(word).exists())
+    {
+        return Err(CliError::Usage("ociseek store status lists the images that it serves"));
     }
     if args.lazy.stats.is_some()
         || args.lazy.view.index.is_some()
@@ -179,6 +203,7 @@ async fn mounted(args: StoreArgs, progress: &Arc<dyn Progress>) -> Result<Mounte
     let root = root
         .or_else(default_root)
         .ok_or(CliError::Usage("--root is needed where HOME is not set"))?;
+    let dir = dir.ok_or(CliError::Usage("name the directory to mount the store on"))?;
     let point = StorePoint::find(dir, existing, root).await?;
     let options = StoreOptions {
         opaque: opaque_xattr(),
@@ -190,15 +215,6 @@ async fn mounted(args: StoreArgs, progress: &Arc<dyn Progress>) -> Result<Mounte
         opener: opener(lazy, Arc::clone(progress)),
     };
     Ok(point.mount(options, Arc::clone(progress)).await?)
-}
-
-fn default_root() -> Option<PathBuf> {
-    if rustix::process::geteuid().is_root() {
-        return Some(PathBuf::from("/var/lib/ociseek/store"));
-    }
-    let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let data = var("XDG_DATA_HOME").or_else(|| home_dir().map(|home| home.join(".local/share")));
-    data.map(|data| data.join("ociseek/store"))
 }
 
 /// Opens images with the options of the command line. All have one memory budget.

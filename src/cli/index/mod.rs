@@ -224,7 +224,7 @@ pub(super) async fn run(args: IndexArgs, verbosity: VerbosityArgs) -> Result<(),
         }
         if args.format.get() == OutputFormat::Text {
             let text = result.text(settings.target().as_deref(), verbosity.quiet, stdout.style);
-            stdout.print(text)?;
+            stdout.tell(&text)?;
         }
         images.push(result.json());
     }

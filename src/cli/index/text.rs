@@ -11,7 +11,7 @@ use super::json::{Image, Indexing, Manifest};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{CoverageJson, word};
 use crate::cli::shared::layers::{
-    self, Layer, coverage, heading, large_ztocs, layers, members, why_nothing,
+    self, Layer, coverage, heading, large_ztocs, layers, members, reused, why_nothing,
 };
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::terminal::{Style, safe};
@@ -272,7 +272,9 @@ fn totals(done: &IndexedImage, seconds: f64) -> String {
         0 => String::new(),
         bytes => format!(", checked {} of reused ztocs", human(bytes)),
     };
-    format!("read {}{compared}{written}, in {}", human(done.bytes_read), duration(seconds))
+    let reused = reused(done.manifests.iter().flat_map(|manifest| &manifest.layers));
+    let read = human(done.bytes_read);
+    format!("read {read}{compared}{written}, in {}{reused}", duration(seconds))
 }
 
 /// The paths of the files.

@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, Args};
 
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::parse::NonEmptyPath;
+use crate::cli::shared::parse::{self, NonEmptyPath};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::read_image::{FoundImage, ReadArgs, tell_path, tell_stats};
 use crate::cli::shared::terminal::{Stdout, quoted};
@@ -78,7 +78,7 @@ pub(crate) struct LsArgs {
 
     /// List only this layer, counted from 0 at the bottom, as in its tar: not flattened, with
     /// whiteouts
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse::layer)]
     pub layer: Option<usize>,
 
     #[command(flatten)]

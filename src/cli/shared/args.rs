@@ -128,7 +128,7 @@ pub(crate) struct MinLayerArgs {
 pub(crate) struct LayerJobsArgs {
     /// How many layers to read in parallel [default: one per CPU]
     #[arg(hide_short_help = true)]
-    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", value_parser = parse::number::<u16>(1, 256))]
     #[arg(allow_negative_numbers = true)]
     pub jobs: Option<u16>,
 }
@@ -144,7 +144,7 @@ pub(crate) struct ImageJobsArgs {
     /// How many images to read in parallel
     #[arg(hide_short_help = true)]
     #[arg(long, short, value_name = "N", env = "OCISEEK_JOBS", default_value_t = 8)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=256), allow_negative_numbers = true)]
+    #[arg(value_parser = parse::number::<u16>(1, 256), allow_negative_numbers = true)]
     pub jobs: u16,
 }
 
@@ -343,7 +343,7 @@ pub(crate) struct RegistryArgs {
     /// Registries often limit what one connection gets. Layers of 32 MiB or more are fetched in
     /// parts of 8 MiB in parallel; each connection takes that much memory.
     #[arg(long, value_name = "N", env = "OCISEEK_CONNECTIONS", default_value = "8")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=64), hide = true)]
+    #[arg(value_parser = parse::number::<u16>(1, 64), hide = true)]
     pub connections: u16,
 
     #[command(flatten)]

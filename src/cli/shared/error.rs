@@ -74,7 +74,7 @@ pub(crate) enum CliError {
     Unused,
     /// The numbers were printed.
     #[cfg(mounts)]
-    #[error("the snapshotter does not run, or the server of a mount does not answer")]
+    #[error("the service does not run, or the server of a mount does not answer")]
     NotServing,
     #[error("interrupted")]
     Interrupted(Interrupt),

@@ -129,6 +129,15 @@ fn own_hint(error: &CliError) -> Option<String> {
             Some("install an OCI runtime (Debian: apt install runc), or select one with --runtime PROGRAM".into())
         }
         CliError::Hook(error) => hook_hint(error),
+        CliError::Write { path, source } if source.kind() == std::io::ErrorKind::NotFound => {
+            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists())?;
+            Some(format!("create its directory first: mkdir -p {}", quoted(dir.as_os_str().as_encoded_bytes())))
+        }
+        #[cfg(mounts)]
+        CliError::Config(error) if error.is_missing() => Some(
+            "ociseek snapshotter --print-config > FILE writes one with all keys; docs/snapshotter.md describes them"
+                .into(),
+        ),
         CliError::Exists(_) => Some("use --force to replace it".into()),
         CliError::Extract { source: ExtractError::Exists { .. }, .. } => {
             Some("use --force to replace existing files, or an empty directory for --output".into())

@@ -1,11 +1,12 @@
 //! The options that say which indexes to make (`--kind`) and how, for commands, hooks and backfill.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use clap::Args;
-use clap::builder::TypedValueParser;
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, Args, Command};
 use strsim::levenshtein;
 
 use super::args::{BuildArgs, ExistingArg, MinLayerArgs, PlatformsArgs};
@@ -76,12 +77,33 @@ impl FromStr for KindArg {
             ("fine", Some(tag)) => {
                 tag.parse().map(KindArg::FineImage).map_err(|error| format!("{error}"))
             }
-            ("", _) => Err(format!("expected {KINDS}, with a comma between several")),
+            ("", _) => Err(format!("it is empty: is a variable not set? Expected {KINDS}")),
             _ => Err(match tag_meant(text) {
                 Some(meant) => format!("expected {KINDS}; did you mean {meant}?"),
                 None => format!("expected {KINDS}, with a comma between several"),
             }),
         }
+    }
+}
+
+/// Also tells shells what to offer.
+#[derive(Debug, Clone)]
+struct KindParser;
+
+impl TypedValueParser for KindParser {
+    type Value = KindArg;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<KindArg, clap::Error> {
+        KindArg::from_str.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(["v1", "v2={tag}-soci", "fine"].into_iter().map(PossibleValue::new)))
     }
 }
 
@@ -113,7 +135,7 @@ pub(crate) struct KindArgs {
     /// What to make: v1, v2=TAG, fine or fine=TAG; several with commas between them [default of
     /// index: v1]
     #[arg(long, value_name = "KIND", env = "OCISEEK_KIND", value_delimiter = ',')]
-    #[arg(long_help = LONG_HELP)]
+    #[arg(value_parser = KindParser, hide_possible_values = true, long_help = LONG_HELP)]
     kind: Vec<KindArg>,
 }
 
@@ -237,7 +259,7 @@ pub(crate) struct PrefetchArgs {
     /// warning. soci-snapshotter uses the list if `[prefetch] enable = true`; ociseek mount and
     /// bundle always do.
     #[arg(hide_short_help = true)]
-    #[arg(long, value_name = "PATH", env = "OCISEEK_PREFETCH_FILE")]
+    #[arg(long, value_name = "PATH", env = "OCISEEK_PREFETCH_FILE", value_parser = parse::not_empty)]
     pub prefetch_file: Vec<String>,
 
     /// The same for the files that this file names: a recorded startup, or paths; can be repeated
@@ -268,7 +290,7 @@ impl PrefetchArgs {
 }
 
 /// The maximum number of tags to search.
-const MOST_TAGS: i64 = 100;
+const MOST_TAGS: u64 = 100;
 
 /// For the commands `index` and `convert`.
 #[derive(Debug, Args)]
@@ -325,7 +347,7 @@ pub(crate) struct ReuseTagsArgs {
     /// those with the nearest version numbers, then those that begin like the image's own. Not
     /// possible with --kind v2=TAG, because the digests of SOCI-enabled images are signed.
     #[arg(long, value_name = "N", env = "OCISEEK_REUSE_TAGS", default_value_t = 0)]
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=MOST_TAGS).map(|tags| tags as usize))]
+    #[arg(value_parser = parse::number::<usize>(0, MOST_TAGS))]
     #[arg(hide_short_help = true)]
     pub reuse_tags: usize,
 }

@@ -57,6 +57,21 @@ pub(crate) fn layers(text: &mut String, layers: &[LayerReport], style: Style) {
     }
 }
 
+/// How many of the layers had to be read before, and not again. Empty if there are none.
+pub(crate) fn reused<'a>(layers: impl Iterator<Item = &'a LayerReport>) -> String {
+    let mut all = 0;
+    let mut reused = 0;
+    for layer in layers {
+        let LayerOutcome::Indexed(facts) = &layer.outcome else { continue };
+        all += 1;
+        reused += usize::from(matches!(
+            facts.origin,
+            Origin::Cache | Origin::Destination | Origin::Reused(_)
+        ));
+    }
+    if reused == 0 { String::new() } else { format!("; reused {reused} of {all} layers") }
+}
+
 /// Spans, files, ztoc size, speed, and a remark.
 fn columns(layer: &LayerReport) -> Option<[String; 5]> {
     let LayerOutcome::Indexed(facts) = &layer.outcome else { return None };

@@ -70,6 +70,30 @@ pub(crate) fn plain_http(text: &str) -> Result<PlainHttp, String> {
     }
 }
 
+/// A whole number from `least` to `most`.
+pub(crate) fn number<T: TryFrom<u64>>(
+    least: u64,
+    most: u64,
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        // `parse` would also accept a `+`.
+        let number = Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        let number =
+            number.and_then(|text| text.parse().ok()).filter(|n| (least..=most).contains(n));
+        number
+            .and_then(|number| T::try_from(number).ok())
+            .ok_or_else(|| format!("expected a whole number from {least} to {most}"))
+    }
+}
+
+/// The number of a layer.
+pub(crate) fn layer(text: &str) -> Result<usize, String> {
+    number(0, 100_000)(text).map_err(|_| {
+        "expected a number: 0 is the layer at the bottom (ociseek doctor --verbose lists the layers)"
+            .to_owned()
+    })
+}
+
 /// The path of a socket, also written as a URL: `unix:///run/x.sock`.
 pub(crate) fn socket(text: &str) -> Result<PathBuf, String> {
     let path = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")).unwrap_or(text);
@@ -284,7 +308,10 @@ pub(crate) fn start_of_digest(text: &str) -> Result<String, String> {
 /// The name of an image to write. In a registry it has a tag, so that none appears that nobody
 /// typed.
 pub(crate) fn destination(text: &str) -> Result<ImageName, String> {
-    let name = text.parse::<ImageName>().map_err(|error| error.to_string())?;
+    let name = text.parse::<ImageName>().map_err(|error| match text.strip_prefix(':') {
+        Some(tag) => format!("{error} If {tag} is the tag, write REPOSITORY:{tag}"),
+        None => error.to_string(),
+    })?;
     let last = text.rsplit('/').next().unwrap_or(text);
     match &name {
         ImageName::Registry(_) if is_archive(text) => {
@@ -311,6 +338,12 @@ pub(crate) fn is_archive(text: &str) -> bool {
 /// `oci:DIR`.
 pub(crate) fn layout_dir(text: &str) -> Result<PathBuf, String> {
     match text.strip_prefix("oci:") {
+        None if ["json", "yaml", "text", "table", "wide"].contains(&text) => {
+            Err("expected oci:DIR, the OCI layout to write to; for JSON: --json".into())
+        }
+        None if !text.is_empty() => {
+            Err(format!("expected an OCI layout to write to: write oci:{text}"))
+        }
         Some("") | None => Err("expected oci:DIR, the OCI layout to write to".into()),
         Some(dir) => Ok(PathBuf::from(dir)),
     }
@@ -360,6 +393,14 @@ mod tests {
         assert_eq!(duration_of(0, 60)("0"), Ok(Duration::ZERO));
         assert!(duration_of(1, 60)("0s").is_err() && duration_of(1, 60)("2m").is_err());
         assert!(listen(":9000").is_err_and(|why| why.contains("0.0.0.0:9000")));
+        assert_eq!(number::<u16>(1, 256)("256"), Ok(256));
+        for bad in ["", "0", "257", "+1", "-1", "4.5", "auto", "99999999999999999999"] {
+            let why = number::<u16>(1, 256)(bad).unwrap_err();
+            assert_eq!(why, "expected a whole number from 1 to 256", "{bad}");
+        }
+        assert!(layer("sha256:00").is_err_and(|why| why.contains("at the bottom")));
+        assert!(layout_dir("json").is_err_and(|why| why.contains("--json")));
+        assert!(layout_dir("out").is_err_and(|why| why.contains("write oci:out")));
         assert!(since("2024").is_err() && since("2024-02-30").is_err() && since("lately").is_err());
         assert_eq!(aws_account("123456789012").as_deref(), Ok("123456789012"));
         assert!(aws_account("12345678901x").is_err());

@@ -24,6 +24,8 @@ const EVERY: Duration = Duration::from_secs(5);
 const MOMENT: Duration = Duration::from_millis(300);
 /// The interval of drawing bars.
 pub(crate) const TICK: Duration = Duration::from_millis(120);
+/// Narrower terminals have no room for a bar beside the figures, in columns.
+const LEAST_FOR_BARS: usize = 76;
 /// The time after which a rate is meaningful.
 const MEASURED: Duration = Duration::from_secs(1);
 
@@ -270,22 +272,32 @@ impl Drop for Bars {
 /// time are blank until they are known.
 fn bar_style(figures: &str) -> BarStyle {
     let known = |state: &ProgressState| state.pos() > 0 && state.elapsed() >= MEASURED;
+    let (_, columns) = console::Term::stderr().size();
     // The spaces at the end leave room for the ^C that a terminal echoes. A wrapped line could not
     // be cleared.
-    BarStyle::with_template(&format!(
-        "{{msg:12}} [{{wide_bar}}] {{bytes:>10}}/{{total_bytes:10}} {figures}   "
-    ))
-    .unwrap_or_else(|_| BarStyle::default_bar())
-    .with_key("rate", move |state: &ProgressState, to: &mut dyn fmt::Write| {
-        let _ =
-            if known(state) { to.write_str(&rate(state.per_sec() as u64, 1.0)) } else { Ok(()) };
-    })
-    .with_key("left", move |state: &ProgressState, to: &mut dyn fmt::Write| {
-        let left = state.eta().as_secs_f64();
-        let _ =
-            if known(state) && left > 0.0 { write!(to, "{} left", about(left)) } else { Ok(()) };
-    })
-    .progress_chars("=> ")
+    let template = if usize::from(columns) < LEAST_FOR_BARS {
+        "{msg:12} {bytes:>10}/{total_bytes:10}   ".to_owned()
+    } else {
+        format!("{{msg:12}} [{{wide_bar}}] {{bytes:>10}}/{{total_bytes:10}} {figures}   ")
+    };
+    BarStyle::with_template(&template)
+        .unwrap_or_else(|_| BarStyle::default_bar())
+        .with_key("rate", move |state: &ProgressState, to: &mut dyn fmt::Write| {
+            let _ = if known(state) {
+                to.write_str(&rate(state.per_sec() as u64, 1.0))
+            } else {
+                Ok(())
+            };
+        })
+        .with_key("left", move |state: &ProgressState, to: &mut dyn fmt::Write| {
+            let left = state.eta().as_secs_f64();
+            let _ = if known(state) && left > 0.0 {
+                write!(to, "{} left", about(left))
+            } else {
+                Ok(())
+            };
+        })
+        .progress_chars("=> ")
 }
 
 /// A line every few seconds, but none at the start or end, so that short operations print none.

@@ -17,6 +17,9 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<String> {
         ));
     }
     let host = error.host()?;
+    if let Some((_, meant)) = NO_REGISTRIES.iter().find(|(site, _)| *site == host) {
+        return Some(format!("{host} is a web site, not a registry: {meant}"));
+    }
     if let (Some((name, why)), None) = (error.helper(), error.rejected()) {
         return Some(helper_hint(host, name, why));
     }
@@ -26,6 +29,16 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<String> {
         None => hint,
     })
 }
+
+/// Web sites that people take for the registry behind them.
+const NO_REGISTRIES: [(&str, &str); 6] = [
+    ("hub.docker.com", "images of Docker Hub have no host in their name, such as python:3.13"),
+    ("docker.com", "images of Docker Hub have no host in their name, such as python:3.13"),
+    ("github.com", "the registry of GitHub is ghcr.io"),
+    ("gitlab.com", "the registry of GitLab is registry.gitlab.com"),
+    ("gallery.ecr.aws", "the registry is public.ecr.aws"),
+    ("cloud.google.com", "the registries of Google are named REGION-docker.pkg.dev"),
+];
 
 fn helper_hint(host: &str, name: &str, why: &HelperError) -> String {
     let program = format!("docker-credential-{name}");

@@ -33,6 +33,12 @@ pub(crate) enum SizeError {
     Unit(String),
     #[error("{0} of what? Did you mean {0}MiB? For bytes, write {0}B")]
     NoUnit(u64),
+    #[error("{0} of what? For bytes, write {written}", written = ByteSize(*.0))]
+    NoUnitOfBytes(u64),
+    #[error(
+        "{0:?} is not a whole number: write it in the next smaller unit, such as 4608KiB for 4.5MiB"
+    )]
+    Fraction(String),
     #[error("too large")]
     TooLarge,
 }
@@ -58,9 +64,14 @@ impl FromStr for ByteSize {
             None if unit.is_empty() => {
                 return match number.parse() {
                     Ok(0) => Ok(ByteSize(0)),
+                    // Nobody means so many MiB.
+                    Ok(number) if number >= 1 << 16 => Err(SizeError::NoUnitOfBytes(number)),
                     Ok(number) => Err(SizeError::NoUnit(number)),
                     Err(_) => Err(SizeError::TooLarge),
                 };
+            }
+            None if unit.starts_with(['.', ',']) => {
+                return Err(SizeError::Fraction(text.chars().take(40).collect()));
             }
             None => return Err(SizeError::Unit(unit.chars().take(20).collect())),
         };
@@ -142,7 +153,10 @@ mod tests {
     #[test]
     fn invalid_sizes_are_refused() {
         assert_eq!("4XB".parse::<ByteSize>(), Err(SizeError::Unit("XB".into())));
-        assert_eq!("1.5MiB".parse::<ByteSize>(), Err(SizeError::Unit(".5MiB".into())));
+        assert_eq!("1.5MiB".parse::<ByteSize>(), Err(SizeError::Fraction("1.5MiB".into())));
+        assert_eq!("4,5MiB".parse::<ByteSize>(), Err(SizeError::Fraction("4,5MiB".into())));
+        let bytes = "4194304".parse::<ByteSize>().unwrap_err().to_string();
+        assert_eq!(bytes, "4194304 of what? For bytes, write 4MiB");
         assert_eq!("512".parse::<ByteSize>(), Err(SizeError::NoUnit(512)));
         assert_eq!("".parse::<ByteSize>(), Err(SizeError::NotASize));
         assert_eq!("-1".parse::<ByteSize>(), Err(SizeError::NotASize));

@@ -67,9 +67,14 @@ fn not_on_docker_hub(registry: &str, repository: &str, tag: Option<&str>) -> Opt
         };
         (file.to_owned(), "a file", hint)
     } else if is_host {
-        let port =
-            tag.filter(|tag| *tag != "latest").map(|port| format!(":{port}")).unwrap_or_default();
-        let host = format!("{file}{port}");
+        let tag = tag.filter(|tag| *tag != "latest");
+        let is_port = tag.is_none_or(|tag| tag.bytes().all(|byte| byte.is_ascii_digit()));
+        if let (Some(tag), false) = (tag, is_port) {
+            let hint = format!("a slash is between a registry and a repository: {file}/{tag}");
+            let typed = format!("{file}:{tag}");
+            return Some(CliError::LocalHere { typed, what: "a registry with a tag", hint });
+        }
+        let host = format!("{file}{}", tag.map(|port| format!(":{port}")).unwrap_or_default());
         let hint = format!(
             "name a repository in it, such as {host}/REPOSITORY or {host}/REPOSITORY:TAG; ociseek backfill --dry-run \
              {host} lists all of its images"

@@ -15,8 +15,84 @@ use ociseek_store::lock::Hold;
 
 /// The width of the terminal on standard output in columns. None if there is no terminal.
 pub(crate) fn terminal_width() -> Option<usize> {
-    let (_, columns) = Term::stdout().size_checked()?;
-    io::stdout().is_terminal().then_some(usize::from(columns))
+    width_of(&Term::stdout(), io::stdout().is_terminal())
+}
+
+fn width_of(terminal: &Term, is_terminal: bool) -> Option<usize> {
+    let (_, columns) = terminal.size_checked()?;
+    is_terminal.then_some(usize::from(columns))
+}
+
+/// Terminals that say they are narrower say nothing of use.
+const LEAST_WIDTH: usize = 20;
+
+/// `text` for a terminal of this width: longer lines break between words. A command is continued
+/// as a shell reads it.
+pub(crate) fn fitted(text: &str, columns: Option<usize>) -> String {
+    match columns {
+        Some(columns) if columns >= LEAST_WIDTH => {
+            text.split_inclusive('\n').map(|line| fitted_line(line, columns)).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+fn fitted_line(line: &str, columns: usize) -> String {
+    let content = line.trim_end_matches('\n');
+    if shown_width(content) <= columns {
+        return line.to_owned();
+    }
+    let is_command = content.contains("next:") || content.contains("Next:");
+    let most = if is_command { columns - " \\".len() } else { columns };
+    let indent = content.len() - content.trim_start().len() + 2;
+    let mut text = String::new();
+    let mut column = 0;
+    let mut blanks = 0;
+    let mut in_quotes = false;
+    for (place, word) in content.split(' ').enumerate() {
+        blanks += usize::from(place > 0);
+        if word.is_empty() {
+            continue;
+        }
+        let width = shown_width(word);
+        if column > indent && column + blanks + width > most && !(is_command && in_quotes) {
+            text += if is_command { " \\\n" } else { "\n" };
+            text += &" ".repeat(indent);
+            column = indent;
+        } else {
+            text += &" ".repeat(blanks);
+            column += blanks;
+        }
+        text += word;
+        column += width;
+        blanks = 0;
+        in_quotes ^= word.matches('\'').count() % 2 == 1;
+    }
+    text + &line[content.len()..]
+}
+
+/// The columns that a text takes, without the codes for colours.
+fn shown_width(text: &str) -> usize {
+    let mut width = 0;
+    let mut in_code = false;
+    for c in text.chars() {
+        match c {
+            '\x1b' => in_code = true,
+            _ if in_code => in_code = !c.is_ascii_alphabetic(),
+            _ => width += 1,
+        }
+    }
+    width
+}
+
+/// A row of a table that is cut to the width of a terminal.
+pub(crate) fn cut(row: &str, columns: Option<usize>) -> String {
+    match columns {
+        Some(columns) if columns >= LEAST_WIDTH && row.chars().count() > columns => {
+            row.chars().take(columns - 1).chain(['\u{2026}']).collect()
+        }
+        _ => row.to_owned(),
+    }
 }
 
 /// Standard output. After its reader has gone away, output is silently dropped and the work
@@ -47,6 +123,11 @@ impl Stdout {
         self.write_whole(text.as_ref()).map_err(CliError::Stdout)
     }
 
+    /// As [`Stdout::print`], with lines that break between words on a terminal.
+    pub(crate) fn tell(&mut self, text: &str) -> Result<(), CliError> {
+        self.print(fitted(text, terminal_width()))
+    }
+
     fn write_whole(&mut self, text: &[u8]) -> io::Result<()> {
         if self.gone {
             return Ok(());
@@ -67,6 +148,7 @@ impl Stdout {
 
 /// Writes a line to standard error. If that fails, there is nobody to report it to.
 pub(crate) fn complain(line: &str) {
+    let line = fitted(line, width_of(&Term::stderr(), io::stderr().is_terminal()));
     // In a single write, so that lines of several processes do not mix.
     let _ = aside(|| io::stderr().lock().write_all(format!("{line}\n").as_bytes()));
 }
@@ -316,6 +398,29 @@ impl TermLike for Screen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_break_between_words_and_commands_stay_commands() {
+        let fit = |text: &str| fitted(text, Some(30));
+        let short = "  note: short enough\n";
+        assert_eq!(fit(short), short);
+        let long = "  note: 2 layers are pulled whole: they are small\n";
+        assert_eq!(fit(long), "  note: 2 layers are pulled\n    whole: they are small\n");
+        assert_eq!(fitted(long, None), long);
+        let styled = "  \x1b[33mnote:\x1b[0m 2 layers are pulled whole: they are small";
+        assert_eq!(
+            fit(styled),
+            "  \x1b[33mnote:\x1b[0m 2 layers are pulled\n    whole: they are small"
+        );
+        let word = format!("  manifest sha256:{}\n", "0".repeat(64));
+        assert_eq!(fit(&word), format!("  manifest\n    sha256:{}\n", "0".repeat(64)));
+        let command = "    next: ociseek convert r.example/a:1 'a b c d e' r.example/a:1-soci\n";
+        let folded = fit(command);
+        assert_eq!(folded.replace(" \\\n      ", " "), command);
+        assert!(folded.lines().count() > 1 && folded.contains("'a b c d e'"), "{folded}");
+        assert_eq!(cut("IMAGE  PLATFORM  VERSION  TOOL", Some(20)), "IMAGE  PLATFORM  VE\u{2026}");
+        assert_eq!(cut("IMAGE  PLATFORM  VERSION  TOOL", None).len(), 30);
+    }
 
     #[test]
     fn control_characters_are_escaped() {

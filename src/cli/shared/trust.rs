@@ -65,10 +65,10 @@ pub(crate) enum TrustArg {
 }
 
 const NOBODY_VOUCHES: &str = "\
-no repository or key is trusted, so no image could start lazily: write lazy-from = [\"registry.example/team/*\"] in \
-the configuration (--lazy-from registry.example/team/*) with the repositories that you trust, or lazy-from = [\"*\"] \
-if one party chooses every image of this node, or signature-key = [\"/etc/ociseek/cosign.pub\"] with the key that \
-signs indexes";
+no repository or key is trusted, so no image could start lazily: name the repositories that you trust with \
+--lazy-from 'registry.example/team/*' (in the snapshotter's configuration: lazy-from = [\"registry.example/team/*\"]), \
+all with --lazy-from '*' if one party chooses every image of this node, or the key that signs indexes with \
+--signature-key /etc/ociseek/cosign.pub";
 
 /// Hides the options for commands that read one image: the servers of a node refuse them.
 pub(crate) fn of_a_node(arg: Arg) -> Arg {

@@ -41,7 +41,7 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
             return Some("the configuration follows an equals sign: --node=FILE".to_owned());
         }
         ErrorKind::UnknownArgument => (ContextKind::InvalidArg, ContextKind::SuggestedArg),
-        ErrorKind::MissingRequiredArgument => return missing(command, typed, error),
+        ErrorKind::MissingRequiredArgument => return missing(command, typed, error, program),
         ErrorKind::TooManyValues => return given_a_value(error),
         ErrorKind::InvalidValue if command == "mount" && typed.iter().any(|word| word == "-o") => {
             return Some(
@@ -62,6 +62,17 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
             if error.to_string().contains("invalid digit found in string") =>
         {
             return Some("expected a whole number, such as 4".to_owned());
+        }
+        ErrorKind::ValueValidation
+            if command == "list" && typed.iter().any(|w| w.contains('*')) =>
+        {
+            return Some(
+                "list shows one repository; ociseek backfill --dry-run --filter 'team/*' REGISTRY lists several"
+                    .to_owned(),
+            );
+        }
+        ErrorKind::InvalidValue if is_other_format(error) => {
+            return Some("for other formats, filter the JSON: --json | jq".to_owned());
         }
         _ => return None,
     };
@@ -92,7 +103,7 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
                 })
             })
         }
-        _ if !word.starts_with('-') => surplus(command),
+        _ if !word.starts_with('-') => surplus(command, typed),
         _ if word[1..].starts_with(|c: char| c.is_ascii_digit()) => {
             Some("no number is negative here".to_owned())
         }
@@ -105,8 +116,10 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
             OPTIONS.iter().find(is_it).map(|row| row.2.to_owned())
         }
     };
+    // Of a short word, two wrong letters are another word.
+    let most = if word.trim_start_matches('-').len() > 4 { 2 } else { 1 };
     let is_typo =
-        |suggested: &String| levenshtein(&word, suggested) <= 2 || suggested.starts_with(&word);
+        |suggested: &String| levenshtein(&word, suggested) <= most || suggested.starts_with(&word);
     let keeps = match error.get(suggestion) {
         Some(ContextValue::String(suggested)) => is_typo(suggested),
         Some(ContextValue::Strings(all)) => all.iter().any(is_typo),
@@ -141,7 +154,12 @@ fn knows(command: &Command, hint: &str) -> bool {
 }
 
 /// The hint for a missing argument.
-fn missing(command: &str, typed: &[String], error: &clap::Error) -> Option<String> {
+fn missing(
+    command: &str,
+    typed: &[String],
+    error: &clap::Error,
+    program: Command,
+) -> Option<String> {
     let absent = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::Strings(absent)) => absent.join(" "),
         Some(ContextValue::String(absent)) => absent.clone(),
@@ -150,13 +168,28 @@ fn missing(command: &str, typed: &[String], error: &clap::Error) -> Option<Strin
     if absent.starts_with("--creds") && typed.iter().any(|word| word == "--password-stdin") {
         return Some("the user is missing: --creds USER --password-stdin".to_owned());
     }
-    if let [.., option, value] = typed
-        && option.starts_with("--")
-        && !option.contains('=')
-        && absent.starts_with('<')
-        && value.contains(['/', ':'])
+    // An image in the place of a value that was left out.
+    let took = typed.windows(2).find_map(|pair| match pair {
+        [option, value]
+            if option.starts_with("--")
+                && !option.contains('=')
+                && value.contains(['/', ':'])
+                && !value.starts_with(['/', '.', '-'])
+                && !value.contains("://") =>
+        {
+            Some((option, value))
+        }
+        _ => None,
+    });
+    if let Some((option, value)) = took.filter(|_| absent.starts_with('<'))
+        && takes_value(&called(program, typed), option)
     {
         return Some(format!("{option} took {value:?} as its value"));
+    }
+    if command == "rm" && typed.iter().any(|word| word == "--obsolete") {
+        return Some(
+            "--obsolete takes a repository: ociseek rm --obsolete REGISTRY/REPOSITORY".to_owned(),
+        );
     }
     match (command, typed) {
         ("completions", [_]) => Some("the shells are bash, elvish, fish, powershell and zsh".to_owned()),
@@ -166,6 +199,25 @@ fn missing(command: &str, typed: &[String], error: &clap::Error) -> Option<Strin
         ),
         _ => None,
     }
+}
+
+/// Whether `command` has this option, and it takes a value.
+fn takes_value(command: &Command, option: &str) -> bool {
+    command
+        .get_arguments()
+        .any(|arg| arg.get_long() == option.strip_prefix("--") && arg.get_action().takes_values())
+}
+
+/// Whether `--format` has a value of another tool: a template, or a kind of table.
+fn is_other_format(error: &clap::Error) -> bool {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        _ => String::new(),
+    };
+    let value = text(ContextKind::InvalidValue);
+    text(ContextKind::InvalidArg).starts_with("--format")
+        && (value.contains("{{")
+            || ["yaml", "table", "wide", "csv", "name", "tree"].contains(&value.as_str()))
 }
 
 /// The hint for a switch that was given a value.
@@ -180,8 +232,13 @@ fn given_a_value(error: &clap::Error) -> Option<String> {
 }
 
 /// The hint for an argument too many.
-fn surplus(command: &str) -> Option<String> {
+fn surplus(command: &str, typed: &[String]) -> Option<String> {
+    // As in docker run -v /host:/container.
+    let is_volume = |pair: &[String]| pair[0] == "-v" && pair[1].contains(":/");
     match command {
+        "try" | "bundle" if typed.windows(2).any(is_volume) => {
+            Some("-v is --verbose here; for mounts, edit config.json of ociseek bundle".to_owned())
+        }
         "try" => {
             Some("put the command to run after two dashes: ociseek try IMAGE -- COMMAND".to_owned())
         }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::ValueRange;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches};
+use strsim::levenshtein;
 use toml::{Table, Value};
 
 use super::SnapshotterArgs;
@@ -31,8 +32,8 @@ pub(crate) enum ConfigFileFault {
     TooLarge,
     #[error("not TOML: {0}")]
     Toml(String),
-    #[error("unknown key {0:?}: ociseek snapshotter --print-config lists all")]
-    Unknown(String),
+    #[error("unknown key {key:?}: {advice}")]
+    Unknown { key: String, advice: String },
     #[error("{key}: expected {expected}")]
     Kind { key: String, expected: &'static str },
     #[error("{0}")]
@@ -126,11 +127,18 @@ fn toml_fault(text: &str, error: &toml::de::Error) -> ConfigFileFault {
     let (key, advice) = match line.split_once('=') {
         Some((key, value)) if is_key(key.trim()) => {
             let begins = value.trim().chars().next();
-            let is_bare = begins.is_some_and(|first| first.is_alphabetic() || first == '/');
-            let advice = if is_bare {
-                ": a text is in double quotes, such as root = \"/var/lib/ociseek\""
-            } else {
-                ""
+            let is_bare = begins.is_some_and(|first| first.is_alphabetic() || "/*".contains(first));
+            let is_list = value.trim().starts_with('[');
+            let advice = match value.chars().any(|c| "\u{201c}\u{201d}\u{2018}\u{2019}".contains(c))
+            {
+                true => ": it has typographic quotes: type \" in their place",
+                false if is_bare => {
+                    ": a text is in double quotes, such as root = \"/var/lib/ociseek\""
+                }
+                false if is_list => {
+                    ": each text of a list is in double quotes, such as [\"registry.example/team/*\"]"
+                }
+                false => "",
             };
             (format!(", at {:?}", key.trim()), advice)
         }
@@ -193,9 +201,31 @@ fn takes(arg: &Arg) -> Takes {
     }
 }
 
+/// The error for a key that is none: with the one that was meant, if it is written in another way.
+fn unknown(key: &str, value: &Value) -> ConfigFileFault {
+    let letters = |key: &str| {
+        let letters = key.chars().filter(char::is_ascii_alphanumeric);
+        letters.map(|letter| letter.to_ascii_lowercase()).collect::<String>()
+    };
+    let meant = Cli::command().find_subcommand("snapshotter").and_then(|command| {
+        let near = |arg: &&Arg| {
+            arg.get_long().is_some_and(|long| levenshtein(&letters(long), &letters(key)) <= 1)
+        };
+        options(command).find(near).and_then(|arg| arg.get_long()).map(str::to_owned)
+    });
+    let advice = match (meant, value) {
+        (Some(meant), _) => format!("did you mean {meant}?"),
+        (None, Value::Table(_)) => {
+            "keys are at the top of the file, without a [table]; containerd has a configuration of its own".to_owned()
+        }
+        (None, _) => "ociseek snapshotter --print-config lists all".to_owned(),
+    };
+    ConfigFileFault::Unknown { key: key.to_owned(), advice }
+}
+
 /// The arguments for a key of the file.
 fn arguments_of(key: &str, value: &Value) -> Result<Vec<String>, ConfigFileFault> {
-    let takes = with_option(key, takes).ok_or_else(|| ConfigFileFault::Unknown(key.to_owned()))?;
+    let takes = with_option(key, takes).ok_or_else(|| unknown(key, value))?;
     let wrong = |expected| ConfigFileFault::Kind { key: key.to_owned(), expected };
     let one = |value: &Value, expected| match value {
         Value::String(text) => Ok(format!("--{key}={text}")),
@@ -255,6 +285,11 @@ pub(crate) struct ConfigFileError {
 }
 
 impl ConfigFileError {
+    /// Whether there is no such file.
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(&self.source, ConfigFileFault::Read(error) if error.kind() == io::ErrorKind::NotFound)
+    }
+
     pub(super) fn at(path: &Path) -> impl FnOnce(ConfigFileFault) -> ConfigFileError {
         |source| ConfigFileError { path: path.to_owned(), source }
     }
@@ -284,6 +319,12 @@ mod tests {
     fn invalid_files_are_refused() {
         for (text, wanted) in [
             ("nonsense = 1", "unknown key \"nonsense\""),
+            ("lazy_from = [\"*\"]", "did you mean lazy-from?"),
+            ("lazyFrom = [\"*\"]", "did you mean lazy-from?"),
+            ("Root = \"/r\"", "did you mean root?"),
+            ("[proxy_plugins.ociseek]\ntype = \"snapshot\"", "containerd has a configuration"),
+            ("root = \u{201c}/r\u{201d}", "typographic quotes"),
+            ("lazy-from = [*]", "each text of a list is in double quotes"),
             ("stats-file = \"/x\"", "unknown key \"stats-file\""),
             ("config = \"/x\"", "unknown key \"config\""),
             ("[table]\nroot = \"/r\"", "unknown key \"table\""),

@@ -340,7 +340,7 @@ mod tests {
         };
         // Nobody vouches.
         let error = configured(None, &[]).unwrap_err().to_string();
-        assert!(error.contains("write lazy-from = ["), "{error}");
+        assert!(error.contains("lazy-from = ["), "{error}");
         let written = configured(None, &["r.example/team/*", "*.s.example"]).unwrap().unwrap();
         assert!(written.contains("# socket = "), "{written}");
         assert!(

@@ -110,16 +110,17 @@ pub(crate) struct TryArgs {
 
     /// The container is ready after this time
     #[arg(long = "for", value_name = "DURATION", value_parser = parse::duration_of(1, 3600))]
-    #[arg(help_heading = "Ready")]
+    #[arg(help_heading = "Ready", conflicts_with_all = ["no_run", "profile"])]
     pub for_time: Option<Duration>,
 
     /// The container is ready when it listens on this TCP port
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    #[arg(help_heading = "Ready")]
+    #[arg(long, value_name = "PORT", value_parser = parse::number::<u16>(1, 65_535))]
+    #[arg(help_heading = "Ready", conflicts_with_all = ["no_run", "profile"])]
     pub until_port: Option<u16>,
 
     /// The container is ready when it has printed this
     #[arg(long, value_name = "TEXT", help_heading = "Ready", value_parser = parse::not_empty)]
+    #[arg(conflicts_with_all = ["no_run", "profile"])]
     pub until_output: Option<String>,
 
     /// The OCI runtime [default: runc]
@@ -276,7 +277,7 @@ pub(super) async fn run(
     } else if args.format.is_json() {
         stdout.print(json::text(&answer)?)?;
     } else {
-        stdout.print(text::screen(&answer, stdout.style))?;
+        stdout.tell(&text::screen(&answer, stdout.style))?;
     }
     if args.read.stats {
         tell_stats(&image);

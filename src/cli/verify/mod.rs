@@ -16,10 +16,10 @@ use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::source::Images;
-use crate::cli::shared::terminal::{Stdout, Style, quoted, safe};
+use crate::cli::shared::terminal::{Stdout, Style, fitted, quoted, safe, terminal_width};
 use crate::cli::shared::trust::PolicyArgs;
 use crate::cli::shared::verbosity::VerbosityArgs;
-use crate::cli::shared::{caches, difference};
+use crate::cli::shared::{caches, difference, parse};
 use ociseek_format::code::Code;
 use ociseek_format::image::soci::Version;
 use ociseek_format::image::{ImageName, Platform};
@@ -82,7 +82,7 @@ pub(crate) struct VerifyArgs {
 
     /// With --quick: how many spans to read from each layer
     #[arg(long, value_name = "N", default_value_t = 4, requires = "quick")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(value_parser = parse::number::<u32>(1, 100_000))]
     pub spans: u32,
 
     /// With --quick: seed for choosing the spans; the same seed chooses the same spans [default:
@@ -150,7 +150,10 @@ pub(super) async fn run(args: VerifyArgs, verbosity: VerbosityArgs) -> Result<()
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
         OutputFormat::Json => text_of(json::Verification::of(&name, &verified, options.depth))?,
-        OutputFormat::Text => text(&args.image, &verified, options.depth, stdout.style),
+        OutputFormat::Text => {
+            let text = text(&args.image, &verified, options.depth, stdout.style);
+            fitted(&text, terminal_width())
+        }
     };
     stdout.print(text)?;
     if verified.differences().next().is_some() { Err(CliError::Differs) } else { Ok(()) }

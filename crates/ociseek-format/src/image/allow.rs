@@ -31,6 +31,12 @@ impl FromStr for Glob {
         };
         if (1..=255).contains(&text.len()) && text.bytes().all(known) {
             Ok(Glob(text.to_owned()))
+        } else if text.is_empty() {
+            Err("it is empty: is a variable not set?".into())
+        } else if text.contains(':') {
+            Err("expected a repository without its registry and tag, such as team/* or **".into())
+        } else if text.contains('!') || text.contains(',') {
+            Err("expected one glob without ! or commas; the option can be repeated".into())
         } else {
             Err("expected lower-case letters, digits and . _ - / * ?".into())
         }

@@ -79,21 +79,43 @@ pub enum ImageNameError {
     Variable { typed: String },
     #[error("{typed:?} begins with {first:?}: the name before it is empty. Is a variable not set?")]
     NoName { typed: String, first: char },
+    #[error("{typed:?} ends with {last:?}: the {what} behind it is empty. Is a variable not set?")]
+    NoEnd { typed: String, last: char, what: &'static str },
     #[error("{typed:?} ends with a {what}")]
     Blank { typed: String, what: &'static str },
+    #[error("{typed:?} has a blank in it: each name is an argument of its own")]
+    Inside { typed: String },
     #[error("{typed:?} begins with a typographic dash: options begin with - or --")]
     Dash { typed: String },
+    #[error(
+        "{typed:?} has the character {what:?} ({code}) in it, which no name has: type the name again"
+    )]
+    Character { typed: String, what: char, code: String },
+    #[error("{typed:?} stands for a name: write that of an image, such as registry.example/app:v1")]
+    Placeholder { typed: String },
+    #[error(
+        "a name has no login in it: use --creds USER:PASSWORD, or docker login, and write {meant}"
+    )]
+    Login { meant: String },
+    #[error("{typed:?} is an address of an image, not its name: write {meant}")]
+    Page { typed: String, meant: String },
     #[error(
         "{typed:?} is a template: {{tag}} works only in --kind v2=TAG of index, backfill and the hooks"
     )]
     Template { typed: String },
     #[error("{0:?} has no path: use {1}PATH")]
     NoPath(String, &'static str),
+    #[error(
+        "{typed:?}: unsupported prefix {scheme:?}: write REGISTRY/REPOSITORY:TAG, oci:DIR, oci-archive:FILE or \
+         docker-archive:FILE"
+    )]
+    OtherScheme { typed: String, scheme: String },
     #[error("{typed:?}: unsupported prefix {scheme:?}: use {meant}")]
     Scheme { typed: String, scheme: String, meant: String },
     #[error(
         "{typed:?} is a path: write oci:{typed} for an image layout, oci-archive:{typed} for its tar, or \
-         docker-archive:{typed} for what docker save wrote"
+         docker-archive:{typed} for what docker save wrote{}",
+        if typed.starts_with('/') { "; or is the variable of a registry not set?" } else { "" }
     )]
     Path { typed: String },
     #[error(
@@ -132,6 +154,9 @@ impl FromStr for ImageName {
 
     fn from_str(typed: &str) -> Result<ImageName, ImageNameError> {
         refuse_slips(typed)?;
+        if let Some(meant) = of_page(typed) {
+            return Err(ImageNameError::Page { typed: typed.chars().take(300).collect(), meant });
+        }
         for (scheme, meant) in FOREIGN {
             // `dir:1` may be a repository `dir` with a tag, so only a path counts as skopeo's
             // `dir:`.
@@ -170,6 +195,11 @@ impl FromStr for ImageName {
                 .ok_or_else(|| ImageNameError::Saved { typed: typed.to_owned() })?;
             return Ok(ImageName::Saved { file: file.into(), select });
         }
+        if let Some((scheme, _)) = typed.split_once("://") {
+            let scheme = format!("{}://", scheme.chars().take(60).collect::<String>());
+            let typed = typed.chars().take(300).collect();
+            return Err(ImageNameError::OtherScheme { typed, scheme });
+        }
         if typed.starts_with(['/', '.', '~'])
             || typed.ends_with(".tar") && typed.parse::<Reference>().is_err()
         {
@@ -182,7 +212,8 @@ impl FromStr for ImageName {
 /// What was typed by mistake, in a script or from a page.
 fn refuse_slips(typed: &str) -> Result<(), ImageNameError> {
     let shown = || typed.chars().take(300).collect::<String>();
-    let is_path = [LAYOUT, ARCHIVE, SAVED].iter().any(|prefix| typed.starts_with(prefix));
+    let is_path = [LAYOUT, ARCHIVE, SAVED].iter().any(|prefix| typed.starts_with(prefix))
+        || typed.starts_with(['/', '.', '~']);
     match typed.chars().next() {
         Some('\u{2013}' | '\u{2014}') => return Err(ImageNameError::Dash { typed: shown() }),
         Some(first @ (':' | '@')) => return Err(ImageNameError::NoName { typed: shown(), first }),
@@ -198,8 +229,69 @@ fn refuse_slips(typed: &str) -> Result<(), ImageNameError> {
         _ if typed.contains("{tag}") || typed.contains("{digest}") => {
             Err(ImageNameError::Template { typed: shown() })
         }
+        _ if is_placeholder(typed) => Err(ImageNameError::Placeholder { typed: shown() }),
+        // A URL keeps its own message.
+        _ if typed.contains("://") => Ok(()),
+        Some(last @ ('@' | ':')) => {
+            let what = if last == '@' { "digest" } else { "tag" };
+            Err(ImageNameError::NoEnd { typed: shown(), last, what })
+        }
+        _ if typed.contains([' ', '\t', ',', '\n']) => {
+            Err(ImageNameError::Inside { typed: shown() })
+        }
+        _ => match typed.chars().find(|c| !c.is_ascii() || *c == '\\') {
+            Some(what) => Err(ImageNameError::Character {
+                typed: shown(),
+                what,
+                code: format!("U+{:04X}", u32::from(what)),
+            }),
+            None => without_login(typed),
+        },
+    }
+}
+
+/// Whether it is how pages and scripts show where a name goes.
+fn is_placeholder(typed: &str) -> bool {
+    let bare = typed.trim_matches(['<', '>', '{', '}', '%', '[', ']']);
+    bare != typed && !bare.contains(['/', ':'])
+        || ["IMAGE", "REPOSITORY", "REPOSITORY:TAG", "SRC", "DST", "NAME"].contains(&typed)
+}
+
+/// Refuses `USER:PASSWORD@HOST/REPOSITORY`.
+fn without_login(typed: &str) -> Result<(), ImageNameError> {
+    match typed.split_once('@') {
+        Some((before, name)) if !before.contains('/') && name.contains('/') => {
+            Err(ImageNameError::Login { meant: name.chars().take(300).collect() })
+        }
         _ => Ok(()),
     }
+}
+
+/// The name of the image that a page of Docker Hub, a URL of a registry's API, or an ARN is about.
+fn of_page(typed: &str) -> Option<String> {
+    let place = typed
+        .strip_prefix("https://")
+        .or_else(|| typed.strip_prefix("http://"))
+        .unwrap_or(typed)
+        .trim_end_matches('/');
+    if let Some(arn) = typed.strip_prefix("arn:aws") {
+        // arn:aws:ecr:REGION:ACCOUNT:repository/NAME; in China, arn:aws-cn.
+        let (partition, rest) = arn.split_once(":ecr:")?;
+        let (region, rest) = rest.split_once(':')?;
+        let (account, name) = rest.split_once(":repository/")?;
+        let domain = if partition == "-cn" { "amazonaws.com.cn" } else { "amazonaws.com" };
+        return Some(format!("{account}.dkr.ecr.{region}.{domain}/{name}"));
+    }
+    if let Some(page) = place.strip_prefix("hub.docker.com/") {
+        let name = page.strip_prefix("_/").or_else(|| page.strip_prefix("r/"))?;
+        let parts = if page.starts_with("_/") { 1 } else { 2 };
+        let parts: Vec<&str> = name.split('/').take(parts).collect();
+        return Some(parts.join("/"));
+    }
+    let (host, api) = place.split_once("/v2/")?;
+    let (repository, target) = api.split_once("/manifests/")?;
+    let joint = if target.contains(':') { '@' } else { ':' };
+    Some(format!("{host}/{repository}{joint}{target}"))
 }
 
 impl fmt::Display for ImageName {
@@ -446,6 +538,32 @@ mod tests {
             ("/tmp/x.tar", "oci-archive:/tmp/x.tar"),
             ("/tmp/x.tar", "docker-archive:/tmp/x.tar"),
             ("~/x", "oci:~/x"),
+            ("app:", "the tag behind it is empty. Is a variable not set?"),
+            ("registry.example/app@", "the digest behind it is empty. Is a variable not set?"),
+            ("/team/app:v1", "is the variable of a registry not set?"),
+            ("\u{201c}app:v1\u{201d}", "U+201C"),
+            ("app:v1\u{200b}", "U+200B"),
+            ("localhost\u{ff1a}5000/app", "U+FF1A"),
+            ("localhost:5000\\app", "'\\\\' (U+005C)"),
+            ("app:v1 app:v2", "each name is an argument of its own"),
+            ("app:v1,app:v2", "each name is an argument of its own"),
+            (" app:v1", "has a blank in it"),
+            ("<image>", "stands for a name"),
+            ("{{image}}", "stands for a name"),
+            ("%IMAGE%", "stands for a name"),
+            ("IMAGE", "stands for a name"),
+            (
+                "me:secret@localhost:5000/app:v1",
+                "--creds USER:PASSWORD, or docker login, and write localhost:5000/app:v1",
+            ),
+            ("s3://bucket/app", "write REGISTRY/REPOSITORY:TAG"),
+            ("https://hub.docker.com/_/python", "not its name: write python"),
+            ("https://hub.docker.com/r/bitnami/redis/tags", "write bitnami/redis"),
+            (
+                "arn:aws:ecr:eu-west-1:123456789012:repository/team/app",
+                "write 123456789012.dkr.ecr.eu-west-1.amazonaws.com/team/app",
+            ),
+            ("https://ghcr.io/v2/acme/app/manifests/1.4", "write ghcr.io/acme/app:1.4"),
             ("Alpine", "\"alpine\""),
         ] {
             let error = typed.parse::<ImageName>().expect_err(typed).to_string();

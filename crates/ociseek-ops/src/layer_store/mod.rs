@@ -7,6 +7,7 @@
 mod image;
 mod mounting;
 mod rows;
+mod status;
 
 use std::collections::HashMap;
 use std::io;
@@ -38,6 +39,8 @@ use ociseek_store::{Source, state_file};
 use rows::{AnswerFiles, UsedLayers};
 
 pub use mounting::{MountedStore, StoreMountError, StorePoint};
+pub use rows::UsedImage;
+pub use status::{KeptStore, kept_store};
 
 /// For how long a tag is not looked up again. A pull looks for each layer by itself.
 const FRESH: Duration = Duration::from_secs(10);

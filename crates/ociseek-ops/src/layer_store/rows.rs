@@ -7,6 +7,7 @@
 //! What registries said of their images is in a directory for each manifest (`sha256-...`), with a
 //! file for each repository.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,32 @@ impl From<StoredState> for State {
             stored.layers.into_iter().filter_map(StateEntry::valid).collect();
         State { damaged: all - layers.len(), layers }
     }
+}
+
+/// An image of which runtimes use layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsedImage {
+    /// The name by which a runtime looked for the layers.
+    pub name: String,
+    /// Its manifest.
+    pub manifest: Digest,
+    /// How many of its layers are used.
+    pub layers: usize,
+}
+
+/// The images of the store with its state in `dir`, by name. Another process may change them
+/// meanwhile. Blocks.
+///
+/// # Errors
+/// If the file cannot be read or is damaged.
+pub(super) fn used_images(dir: &Path) -> io::Result<Vec<UsedImage>> {
+    let state: State = state_file::read(dir, STATE)?;
+    let mut layers: BTreeMap<(String, Digest), usize> = BTreeMap::new();
+    for row in state.layers {
+        *layers.entry((row.reference, row.origin.manifest)).or_default() += 1;
+    }
+    let image = |((name, manifest), layers)| UsedImage { name, manifest, layers };
+    Ok(layers.into_iter().map(image).collect())
 }
 
 /// The layers that runtimes use.

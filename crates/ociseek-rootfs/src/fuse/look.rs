@@ -3,11 +3,33 @@
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::Builder;
+use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
 use super::fill::own_files;
 use ociseek_store::lock::Hold;
+
+/// How long mounts may take to answer statfs(2), all together.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Those mounts that answer soon. A thread may stay behind for each other one.
+pub fn answering<'a>(points: impl Iterator<Item = &'a PathBuf>) -> Vec<PathBuf> {
+    let (tell, told) = channel();
+    for point in points {
+        let point = point.clone();
+        let tell = tell.clone();
+        thread::spawn(move || {
+            if rustix::fs::statfs(&point).is_ok() {
+                // Nobody waits any longer.
+                let _ = tell.send(point);
+            }
+        });
+    }
+    drop(tell);
+    let end = Instant::now() + PATIENCE;
+    let next = || told.recv_timeout(end.saturating_duration_since(Instant::now())).ok();
+    std::iter::from_fn(next).collect()
+}
 
 /// A thread that looks at a mount, one time after the other: a look at a mount without a server
 /// cannot be cancelled.

@@ -11,7 +11,7 @@ pub use handover::{KeptDevice, can_take_over, tree_identity};
 pub use host::Release;
 pub use keeper::{HeldMount, LeftMount, keep_devices};
 pub use keeping::{DeviceKeeper, KEEPER, keeper_of};
-pub use look::MountLook;
+pub use look::{MountLook, answering};
 pub use manager::notify_manager;
 pub use memory::{process_memory, release_freed_memory};
 pub use mounts::{
