@@ -34,6 +34,17 @@ pub struct Budget(Arc<Inner>);
 struct Inner {
     limit: u64,
     used: AtomicU64,
+    /// What is charged here is also charged there.
+    whole: Option<Budget>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // What was kept for the lifetime of this budget. Charges that are alive would keep it, too.
+        if let Some(whole) = &self.whole {
+            whole.give_back(self.used.load(Ordering::Relaxed));
+        }
+    }
 }
 
 impl Default for Budget {
@@ -45,7 +56,15 @@ impl Default for Budget {
 impl Budget {
     /// Creates a budget of `limit` bytes.
     pub fn new(limit: u64) -> Budget {
-        Budget(Arc::new(Inner { limit, used: AtomicU64::new(0) }))
+        Budget(Arc::new(Inner { limit, used: AtomicU64::new(0), whole: None }))
+    }
+
+    /// Creates a budget for one of several images that share this one. What is kept for its
+    /// lifetime returns to this one when it ends.
+    #[must_use]
+    pub fn within(&self) -> Budget {
+        let whole = Some(self.clone());
+        Budget(Arc::new(Inner { limit: self.0.limit, used: AtomicU64::new(0), whole }))
     }
 
     /// Creates a separate budget with a fraction of this one's limit.
@@ -69,6 +88,27 @@ impl Budget {
         Ok(charge)
     }
 
+    fn take(&self, more: u64, what: impl FnOnce() -> String) -> Result<(), OverBudget> {
+        let Inner { limit, used, whole } = &*self.0;
+        let taken = used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            used.checked_add(more).filter(|used| used <= limit)
+        });
+        match (taken, whole) {
+            (Err(used), _) => Err(OverBudget { what: what(), needed: more, used, limit: *limit }),
+            (Ok(_), None) => Ok(()),
+            (Ok(_), Some(whole)) => whole.take(more, what).inspect_err(|_| {
+                used.fetch_sub(more, Ordering::Relaxed);
+            }),
+        }
+    }
+
+    fn give_back(&self, less: u64) {
+        self.0.used.fetch_sub(less, Ordering::Relaxed);
+        if let Some(whole) = &self.0.whole {
+            whole.give_back(less);
+        }
+    }
+
     /// Bytes currently charged.
     pub fn used(&self) -> u64 {
         self.0.used.load(Ordering::Relaxed)
@@ -88,24 +128,16 @@ impl Charge {
     /// # Errors
     /// If less is left. The charge is unchanged then.
     pub fn grow(&mut self, more: u64, what: impl FnOnce() -> String) -> Result<(), OverBudget> {
-        let Inner { limit, used } = &*self.budget.0;
-        let taken = used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-            used.checked_add(more).filter(|used| used <= limit)
-        });
-        match taken {
-            Ok(_) => {
-                self.bytes += more;
-                Ok(())
-            }
-            Err(used) => Err(OverBudget { what: what(), needed: more, used, limit: *limit }),
-        }
+        self.budget.take(more, what)?;
+        self.bytes += more;
+        Ok(())
     }
 
     /// Reduces the charge to at most `bytes`.
     pub fn shrink_to(&mut self, bytes: u64) {
         let less = self.bytes.saturating_sub(bytes);
         self.bytes -= less;
-        self.budget.0.used.fetch_sub(less, Ordering::Relaxed);
+        self.budget.give_back(less);
     }
 
     /// Keeps the charge for the lifetime of the budget.
@@ -150,5 +182,22 @@ mod tests {
         second.keep();
         assert_eq!(budget.used(), 10, "kept for good");
         assert!(budget.charge(u64::MAX, String::new).is_err(), "sums do not wrap around");
+    }
+    #[test]
+    fn images_that_share_a_budget_give_back_what_they_kept() {
+        let whole = Budget::new(100);
+        for _ in 0..3 {
+            let image = whole.within();
+            image.charge(60, String::new).unwrap().keep();
+            let charge = image.clone().charge(30, String::new).unwrap();
+            assert_eq!((image.used(), whole.used()), (90, 90));
+            let other = whole.within();
+            assert!(other.charge(11, String::new).is_err());
+            assert_eq!(other.used(), 0, "what does not fit is not charged");
+            drop(image);
+            assert_eq!(whole.used(), 90, "a charge is alive");
+            drop(charge);
+            assert_eq!(whole.used(), 0);
+        }
     }
 }

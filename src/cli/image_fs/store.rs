@@ -237,7 +237,7 @@ fn opener(lazy: LazyArgs, progress: Arc<dyn Progress>) -> ImageOpener {
                 ..ContentOptions::default()
             };
             let options = OpenOptions { content, ..lazy.open_options(&name)? };
-            Ok::<(Source, OpenOptions), CliError>((source.with_budget(budget), options))
+            Ok::<(Source, OpenOptions), CliError>((source.with_budget(budget.within()), options))
         };
         open.map(|opened| opened.map_err(|error| causes(&error))).boxed()
     })

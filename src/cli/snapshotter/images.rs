@@ -171,7 +171,7 @@ impl NodeImages {
                 // The image is often opened right after this.
                 let source = source
                     .recalling(answers)
-                    .with_budget(self.opening.clone())
+                    .with_budget(self.opening.within())
                     .with_documents_in(&self.caches.ztocs);
                 let options = OpenOptions { trust, ..lazy.open_options(image)? };
                 let judged = judge(&source, &root, &options, &self.caches, &self.progress).await?;
@@ -185,6 +185,32 @@ impl NodeImages {
                 Err(_) => return Err(NotLazy::Silent(LOOKUP)),
             };
         Ok((judged.lazy_layers()?, documents))
+    }
+
+    /// The layers of an image that starts lazily. Notes what the registry says of it in `answers`.
+    async fn looked_up(&self, image: &str, answers: &Recall) -> Option<ImageLayers> {
+        let settings = self.settings();
+        let (layers, documents) = match self.judged(image, answers).await {
+            Ok(judged) => judged,
+            Err(reason) => {
+                self.unpacked(image, &reason);
+                return None;
+            }
+        };
+        let layers = ImageLayers {
+            chains: chains(layers.iter().map(|layer| layer.diff_id)),
+            documents: layers.iter().map(|layer| layer.document.map(text)).collect(),
+            digests: layers.iter().map(|layer| text(layer.descriptor.digest)).collect(),
+        };
+        let fetching = self.ahead.start(documents);
+        let known = KnownImage {
+            at: Instant::now(),
+            layers: layers.clone(),
+            answers: answers.clone(),
+            fetching,
+        };
+        self.remember(image, known, &settings);
+        Some(layers)
     }
 
     /// Reads an image with each login of its pulls, until one may read it, and then with those of
@@ -296,7 +322,7 @@ impl NodeImages {
                 }
                 (source, _) => source,
             };
-            let source = source.recalling(&recalled).with_budget(self.opening.clone());
+            let source = source.recalling(&recalled).with_budget(self.opening.within());
             Ok::<_, CliError>(open(&source, &root, &options, &self.caches, &progress).await?)
         };
         let mut opened = self.with_logins(&settings, &image, opening).await?;
@@ -394,24 +420,12 @@ impl LazyImages for NodeImages {
                 return Some(known.layers);
             }
             let answers = Recall::default();
-            let settings = self.settings();
-            let (layers, documents) = match self.judged(image, &answers).await {
-                Ok(judged) => judged,
-                Err(reason) => {
-                    self.unpacked(image, &reason);
-                    return None;
-                }
-            };
-            let layers = ImageLayers {
-                chains: chains(layers.iter().map(|layer| layer.diff_id)),
-                documents: layers.iter().map(|layer| layer.document.map(text)).collect(),
-                digests: layers.iter().map(|layer| text(layer.descriptor.digest)).collect(),
-            };
-            let fetching = self.ahead.start(documents);
-            let known =
-                KnownImage { at: Instant::now(), layers: layers.clone(), answers, fetching };
-            self.remember(image, known, &settings);
-            Some(layers)
+            let layers = self.looked_up(image, &answers).await;
+            if answers.size() > ANSWERS {
+                drop(answers);
+                let _ = spawn_blocking(release_freed_memory).await;
+            }
+            layers
         })
     }
 
