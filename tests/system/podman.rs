@@ -373,6 +373,19 @@ fn containers_outlive_a_store_that_is_killed() {
         assert_eq!(mounts_below(Path::new(&machine.at("layers"))), mounted);
         assert_eq!(machine.shell(&two, "cat /f010 >/dev/null && echo READY"), "READY\n");
     }
+    // podman works while no store runs, and what containers read still waits.
+    wait_until("a process keeps the device", || machine.keepers().len() == 1);
+    store.end(Signal::KILL);
+    let mut command = machine.command("lazy", &["ps", "--quiet"]);
+    let mut listing = ChildProcess::spawn(command.stdout(Stdio::null()));
+    wait_until("podman answers without a store", || listing.ended().is_some());
+    assert!(listing.ended().is_some_and(|status| status.success()));
+    store = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| exec("cat /usr/share/common-licenses/GFDL-1.3"));
+        let next = machine.store(&[]);
+        assert!(reader.join().unwrap().contains("GNU Free Documentation License"));
+        next
+    });
     // A second store does not disturb one that is alive.
     let mut refused = machine.store_command(&["--replace"]);
     let output = refused.stderr(Stdio::piped()).output().unwrap();

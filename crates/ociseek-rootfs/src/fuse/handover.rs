@@ -13,6 +13,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
 use fuser::{Config, Filesystem, Session, SessionACL};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{DupFlags, dup3};
 
 use super::host::Release;
@@ -74,6 +75,8 @@ pub(super) fn take_over<F: Filesystem>(
     let (kernel, server) = UnixDatagram::pair()?;
     kernel.send(&init_request())?;
     let session = Session::from_fd(filesystem, server.into(), acl, config)?;
+    // The keeper may have been killed while it stood in.
+    fcntl_setfl(&device, fcntl_getfl(&device)? - OFlags::NONBLOCK)?;
     exchange(&session, &device)?;
     resend(device)?;
     Ok(session)
@@ -89,7 +92,7 @@ fn exchange(session: &Session<impl Filesystem>, device: &OwnedFd) -> io::Result<
 }
 
 /// Has the kernel send the requests again that nobody has answered.
-fn resend(device: OwnedFd) -> io::Result<()> {
+pub(super) fn resend(device: OwnedFd) -> io::Result<()> {
     // A `fuse_out_header`: its length, the kind of notification, and no request that it answers.
     let header = [16, NOTIFY_RESEND, 0, 0];
     let header: Vec<u8> = header.into_iter().flat_map(u32::to_ne_bytes).collect();

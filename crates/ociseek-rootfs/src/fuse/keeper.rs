@@ -1,8 +1,8 @@
 //! A process that keeps the FUSE devices of mounts open. The mounts outlive their server then: the
 //! kernel's side of a mount lives as long as a process has its device open (see `handover`).
 //!
-//! The keeper does nothing else, so that nothing but its own end loses the mounts. It listens on a
-//! socket in the directory of the server that started it. Each message is one JSON document, with
+//! The keeper does little else, so that nothing but its own end loses the mounts: it stands in for
+//! the server of a store (see `stand_in`). It listens on a socket in the directory of the server that started it. Each message is one JSON document, with
 //! at most one descriptor.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
@@ -24,12 +24,17 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::device::{is_fuse, is_over};
+use super::stand_in::StandIn;
 use ociseek_format::digest::Digest;
 
 /// How often a keeper looks whether mounts are gone, with and without a server. Waiting for that in
 /// poll(2) would wake it with each request.
 const LOOK: Duration = Duration::from_secs(60);
 const LOOK_ALONE: Duration = Duration::from_secs(2);
+/// For how long a store has no server until the keeper stands in for it, and how often it looks
+/// for requests then.
+const PATIENCE: Duration = Duration::from_secs(3);
+const STAND_IN: Duration = Duration::from_millis(50);
 /// How long a server may take to receive an answer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// The longest message, in bytes.
@@ -44,7 +49,7 @@ pub struct HeldMount {
     pub point: PathBuf,
     /// The major and minor number of the file system.
     pub device: (u32, u32),
-    /// Identifies the files that the kernel knows of it, if they do not change.
+    /// Identifies the files that the kernel knows of it. None if it is a store.
     pub tree: Option<Digest>,
 }
 
@@ -81,9 +86,14 @@ pub fn keep_devices(listener: &OwnedFd) -> io::Result<()> {
     listen(listener, 4)?;
     let mut kept = BTreeMap::new();
     let mut server: Option<OwnedFd> = None;
+    let mut last_served = Instant::now();
+    let mut stand_in = None;
     loop {
+        let has_store = kept.values().any(|(mount, _): &(HeldMount, _)| mount.tree.is_none());
+        let is_alone = server.is_none() && has_store && last_served.elapsed() >= PATIENCE;
         let (wait, connection) = match &server {
             Some(server) => (LOOK, server.as_fd()),
+            None if is_alone => (STAND_IN, listener.as_fd()),
             None => (LOOK_ALONE, listener.as_fd()),
         };
         let wait = Timespec::try_from(wait).map_err(io::Error::other)?;
@@ -98,14 +108,22 @@ pub fn keep_devices(listener: &OwnedFd) -> io::Result<()> {
             if kept.is_empty() && server.is_none() {
                 return Ok(());
             }
+            if is_alone {
+                let stores = kept.values().filter(|(mount, _)| mount.tree.is_none());
+                let stand_in = stand_in.get_or_insert_with(StandIn::new);
+                // An error means that the session is over.
+                stores.for_each(|(_, device)| drop(stand_in.answer(device)));
+            }
         } else if is_asked {
             // One that comes later takes over.
             server = accepted(listener).or(server);
+            stand_in = None;
         } else if is_told
             && let Some(connection) = &server
             && !matches!(serve(connection, &mut kept), Ok(true))
         {
             server = None;
+            last_served = Instant::now();
         }
     }
 }

@@ -194,10 +194,15 @@ impl Shared {
             if self.is_over.load(Ordering::Relaxed) {
                 return;
             }
-            if let Some(mut child) = child.take() {
-                // It cannot be reached any more.
-                let _ = child.kill();
-                let _ = child.wait();
+            // It cannot be reached any more, and would answer in place of this process.
+            match child.take() {
+                Some(mut child) => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                }
+                None => {
+                    let _ = keeper_of(&self.dir).map(|keeper| keeper.kill());
+                }
             }
             let Some(another) = self.another() else { return };
             (connection, child) = another;

@@ -34,6 +34,7 @@ mod memory;
 mod mounts;
 mod process;
 mod session;
+mod stand_in;
 pub mod store;
 
 /// Why mounting or unmounting failed.

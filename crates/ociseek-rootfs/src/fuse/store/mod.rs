@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use filesystem::StoreFs;
 pub use nodes::KnownNames;
+pub(super) use nodes::is_of_store;
 
 use crate::content::Content;
 use ociseek_format::digest::Digest;

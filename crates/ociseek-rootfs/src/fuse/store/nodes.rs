@@ -84,6 +84,11 @@ impl StoreNode {
     }
 }
 
+/// Whether a number stands for a directory or file of the store that is outside of all layers.
+pub(in super::super) fn is_of_store(inode: u64) -> bool {
+    !matches!(StoreNode::of(INodeNo(inode)), StoreNode::Diff(_) | StoreNode::Inside(_))
+}
+
 /// An image's name.
 pub(super) struct NamedImage {
     /// In base64, as in the file system.
