@@ -135,6 +135,28 @@ pub(super) async fn digest(job: &Job, source: &Source) -> Result<Option<Digest>,
     }
 }
 
+/// The digest of what GET shows under a tag that HEAD said to name `digest`, which does not exist.
+/// HEAD may be answered from a cache. None if the tag does not exist any more.
+///
+/// # Errors
+/// If GET shows that digest too: the registry does not give its own content by digest.
+pub(super) async fn shown_digest(
+    tag: &str,
+    digest: Digest,
+    source: &Source,
+) -> Result<Option<Digest>, JobError> {
+    match source.manifest(&Target::Tag(tag.to_owned())).await {
+        Ok(document) if document.digest != digest => Ok(Some(document.digest)),
+        Ok(_) => match source.manifest(&Target::Digest(digest)).await {
+            // It was pushed again in the meantime.
+            Ok(document) => Ok(Some(document.digest)),
+            Err(error) => Err(ResolveError::Find(error).into()),
+        },
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(ResolveError::Find(error).into()),
+    }
+}
+
 /// None if the image does not exist any more.
 pub(super) async fn fetch(job: &Job, source: &Source) -> Result<Option<Document>, JobError> {
     match source.manifest(&job.target()).await {
@@ -334,9 +356,15 @@ impl<'a> JobImage<'a> {
             if !moved && !matches!(result, EnableOutcome::Written { .. }) {
                 return Ok(());
             }
-            let digest = match self.source.tag_digest(own).await {
+            let named = match self.source.tag_digest(own).await {
                 Ok(digest) if digest == last && !moved => return Ok(()),
-                Ok(digest) => digest,
+                // HEAD may be wrong.
+                Ok(_) => self.source.manifest(&Target::Tag(own.clone())).await,
+                Err(error) => Err(error),
+            };
+            let document = match named {
+                Ok(document) if document.digest == last && !moved => return Ok(()),
+                Ok(document) => document,
                 Err(error) if error.is_not_found() => {
                     if moved {
                         *result = EnableOutcome::Skipped(NotEnabled::Untagged(own.clone()));
@@ -349,8 +377,6 @@ impl<'a> JobImage<'a> {
                 return Err(JobError::Restless(own.clone()));
             }
             moves += 1;
-            let document = self.source.manifest(&Target::Digest(digest)).await;
-            let document = document.map_err(ResolveError::Find)?;
             let image = match resolved(&document, self.source, self.context).await? {
                 DocumentKind::Image(image) => image,
                 DocumentKind::Skipped(why) => {

@@ -173,6 +173,11 @@ impl StoreError {
         }
     }
 
+    /// The registry refuses it to this login (403), or refuses the content in the words of one.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, StoreError::Registry(error) if error.status() == Some(403))
+    }
+
     /// A manifest was refused because a blob that it names does not exist.
     pub fn is_blob_unknown(&self) -> bool {
         matches!(self, StoreError::Registry(error) if error.is_blob_unknown())

@@ -182,6 +182,9 @@ pub(crate) fn reason(left_out: &LeftOutReason) -> String {
         LeftOutReason::Small { least } => format!("smaller than {}", ByteSize(*least)),
         LeftOutReason::Kind { reason, .. } => reason.clone(),
         LeftOutReason::Mislabelled { reason } => (*reason).to_owned(),
+        LeftOutReason::NotSha256 => {
+            "its digest is not SHA-256, by which a fine index refers to layers".to_owned()
+        }
         LeftOutReason::Unservable(verdict) => verdict.reason.clone(),
         LeftOutReason::NotListed => "the existing index has no ztoc for it".to_owned(),
         LeftOutReason::Unopened => {

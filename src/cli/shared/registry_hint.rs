@@ -23,7 +23,11 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<String> {
     if let (Some((name, why)), None) = (error.helper(), error.rejected()) {
         return Some(helper_hint(host, name, why));
     }
-    let hint = answer_hint(error, host).or_else(|| connection_hint(error, host))?;
+    let hint = match (error.elsewhere(), error.token_service()) {
+        (Some(server), None) => refused_elsewhere(error, host, server),
+        _ => answer_hint(error, host),
+    };
+    let hint = hint.or_else(|| connection_hint(error, host))?;
     Some(match error.token_service() {
         Some(service) => format!("{hint} (logins for {host} go to its token service, {service})"),
         None => hint,
@@ -39,6 +43,18 @@ const NO_REGISTRIES: [(&str, &str); 6] = [
     ("gallery.ecr.aws", "the registry is public.ecr.aws"),
     ("cloud.google.com", "the registries of Google are named REGION-docker.pkg.dev"),
 ];
+
+/// The hint for the status of a response from a server to which the registry sent the client. It
+/// gets no login.
+fn refused_elsewhere(error: &RegistryError, host: &str, server: &str) -> Option<String> {
+    let status = error.status()?;
+    matches!(status, 401 | 403 | 404).then(|| {
+        format!(
+            "{status} from {server}, where {host} sends its clients: the login for {host} does not matter there; check \
+             proxies, firewalls and the policies of that storage"
+        )
+    })
+}
 
 fn helper_hint(host: &str, name: &str, why: &HelperError) -> String {
     let program = format!("docker-credential-{name}");
@@ -122,6 +138,8 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
             "413 from {host}: a proxy in front of it limits the size of requests: raise its limit (nginx: \
              client_max_body_size)"
         ),
+        // Amazon ECR refuses manifests so, and says why.
+        (405, _) if error.says(&["imagemanifest"]) => return None,
         (405, _) if error.refused_method().is_some_and(|method| method != "GET") => format!(
             "405 from {host}: it seems to be read-only (a mirror, or under maintenance); --output oci:DIR writes the \
              index to disk"
@@ -138,19 +156,33 @@ fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
             "the proxy requires a login, or rejected the one in its variable: http://USER:PASSWORD@HOST:PORT".into(),
         );
     }
+    // The server that failed.
+    let server = error.elsewhere().unwrap_or(host);
+    let is_elsewhere = error.elsewhere().is_some();
     if let (true, Some(proxy)) = (error.is_refused_by_proxy(), error.proxy()) {
         return Some(format!(
-            "the proxy {proxy} does not let this machine reach {host}: ask who runs it, or bypass it with \
-             NO_PROXY={host}"
+            "the proxy {proxy} does not let this machine reach {server}: ask who runs it, or bypass it with \
+             NO_PROXY={server}"
         ));
     }
     if let Some(why) = error.untrusted() {
-        return Some(certificate_hint(why, host));
+        return Some(certificate_hint(why, host, server));
+    }
+    if error.wants_client_certificate() && is_elsewhere {
+        return Some(format!(
+            "{host} sends its clients to {server}, which requires a client certificate: that of {host} is not sent there"
+        ));
     }
     if error.wants_client_certificate() {
         return Some(format!(
             "{host} requires a client certificate: use --client-cert FILE and --client-key FILE, or store them in \
              /etc/docker/certs.d/{host}/ as client.cert and client.key"
+        ));
+    }
+    if is_elsewhere && (error.is_not_tls() || error.is_not_plain_http()) {
+        let spoken = if error.is_not_tls() { "plain HTTP" } else { "TLS" };
+        return Some(format!(
+            "{host} sends its clients to {server}, which seems to speak {spoken}: the registry must name another URL"
         ));
     }
     if error.is_not_tls() {
@@ -160,6 +192,12 @@ fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
         return Some(format!(
             "{host} seems to speak TLS: use --plain-http=false, and --ca-file FILE if its certificate authority \
              is private"
+        ));
+    }
+    if is_elsewhere && error.has_no_listener() {
+        return Some(format!(
+            "{host} sends its clients to {server}, where nothing listens: check the configuration of the registry; \
+             in a container, localhost is the container"
         ));
     }
     if error.has_no_listener() {
@@ -172,7 +210,10 @@ fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
         return Some(match error.proxy() {
             Some(proxy) => format!(
                 "the request went to the proxy {proxy}: check that it is right and reachable, or bypass it with \
-                 NO_PROXY={host}"
+                 NO_PROXY={server}"
+            ),
+            None if is_elsewhere => format!(
+                "{host} sends its clients to {server}: check that this machine can reach it"
             ),
             None => format!(
                 "check that {host} is right and reachable; to wait longer for a registry to start, use --retry-for"
@@ -182,7 +223,9 @@ fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
     None
 }
 
-fn certificate_hint(why: CertificateFault, host: &str) -> String {
+/// `server` is where the registry `host` sends its clients, or the registry itself. The same
+/// authorities are trusted for both.
+fn certificate_hint(why: CertificateFault, host: &str, server: &str) -> String {
     const SKIP: &str = "--insecure-skip-tls-verify skips the check";
     let lost = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().find_map(|name| {
         let path = env::var_os(name)?;
@@ -194,13 +237,13 @@ fn certificate_hint(why: CertificateFault, host: &str) -> String {
     }
     match why {
         CertificateFault::Issuer { given: false } => format!(
-            "to trust the private certificate authority of {host}, use --ca-file FILE, or store it as \
+            "to trust the private certificate authority of {server}, use --ca-file FILE, or store it as \
              /etc/docker/certs.d/{host}/ca.crt"
         ),
         CertificateFault::Issuer { given: true } => format!(
             "no certificate in --ca-file or certs.d/{host} signed it; openssl s_client -showcerts -connect {} shows \
              which one did",
-            with_port(host)
+            with_port(server)
         ),
         CertificateFault::Authority => {
             format!(
@@ -209,13 +252,13 @@ fn certificate_hint(why: CertificateFault, host: &str) -> String {
         }
         CertificateFault::Expired => {
             format!(
-                "the certificate of {host} must be renewed, or this machine's clock is wrong; {SKIP}"
+                "the certificate of {server} must be renewed, or this machine's clock is wrong; {SKIP}"
             )
         }
         CertificateFault::NotYetValid => format!("check this machine's clock; {SKIP}"),
         CertificateFault::Name => {
             format!(
-                "use a registry name that the certificate covers, or have one issued for {host}; {SKIP}"
+                "use a registry name that the certificate covers, or have one issued for {server}; {SKIP}"
             )
         }
         CertificateFault::Other => format!("the registry needs another certificate; {SKIP}"),

@@ -485,7 +485,9 @@ async fn credentials(
     if password.is_empty() {
         return Err(CliError::Usage("--password-stdin: standard input is empty"));
     }
-    if password.contains(['\n', '\r']) {
+    // The password of these users of Google's registries is the file of a key.
+    let is_file = creds.starts_with("_json_key");
+    if password.contains(['\n', '\r']) && !is_file {
         return Err(CliError::Usage(
             "--password-stdin: standard input has several lines; a password is one line",
         ));
@@ -493,7 +495,7 @@ async fn credentials(
     Ok(CredentialSource::Only { registry, user: creds.to_owned(), password })
 }
 
-/// A line of at most 64 KiB, without the newline.
+/// At most 64 KiB, without the last newline.
 fn password_from_stdin() -> Result<String, CliError> {
     let mut password = String::new();
     io::stdin().lock().take(64 << 10).read_to_string(&mut password).map_err(CliError::Stdin)?;

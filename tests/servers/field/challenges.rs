@@ -45,6 +45,21 @@ const CHALLENGES: &[Challenge] = &[
         header: r#"Bearer realm="http://HOST/token",service="keeper""#,
         asked: &["service=keeper", OURS],
     },
+    Challenge {
+        source: "github.com/nicholas-fedor/watchtower/pull/1895 (Google Artifact Registry)",
+        header: r#"Bearer realm="http://HOST/token""#,
+        asked: &["/token?", OURS],
+    },
+    Challenge {
+        source: "github.com/apple/containerization/pull/155",
+        header: r#"Bearer  realm="http://HOST/token",  service="s" , scope="repository:a/b:pull""#,
+        asked: &["service=s", OURS],
+    },
+    Challenge {
+        source: "github.com/apple/container/issues/454 (Gitea)",
+        header: r#"Bearer realm="http://HOST/token",service="container_registry",scope="*""#,
+        asked: &["service=container_registry", "scope=*"],
+    },
 ];
 
 fn unauthorized(challenge: &str) -> Response<Body> {
@@ -72,25 +87,50 @@ async fn tokens_are_asked_for_as_the_registry_says() {
     }
 }
 
-/// Amazon ECR as a pull-through cache has no token service, and asks for the login itself.
+/// Amazon ECR as a pull-through cache has no token service, and asks for the login itself. So does
+/// Harbor behind a login of its own.
 #[tokio::test]
 async fn a_registry_may_have_no_token_service() {
-    let source = "github.com/conda/rattler/pull/2628";
-    let registry = Faulty::start(RegistrySettings::default(), |request, _| {
-        let is_known = request.header("authorization") == Some(&*basic("AWS", "secret"));
-        (!is_known).then(|| unauthorized(r#"Basic realm="https://ecr.example/",service="ecr""#))
-    })
-    .await;
-    registry.add_image("v1", &tar(1, 2, 30_000));
-    let credentials = CredentialSource::Only {
-        registry: registry.host(),
-        user: "AWS".to_owned(),
-        password: "secret".to_owned(),
+    for (source, header) in [
+        (
+            "github.com/conda/rattler/pull/2628",
+            r#"Basic realm="https://ecr.example/",service="ecr""#,
+        ),
+        ("github.com/microsoft/vscode-containers/issues/370", r#"Basic realm="harbor""#),
+    ] {
+        let registry = Faulty::start(RegistrySettings::default(), |request, _| {
+            let is_known = request.header("authorization") == Some(&*basic("AWS", "secret"));
+            (!is_known).then(|| unauthorized(header))
+        })
+        .await;
+        registry.add_image("v1", &tar(1, 2, 30_000));
+        let credentials = CredentialSource::Only {
+            registry: registry.host(),
+            user: "AWS".to_owned(),
+            password: "secret".to_owned(),
+        };
+        let read =
+            repository(&registry, ClientConfig { credentials, ..config() }).manifest(&tag()).await;
+        assert!(read.is_ok(), "{source}: {:?}", read.err());
+        assert!(registry.saw("GET", "/token").is_empty(), "{source}");
+    }
+}
+
+/// A registry that asks for a password, and refuses the one that it gets: it is said whose it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_is_said_to_be_wrong() {
+    let source = "github.com/apple/container/issues/1538";
+    let settings = RegistrySettings {
+        basic: Some(("u".to_owned(), "right".to_owned())),
+        ..RegistrySettings::default()
     };
-    let read =
-        repository(&registry, ClientConfig { credentials, ..config() }).manifest(&tag()).await;
-    assert!(read.is_ok(), "{source}: {:?}", read.err());
-    assert!(registry.saw("GET", "/token").is_empty(), "{source}");
+    let registry = Faulty::honest(settings).await;
+    let sandbox = Sandbox::new();
+    let image = format!("{}/a/b:v1", registry.host());
+    let text = tokio::task::block_in_place(|| sandbox.run(&["ls", "--creds=u:wrong", &image]));
+    let hint = "the user name or password in --creds was rejected";
+    assert!(text.contains(hint), "{source}: {text}");
+    assert!(!text.contains("Bearer"), "{source}: {text}");
 }
 
 /// A token that the registry has forgotten, and that its service issues again with the same text. A
@@ -124,6 +164,67 @@ async fn a_refused_token_is_asked_for_once_more() {
         let pushed = repository.push_blob(&blob, bytes::Bytes::from_static(b"x")).await;
         assert_eq!(pushed.is_ok(), is_forgotten, "{:?}", pushed.err());
         assert!(registry.requests().len() < 20, "{}", registry.requests().len());
+    }
+}
+
+/// A name with a tag and a digest: the digest counts, and the tag is nowhere in the requests.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_digest_counts_more_than_a_tag() {
+    let source = "github.com/jdx/mise/pull/11979";
+    let settings = RegistrySettings { bearer: Some(None), ..RegistrySettings::default() };
+    let registry = Faulty::honest(settings).await;
+    registry.add_image("v1", &tar(1, 2, 30_000));
+    let digest = Digest::sha256(&registry.manifest("v1").unwrap());
+    let sandbox = Sandbox::new();
+    let image = format!("{}/a/b:other@{digest}", registry.host());
+    let text = tokio::task::block_in_place(|| sandbox.run(&["ls", &image]));
+    assert!(text.ends_with("--- status 0 ---"), "{source}: {text}");
+    assert!(registry.saw("GET", "other").is_empty(), "{source}: {:?}", registry.requests());
+    assert!(registry.saw("GET", "/token")[0].path.contains(OURS), "{source}");
+}
+
+/// A token service at another host that refuses the login: the error says where the login went.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_service_at_another_host_is_named() {
+    let source = "github.com/google/go-containerregistry/issues/2193";
+    let tokens = Faulty::start(RegistrySettings::default(), |_, _| {
+        Some(problem(401, "UNAUTHORIZED", "wrong"))
+    })
+    .await;
+    let realm = format!("http://localhost:{}/token", tokens.address.port());
+    let registry = Faulty::start(RegistrySettings::default(), move |_, _| {
+        Some(unauthorized(&format!("Bearer realm=\"{realm}\",service=\"s\"")))
+    })
+    .await;
+    let sandbox = Sandbox::new();
+    let image = format!("{}/a/b:v1", registry.host());
+    let text = tokio::task::block_in_place(|| sandbox.run(&["ls", "--creds=u:hunter2", &image]));
+    assert!(text.contains("its token service, localhost"), "{source}: {text}");
+    assert!(text.contains("in --creds was rejected"), "{source}: {text}");
+    assert!(!text.contains("hunter2"), "{source}: {text}");
+}
+
+/// Keys of Google are files of several lines. docker sends them as they are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_may_be_a_file_of_several_lines() {
+    let source = "cloud.google.com/artifact-registry/docs/docker/authentication (_json_key)";
+    let key = "{\n  \"type\": \"service_account\",\n  \"private_key\": \"x\"\n}";
+    for (user, is_taken) in [("_json_key", true), ("_json_key_base64", true), ("u", false)] {
+        let settings = RegistrySettings {
+            basic: Some((user.to_owned(), key.to_owned())),
+            ..RegistrySettings::default()
+        };
+        let registry = Faulty::honest(settings).await;
+        registry.add_image("v1", &tar(1, 2, 30_000));
+        let sandbox = Sandbox::new();
+        std::fs::write(sandbox.path("key.json"), format!("{key}\n")).unwrap();
+        let image = format!("{}/a/b:v1", registry.host());
+        let mut command = sandbox.command(&["ls", "--creds", user, "--password-stdin", &image]);
+        command.stdin(std::fs::File::open(sandbox.path("key.json")).unwrap());
+        let output = tokio::task::block_in_place(|| command.output().unwrap());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.success(), is_taken, "{source}: {said}");
+        assert!(is_taken || said.contains("a password is one line"), "{source}: {said}");
     }
 }
 

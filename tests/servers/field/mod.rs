@@ -5,6 +5,9 @@
 
 mod cells;
 mod challenges;
+mod elsewhere;
+mod hooks;
+mod http;
 mod image;
 mod places;
 mod producers;
@@ -15,6 +18,7 @@ mod registries;
 mod reports;
 mod server;
 mod table;
+mod writers;
 
 use cells::Ground;
 use profile::{Command, Profile, Trait};

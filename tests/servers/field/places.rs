@@ -1,11 +1,13 @@
 //! Where logins and mirrors come from, as public reports of 2025 and 2026 describe it. Each has its
 //! source.
 
-use ociseek_store::registry::{ClientConfig, CredentialProviders, CredentialSource};
+use std::time::Duration;
+
+use ociseek_store::registry::{ClientConfig, CredentialProviders, CredentialSource, Limits};
 use serde_json::json;
 
 use super::reports::{config, repository, tag};
-use crate::support::faulty::{Faulty, RegistrySettings};
+use crate::support::faulty::{Faulty, RegistrySettings, problem};
 use crate::support::sandbox::{Sandbox, tar};
 
 /// hosts.toml, where `HOST` is the registry itself.
@@ -36,6 +38,30 @@ async fn the_registry_is_asked_if_no_mirror_answers() {
             repository(&registry, ClientConfig { hosts_dir, ..config() }).manifest(&tag()).await;
         assert!(read.is_ok(), "{source}: {:?}", read.err());
     }
+}
+
+/// A mirror that does not have the image, and a registry that is not there: the error is the
+/// registry's, and not the mirror's 404.
+#[tokio::test]
+async fn the_error_of_the_registry_counts() {
+    let source = "github.com/containerd/containerd/issues/12402";
+    let registry = Faulty::honest(RegistrySettings::default()).await;
+    let mirror = Faulty::start(RegistrySettings::default(), |_, _| {
+        Some(problem(404, "MANIFEST_UNKNOWN", "unknown"))
+    })
+    .await;
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join(registry.host());
+    std::fs::create_dir(&folder).unwrap();
+    let hosts = format!("[host.\"http://{}\"]\n", mirror.host());
+    std::fs::write(folder.join("hosts.toml"), hosts).unwrap();
+    registry.down();
+    let hosts_dir = Some(dir.path().to_owned());
+    let limits = Limits { local_patience: Duration::from_millis(1), ..config().limits };
+    let config = ClientConfig { hosts_dir, limits, ..config() };
+    let error = repository(&registry, config).manifest(&tag()).await.unwrap_err();
+    assert!(!mirror.saw("GET", "/manifests/v1").is_empty(), "{source}");
+    assert!(error.is_unreachable() && error.status().is_none(), "{source}: {error:?}");
 }
 
 /// containerd 2.2 has two folders for them by default.
@@ -108,7 +134,23 @@ async fn a_helper_is_asked_by_the_bare_name_and_named_if_it_fails() {
 /// without one are asked.
 #[tokio::test]
 async fn providers_may_have_attributes_of_tokens() {
-    let source = "github.com/kubernetes/kubernetes/pull/132617";
+    for (source, attributes) in [
+        (
+            "github.com/kubernetes/kubernetes/pull/132617",
+            "    serviceAccountTokenAudience: a\n    cacheType: ServiceAccount\n    requireServiceAccount: false\n",
+        ),
+        (
+            "github.com/kubernetes/cloud-provider-aws/issues/1280",
+            "    serviceAccountTokenAudience: sts.amazonaws.com\n    cacheType: Token\n    requireServiceAccount: false\n\
+             \x20   optionalServiceAccountAnnotationKeys: [eks.amazonaws.com/role-arn]\n  args: [get-credentials]\n  \
+             env: [{name: AWS_REGION, value: eu-west-1}]\n",
+        ),
+    ] {
+        provider_is_asked(source, attributes).await;
+    }
+}
+
+async fn provider_is_asked(source: &str, attributes: &str) {
     let registry = Faulty::honest(locked()).await;
     registry.add_image("v1", &tar(1, 2, 30_000));
     let host = registry.host();
@@ -116,8 +158,8 @@ async fn providers_may_have_attributes_of_tokens() {
     let version = "credentialprovider.kubelet.k8s.io/v1";
     let file = format!(
         "kind: CredentialProviderConfig\napiVersion: kubelet.config.k8s.io/v1\nproviders:\n- name: cloud\n  \
-         apiVersion: {version}\n  matchImages: [\"{host}\"]\n  defaultCacheDuration: 5m\n  tokenAttributes:\n    \
-         serviceAccountTokenAudience: a\n    cacheType: ServiceAccount\n    requireServiceAccount: false\n"
+         apiVersion: {version}\n  matchImages: [\"{host}\"]\n  defaultCacheDuration: 5m\n  \
+         tokenAttributes:\n{attributes}"
     );
     std::fs::write(sandbox.path("providers.yaml"), file).unwrap();
     let auth = json!({host: {"username": "u", "password": "p"}});

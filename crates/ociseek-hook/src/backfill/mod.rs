@@ -301,13 +301,12 @@ impl ImageLocks {
 }
 
 async fn one(
-    mut job: Job,
+    job: Job,
     options: &Options,
     state: Option<&Mutex<BackfillState>>,
     locks: &ImageLocks,
 ) -> (Option<Digest>, Result<ImageOutcome, BackfillError>) {
     let context = &options.context;
-    let unit = Unit::of(&context.versions);
     if let Some(skipped) = job.skipped_by_name(&context.versions) {
         return (None, Ok(ImageOutcome::Done(JobResult::Skipped(skipped))));
     }
@@ -321,6 +320,30 @@ async fn one(
         Ok(None) => return (None, Ok(ImageOutcome::Done(JobResult::Gone))),
         Err(error) => return (None, Err(error.into())),
     };
+    let outcome = by_digest(job.clone(), digest, &source, &repository, options, state, locks).await;
+    let (Ok(ImageOutcome::Done(JobResult::Gone)), Some(tag)) = (&outcome, &job.image.tag) else {
+        return (Some(digest), outcome);
+    };
+    match work::shown_digest(tag, digest, &source).await {
+        Ok(Some(now)) => {
+            (Some(now), by_digest(job, now, &source, &repository, options, state, locks).await)
+        }
+        Ok(None) => (Some(digest), outcome),
+        Err(error) => (Some(digest), Err(error.into())),
+    }
+}
+
+/// The image that the tag of a job names.
+async fn by_digest(
+    mut job: Job,
+    digest: Digest,
+    source: &Source,
+    repository: &Repository,
+    options: &Options,
+    state: Option<&Mutex<BackfillState>>,
+    locks: &ImageLocks,
+) -> Result<ImageOutcome, BackfillError> {
+    let unit = Unit::of(&options.context.versions);
     // The tag may move while the image is being processed.
     job.image.digest = Some(digest);
     let name = job.key(unit);
@@ -332,29 +355,26 @@ async fn one(
         Unit::Tag => is_done().then_some(ImageOutcome::DoneBefore),
     };
     if let Some(outcome) = known {
-        return (Some(digest), Ok(outcome));
+        return Ok(outcome);
     }
     // An image that was read for one tag need not be read again for the next.
     let _locked = image.lock.lock().await;
-    let work = async {
-        let outcome = match passed_over(&job, digest, &source, repository, options).await? {
-            Some(outcome) => outcome,
-            None => done(&job, options, &locks.known).await?,
-        };
-        if let (
-            Some(state),
-            ImageOutcome::Queued
-            | ImageOutcome::Complete
-            | ImageOutcome::Done(
-                JobResult::Indexed(_) | JobResult::AlreadyIndexed(_) | JobResult::Skipped(_),
-            ),
-        ) = (state, &outcome)
-        {
-            state.hold().add(&name)?;
-        }
-        Ok(outcome)
+    let outcome = match passed_over(&job, digest, source, repository.clone(), options).await? {
+        Some(outcome) => outcome,
+        None => done(&job, options, &locks.known).await?,
     };
-    (Some(digest), work.await)
+    if let (
+        Some(state),
+        ImageOutcome::Queued
+        | ImageOutcome::Complete
+        | ImageOutcome::Done(
+            JobResult::Indexed(_) | JobResult::AlreadyIndexed(_) | JobResult::Skipped(_),
+        ),
+    ) = (state, &outcome)
+    {
+        state.hold().add(&name)?;
+    }
+    Ok(outcome)
 }
 
 async fn done(

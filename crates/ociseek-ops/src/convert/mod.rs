@@ -18,8 +18,8 @@ use std::sync::Arc;
 use crate::index::{
     Artifact, BoundFine, Gate, IndexError, IndexOptions, IndexedZtoc, Kinds, LayerOutcome,
     LayerReport, Layers, LayersToBuild, LeftOutReason, OwnImage, PrefetchSummary, RefusedImage,
-    RefusedManifest, Supply, WantedParts, Work, assemble, bound_fine, is_only_fine, no_document,
-    prefetch_artifacts, shortfalls, ztocs,
+    RefusedManifest, Supply, WantedParts, Work, assemble, bound_fine, is_fit_for_document,
+    is_only_fine, no_document, prefetch_artifacts, shortfalls, ztocs,
 };
 use crate::resolve::PlatformManifest;
 use ociseek_format::budget::Budget;
@@ -69,8 +69,26 @@ pub async fn convert(
     convert_built(from, to, None, work).await
 }
 
+/// How often a conversion begins anew because another writer of the tag was faster.
+const OTHER_WRITERS: u32 = 3;
+
 /// Like [`convert`], with layers of the image that were already built.
 pub(crate) async fn convert_built(
+    from: &SourceImage,
+    to: &ConvertDestination,
+    mut built: Option<Layers>,
+    work: Work<'_>,
+) -> Result<ConvertReport, ConvertError> {
+    for _ in 0..OTHER_WRITERS {
+        match Box::pin(convert_once(from, to, built.take(), work)).await {
+            Err(ConvertError::Changed { .. }) if to.guard.is_some() => {}
+            result => return result,
+        }
+    }
+    Box::pin(convert_once(from, to, None, work)).await
+}
+
+async fn convert_once(
     from: &SourceImage,
     to: &ConvertDestination,
     built: Option<Layers>,
@@ -81,7 +99,8 @@ pub(crate) async fn convert_built(
     let kept = keeping_kinds(&loaded, there.as_ref(), work.options);
     let work = Work { options: kept.as_ref().unwrap_or(work.options), ..work };
     let Work { options, progress, .. } = work;
-    let is_source = there.as_ref().is_some_and(|there| there.digest == loaded.root);
+    let is_within = to.destination.as_ref().is_some_and(|destination| destination.is(&from.source));
+    let is_source = is_within && there.as_ref().is_some_and(|there| there.digest == loaded.root);
     if kept.is_some() {
         progress.report(ProgressEvent::Warning(
             "the image at the destination names a SOCI index or a fine index that was not asked \
@@ -204,6 +223,7 @@ pub(crate) async fn convert_built(
             from,
             to,
             there: there_before,
+            options,
             jobs: options.jobs,
             progress,
         };
@@ -359,7 +379,8 @@ fn without_document(
     let left_out = planned.iter().filter_map(|planned| {
         let (layer, left_out) = planned;
         if !wants_document(planned, options) {
-            return Some((layer, left_out.clone().unwrap_or(LeftOutReason::NotListed)));
+            let why = left_out.clone().filter(|_| !is_fit_for_document(layer, options));
+            return Some((layer, why.unwrap_or(LeftOutReason::NotSha256)));
         }
         if lacks_document(planned, layers, options) {
             return Some((layer, LeftOutReason::OutOfTime { stuck: layers.stuck }));

@@ -52,6 +52,13 @@ pub struct Guard {
     pub source_tag: Option<String>,
 }
 
+/// Why the destination's name is looked up.
+#[derive(Clone, Copy)]
+enum Look {
+    Ahead,
+    BeforeWriting,
+}
+
 /// The existing content of the destination's name.
 pub(super) struct ExistingImage {
     pub digest: Digest,
@@ -128,8 +135,19 @@ pub enum ConvertStatus {
 
 impl ConvertDestination {
     /// The existing content of the name. For anything but an image index, only the digest is known.
+    /// A service may learn from HEAD that the name is free.
     pub(super) async fn there(&self) -> Result<Option<ExistingImage>, ConvertError> {
-        let Some(document) = self.document().await.map_err(ConvertError::Destination)? else {
+        self.existing(Look::Ahead).await
+    }
+
+    /// Like [`ConvertDestination::there`], before something is written: whoever believes a HEAD
+    /// that is wrong would replace an image.
+    pub(super) async fn there_now(&self) -> Result<Option<ExistingImage>, ConvertError> {
+        self.existing(Look::BeforeWriting).await
+    }
+
+    async fn existing(&self, look: Look) -> Result<Option<ExistingImage>, ConvertError> {
+        let Some(document) = self.document(look).await.map_err(ConvertError::Destination)? else {
             return Ok(None);
         };
         let is_index = matches!(document.media_type.as_str(), OCI_INDEX | DOCKER_LIST);
@@ -170,11 +188,12 @@ impl ConvertDestination {
         }
     }
 
-    async fn document(&self) -> Result<Option<Document>, StoreError> {
+    async fn document(&self, look: Look) -> Result<Option<Document>, StoreError> {
         match (&self.destination, &self.tag) {
-            (Some(Destination::Registry(repository)), Some(tag)) => {
-                Ok(repository.known_if_tagged(tag).await?)
-            }
+            (Some(Destination::Registry(repository)), Some(tag)) => Ok(match look {
+                Look::Ahead => repository.known_if_tagged(tag).await?,
+                Look::BeforeWriting => repository.manifest_if_tagged(tag).await?,
+            }),
             (Some(Destination::Layout(layout)), tag) => {
                 let select = tag.clone().map_or(ImageSelector::Any, ImageSelector::Tag);
                 let layout = std::sync::Arc::clone(layout);
@@ -231,6 +250,7 @@ pub enum ConvertError {
         "the tag {tag} no longer points to the image: someone pushed to it meanwhile, and nothing was written"
     )]
     Moved { tag: String },
+    /// With a guard, only if an index of another kind would be lost. Then `convert` begins anew.
     #[error("someone pushed {digest} to the tag {tag} meanwhile, which was left unchanged")]
     Changed { tag: String, digest: Digest },
     #[error(transparent)]

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use super::keeping_kinds;
 use super::load::ImageDocuments;
 use super::model::{ConvertDestination, ConvertError, ExistingImage, SIDE_BY_SIDE, SourceImage};
 use crate::damage::Damage;
 use crate::index::{
-    Artifact, BLOBS_SIDE_BY_SIDE, BlobCheck, BoundFine, IndexError, IndexedZtoc, NewBlob,
-    WriteBlob, are_whole, push_blob, read_at_a_time, soci_blobs,
+    Artifact, BLOBS_SIDE_BY_SIDE, BlobCheck, BoundFine, IndexError, IndexOptions, IndexedZtoc,
+    NewBlob, WriteBlob, are_whole, push_blob, read_at_a_time, soci_blobs,
 };
 use ociseek_format::digest::Digest;
 use ociseek_format::image::enabled::{EnabledDocuments, EntryContent, subjects_first};
@@ -46,6 +47,7 @@ pub(super) struct Publication<'a> {
     pub to: &'a ConvertDestination,
     /// What the destination's name referred to at the beginning.
     pub there: Option<Digest>,
+    pub options: &'a IndexOptions,
     pub jobs: usize,
     pub progress: &'a Arc<dyn Progress>,
 }
@@ -88,9 +90,13 @@ impl Publication<'_> {
     async fn admit(&self, there: Option<&ExistingImage>) -> Result<(), ConvertError> {
         let Publication { loaded, enabled, from, to, .. } = self;
         let now = there.map(|there| there.digest);
-        if let (Some(tag), Some(digest), None) = (&to.tag, now, &to.guard)
+        // A service replaces what another one wrote, but no index of another kind is lost.
+        let may_replace =
+            || to.guard.is_some() && keeping_kinds(loaded, there, self.options).is_none();
+        if let (Some(tag), Some(digest)) = (&to.tag, now)
             && now != self.there
             && digest != enabled.digest
+            && !may_replace()
         {
             return Err(ConvertError::Changed { tag: tag.clone(), digest });
         }
@@ -110,16 +116,12 @@ impl Publication<'_> {
             done.copied = copy(loaded, source, destination, self.jobs, self.progress).await?;
         }
         done.written += new_blobs.write(destination, write).await?;
-        if elsewhere {
-            // Copying may have taken a while.
-            self.admit(to.there().await?.as_ref()).await?;
-        }
         let manifests = Manifests { loaded, enabled, destination, elsewhere };
-        match manifests.push(to).await {
+        match manifests.push(self).await {
             // The registry claimed to have a blob that it does not have, so upload it now.
             Err(ConvertError::Push { source: error, .. }) if error.is_blob_unknown() => {
                 done.written += new_blobs.write(destination, WriteBlob::Always).await?;
-                done.written += manifests.push(to).await?;
+                done.written += manifests.push(self).await?;
             }
             written => done.written += written?,
         }
@@ -271,7 +273,8 @@ struct Manifests<'a> {
 
 impl Manifests<'_> {
     /// Writes all documents, the image index last. Returns their size in bytes.
-    async fn push(&self, to: &ConvertDestination) -> Result<u64, ConvertError> {
+    async fn push(&self, publication: &Publication<'_>) -> Result<u64, ConvertError> {
+        let to = publication.to;
         let EnabledDocuments { manifests, indexes, fine, index, bytes, digest } = self.enabled;
         let mut written = 0;
         let mut listed = Vec::new();
@@ -300,8 +303,12 @@ impl Manifests<'_> {
             let ListedManifest { descriptor, bytes, subject, is_image } = manifest;
             match self.one(&descriptor, bytes, None).await {
                 // Others push attestations, so that the registry's rules for them cost no image.
+                // Where an image was accepted, 403 is not about the login (Aliyun says so).
                 Err(ConvertError::Push { digest, source, .. })
-                    if subject.is_some() && !is_image && source.is_refused_content() =>
+                    if subject.is_some()
+                        && !is_image
+                        && (source.is_refused_content()
+                            || written > 0 && source.is_forbidden()) =>
                 {
                     return Err(ConvertError::RefusedSubject { digest, source });
                 }
@@ -311,6 +318,8 @@ impl Manifests<'_> {
         for index in indexes.iter().chain(fine) {
             written += self.one(&index.descriptor, index.bytes.clone().into(), None).await?;
         }
+        // Until here may have taken a while.
+        publication.admit(to.there_now().await?.as_ref()).await?;
         let whole = Descriptor::new(OCI_INDEX, *digest, bytes.len() as u64);
         written += self.one(&whole, bytes.clone().into(), to.tag.as_deref()).await?;
         Ok(written)

@@ -61,7 +61,7 @@ pub(crate) use assemble::{IndexedZtoc, assemble, known_outcome, left_out_reason}
 pub(crate) use build::{LayersToBuild, ztocs};
 pub(crate) use existing_manifest::{BLOBS_SIDE_BY_SIDE, BlobCheck, are_whole, read_at_a_time};
 pub(crate) use fine::{BoundFine, bound_fine};
-pub(crate) use parts::{is_only_fine, no_document};
+pub(crate) use parts::{is_fit_for_document, is_only_fine, no_document};
 pub(crate) use prefetch::{Artifact, OldList, old_lists, prefetch_artifacts};
 pub(crate) use publish::{NewBlob, WriteBlob, push_blob, soci_blobs};
 pub(crate) use supply::{Layers, OwnImage, Supply, WantedParts, ZtocOffer, cached};

@@ -363,6 +363,8 @@ pub enum LeftOutReason {
         /// The reason for people.
         reason: &'static str,
     },
+    /// Because a fine index refers to layers by SHA-256, and its digest is another one.
+    NotSha256,
     /// Because of its content.
     Unservable(UnservableReason),
     /// Time ran out before it was read.
@@ -384,6 +386,7 @@ impl LeftOutReason {
             LeftOutReason::Small { least } => NotIndexed::Small { least: *least }.code(),
             LeftOutReason::Kind { why, .. } => why.code(),
             LeftOutReason::Mislabelled { .. } => "mislabelled",
+            LeftOutReason::NotSha256 => "not-sha256",
             LeftOutReason::Unservable(verdict) => verdict.code.word(),
             LeftOutReason::OutOfTime { stuck: false } => "out-of-time",
             LeftOutReason::OutOfTime { stuck: true } => "needs-more-time",

@@ -9,13 +9,17 @@ use ociseek_format::layer::{BlobForm, BuiltZtoc, Outcome, UnservableCode};
 /// Whether the layer can have a fine document, as far as that is known without reading it. Those of
 /// zstd can, although consumers of SOCI indexes do not support them.
 pub(crate) fn may_have_document(layer: &Descriptor, options: &IndexOptions) -> bool {
-    let is_fit = match NotIndexed::of(layer, options.min_layer_size) {
+    is_fit_for_document(layer, options) && layer.digest.algorithm() == Algorithm::Sha256
+}
+
+/// Whether the layer could have a fine document, but for its digest: a document refers to its layer
+/// by SHA-256.
+pub(crate) fn is_fit_for_document(layer: &Descriptor, options: &IndexOptions) -> bool {
+    match NotIndexed::of(layer, options.min_layer_size) {
         None => true,
         Some(NotIndexed::Kind(LayerKind::Zstd)) => layer.size >= options.min_layer_size,
         Some(_) => false,
-    };
-    // A document refers to its layer by SHA-256.
-    is_fit && layer.digest.algorithm() == Algorithm::Sha256
+    }
 }
 
 /// Whether the layer is zstd, which can have a fine document but no ztoc.

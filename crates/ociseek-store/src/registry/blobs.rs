@@ -475,7 +475,9 @@ fn with_range(request: Request, range: Range<u64>) -> Request {
 /// The end of the part in `Content-Range` (RFC 9110 section 14.4), if the part begins at `from`,
 /// ends at or before `end`, and belongs to content of `size` bytes.
 fn continues(range: &str, from: u64, end: u64, size: u64) -> Option<u64> {
-    let (range, total) = range.trim().strip_prefix("bytes ")?.split_once('/')?;
+    // Some servers repeat the unit as the request has it.
+    let range = range.trim().strip_prefix("bytes")?.strip_prefix([' ', '='])?;
+    let (range, total) = range.split_once('/')?;
     let (first, last) = range.trim().split_once('-')?;
     let first = first.parse::<u64>().ok()?;
     let last = last.parse::<u64>().ok()?;
@@ -495,6 +497,9 @@ mod tests {
             ("bytes 5-9/20", Some(10)),
             ("bytes 5-7/20", Some(8)),
             ("bytes 5-9/*", Some(10)),
+            ("bytes=5-9/20", Some(10)),
+            ("bytes=4-9/20", None),
+            ("bytes5-9/20", None),
             ("bytes 4-9/20", None),
             ("bytes 5-10/20", None),
             ("bytes 5-9/21", None),

@@ -27,6 +27,8 @@ pub struct RequestLine {
     text: String,
     /// The number of the try, from 1.
     attempt: u32,
+    /// Another server than the registry, to which the registry sent the client.
+    is_elsewhere: bool,
 }
 
 impl RequestLine {
@@ -35,7 +37,12 @@ impl RequestLine {
             registry: Arc::clone(registry),
             text: format!("{method} {}", shown(url)),
             attempt: 1,
+            is_elsewhere: false,
         }
+    }
+
+    pub(super) fn elsewhere(self, is_elsewhere: bool) -> RequestLine {
+        RequestLine { is_elsewhere, ..self }
     }
 
     pub(super) fn at_try(self, attempt: u32) -> RequestLine {
@@ -53,6 +60,13 @@ impl RequestLine {
 
     pub(super) fn registry(&self) -> &str {
         &self.registry
+    }
+
+    /// `HOST` or `HOST:PORT` of the URL.
+    fn server(&self) -> &str {
+        let (_, url) = self.parts();
+        let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+        rest.split('/').next().unwrap_or_default()
     }
 }
 
@@ -187,6 +201,21 @@ impl RegistryError {
     pub fn host(&self) -> Option<&str> {
         match self {
             RegistryError::Token { registry, .. } => Some(registry),
+            RegistryError::GaveUp { source, .. } | RegistryError::UploadLost { source, .. } => {
+                source.host()
+            }
+            _ => self.line().map(RequestLine::registry),
+        }
+    }
+
+    /// The server that failed, as `HOST` or `HOST:PORT`, if it is another one than the registry:
+    /// the target of a redirect, the place of an upload, or the token service.
+    pub fn elsewhere(&self) -> Option<&str> {
+        self.root().line().filter(|line| line.is_elsewhere).map(RequestLine::server)
+    }
+
+    fn line(&self) -> Option<&RequestLine> {
+        match self {
             RegistryError::Detour { line, .. }
             | RegistryError::Proxy { line, .. }
             | RegistryError::SpeaksTls { line }
@@ -198,11 +227,8 @@ impl RegistryError {
             | RegistryError::TooLarge { line, .. }
             | RegistryError::Digest { line, .. }
             | RegistryError::UnknownDigest { line, .. }
-            | RegistryError::Size { line, .. } => Some(&line.registry),
-            RegistryError::Answer(answer) => Some(&answer.line.registry),
-            RegistryError::GaveUp { source, .. } | RegistryError::UploadLost { source, .. } => {
-                source.host()
-            }
+            | RegistryError::Size { line, .. } => Some(line),
+            RegistryError::Answer(answer) => Some(&answer.line),
             _ => None,
         }
     }

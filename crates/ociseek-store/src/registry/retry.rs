@@ -187,7 +187,11 @@ impl Retry {
             let why = std::error::Error::source(error)
                 .map(|cause| format!(" ({cause})"))
                 .unwrap_or_default();
-            self.report_once(registry, &format!("cannot connect to {registry}{why}"), patience);
+            let server = match error.elsewhere() {
+                Some(server) => format!("{server}, where {registry} sends its clients"),
+                None => registry.to_owned(),
+            };
+            self.report_once(registry, &format!("cannot connect to {server}{why}"), patience);
         }
         goes_on
     }

@@ -292,7 +292,7 @@ impl Registry {
             };
             let used = at_home.then_some(generation);
             let carries_login = authorization.is_some();
-            let line = self.request_line(&hop.method, &hop.url).at_try(attempt);
+            let line = self.request_line(&hop.method, &hop.url).at_try(attempt).elsewhere(!at_home);
             let answered = self.http.exchange(&hop, authorization, line).await;
             if remembered.is_some()
                 && !answered.as_ref().is_ok_and(|response| response.status().is_success())

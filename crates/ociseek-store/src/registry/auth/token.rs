@@ -120,6 +120,7 @@ impl Authorizer {
             });
         }
         url.set_fragment(None);
+        let is_elsewhere = !same_origin(base, &url);
         let found = lookup.found;
         let shown = found
             .as_ref()
@@ -141,7 +142,7 @@ impl Authorizer {
                     http,
                     &request,
                     search.clone(),
-                    line(&request.method, &request.url),
+                    line(&request.method, &request.url).elsewhere(is_elsewhere),
                     retry.reads(),
                 )
                 .await
