@@ -2,11 +2,13 @@
 
 use std::process::{Command, Stdio};
 
+use ociseek_format::digest::Algorithm;
 use serde_json::Value;
 
 use super::assert_whole;
-use super::stores::image;
-use crate::support::sandbox::program;
+use super::maker::{self, Maker};
+use super::stores::{command, image};
+use crate::support::sandbox::{GZIP, gzip, program};
 use crate::support::servers::{Server, run, tool};
 
 const SMALL: [&str; 6] = [
@@ -121,6 +123,24 @@ fn the_enabled_image_has_fine_documents_that_the_image_already_has() {
     // Then the first part reads the layers only for their ztocs.
     assert_eq!(enabled("fine", &["--kind=fine"]), enabled("none", &[]));
     assert_eq!(enabled("both", &["--kind=v1,fine"]), enabled("bare", &[]));
+}
+
+/// A fine index refers to layers by SHA-256.
+#[test]
+fn a_layer_by_another_digest_is_left_out_for_that_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let maker = Maker::new(dir.path());
+    let layer = gzip(&maker::tar(1));
+    let layers = [maker.blob_by(Algorithm::Sha512, GZIP, &layer), maker.layer(2)];
+    maker.root(maker.manifest(&maker.linux("amd64"), &layers));
+    let [from, to] = ["", "/out"].map(|folder| format!("oci:{}{folder}", dir.path().display()));
+    let output = command(&["--kind=fine", &from, &to]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let report: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let layers = report["manifests"][0]["layers"].as_array().unwrap();
+    let reasons: Vec<&Value> = layers.iter().map(|layer| &layer["reason"]["code"]).collect();
+    assert_eq!(reasons, ["not-sha256"], "{report}");
 }
 
 #[test]
