@@ -560,7 +560,7 @@ async fn a_manifest_is_fetched_once() {
             // The image, and the new one with its SOCI index.
             sent("v2={tag}-soci", &[], &[("already-indexed", 5), ("skipped", 5)]),
         ];
-        assert_eq!(runs, [(18, 2), (6, 0), (13, 3), (82, 6), (44, 3)]);
+        assert_eq!(runs, [(18, 2), (6, 0), (13, 3), (87, 6), (44, 3)]);
     };
     tokio::task::spawn_blocking(work).await.unwrap();
 }
