@@ -170,7 +170,8 @@ fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
     }
     if error.wants_client_certificate() && is_elsewhere {
         return Some(format!(
-            "{host} sends its clients to {server}, which requires a client certificate: that of {host} is not sent there"
+            "{host} sends its clients to {server}, which requires a client certificate: that of {host} is not sent \
+             there"
         ));
     }
     if error.wants_client_certificate() {

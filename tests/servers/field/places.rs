@@ -141,7 +141,8 @@ async fn providers_may_have_attributes_of_tokens() {
         ),
         (
             "github.com/kubernetes/cloud-provider-aws/issues/1280",
-            "    serviceAccountTokenAudience: sts.amazonaws.com\n    cacheType: Token\n    requireServiceAccount: false\n\
+            "    serviceAccountTokenAudience: sts.amazonaws.com\n    cacheType: Token\n    \
+             requireServiceAccount: false\n\
              \x20   optionalServiceAccountAnnotationKeys: [eks.amazonaws.com/role-arn]\n  args: [get-credentials]\n  \
              env: [{name: AWS_REGION, value: eu-west-1}]\n",
         ),

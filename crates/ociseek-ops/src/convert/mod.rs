@@ -69,7 +69,7 @@ pub async fn convert(
     convert_built(from, to, None, work).await
 }
 
-/// How often a conversion begins anew because another writer of the tag was faster.
+/// How often a conversion starts again because another writer of the tag was faster.
 const OTHER_WRITERS: u32 = 3;
 
 /// Like [`convert`], with layers of the image that were already built.

@@ -140,8 +140,8 @@ impl ConvertDestination {
         self.existing(Look::Ahead).await
     }
 
-    /// Like [`ConvertDestination::there`], before something is written: whoever believes a HEAD
-    /// that is wrong would replace an image.
+    /// Like [`ConvertDestination::there`], before something is written: to believe a wrong HEAD
+    /// would replace an image.
     pub(super) async fn there_now(&self) -> Result<Option<ExistingImage>, ConvertError> {
         self.existing(Look::BeforeWriting).await
     }
@@ -250,7 +250,7 @@ pub enum ConvertError {
         "the tag {tag} no longer points to the image: someone pushed to it meanwhile, and nothing was written"
     )]
     Moved { tag: String },
-    /// With a guard, only if an index of another kind would be lost. Then `convert` begins anew.
+    /// With a guard, only if an index of another kind would be lost. Then `convert` starts again.
     #[error("someone pushed {digest} to the tag {tag} meanwhile, which was left unchanged")]
     Changed { tag: String, digest: Digest },
     #[error(transparent)]
