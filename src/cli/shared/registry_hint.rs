@@ -23,8 +23,8 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<String> {
     if let (Some((name, why)), None) = (error.helper(), error.rejected()) {
         return Some(helper_hint(host, name, why));
     }
-    let hint = match (error.elsewhere(), error.token_service()) {
-        (Some(server), None) => refused_elsewhere(error, host, server),
+    let hint = match error.elsewhere() {
+        Some(server) if !error.is_about_a_token() => refused_elsewhere(error, host, server),
         _ => answer_hint(error, host),
     };
     let hint = hint.or_else(|| connection_hint(error, host))?;

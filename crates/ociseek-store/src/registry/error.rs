@@ -214,6 +214,17 @@ impl RegistryError {
         self.root().line().filter(|line| line.is_elsewhere).map(RequestLine::server)
     }
 
+    /// It is about the token that the request needs, which gets the login wherever it comes from.
+    pub fn is_about_a_token(&self) -> bool {
+        match self {
+            RegistryError::GaveUp { source, .. } | RegistryError::UploadLost { source, .. } => {
+                source.is_about_a_token()
+            }
+            RegistryError::Token { .. } => true,
+            _ => false,
+        }
+    }
+
     fn line(&self) -> Option<&RequestLine> {
         match self {
             RegistryError::Detour { line, .. }
