@@ -258,8 +258,8 @@ fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<MissingPath>) {
     (found.parts, missing)
 }
 
-/// The `reason` why the file at `path` is not found, or that the layers of `tree` lack it, which may
-/// not be all layers of the image.
+/// The `reason` why the file at `path` is not found, or that the layers of `tree` lack it. The
+/// image may have others.
 fn of_indexed(tree: &Tree, path: &[u8], reason: String) -> String {
     let is_pattern = path.iter().any(|b| b"*?".contains(b));
     if is_pattern || tree.resolve(path, true).is_ok() { reason } else { NOT_INDEXED.to_owned() }

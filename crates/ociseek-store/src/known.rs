@@ -5,7 +5,9 @@
 //! question: ask for its tag, or by [`Destination::manifest`](crate::Destination::manifest).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
+
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::blob::Document;
 use super::lock::Hold;
@@ -22,6 +24,8 @@ pub struct KnownDocuments(Arc<Mutex<Remembered>>);
 struct Remembered {
     documents: BTreeMap<Digest, Document>,
     bytes: usize,
+    /// Those that are being fetched.
+    turns: BTreeMap<Digest, Weak<AsyncMutex<()>>>,
     /// The registry has answered HEAD with the digest of a tag, so it is believed that a tag is
     /// free.
     states_digests: bool,
@@ -30,6 +34,18 @@ struct Remembered {
 impl KnownDocuments {
     pub(crate) fn get(&self, digest: &Digest) -> Option<Document> {
         self.0.hold().documents.get(digest).cloned()
+    }
+
+    /// Whose turn it is to fetch a manifest. It may be known after that.
+    pub(crate) async fn turn(&self, digest: &Digest) -> OwnedMutexGuard<()> {
+        let turn = {
+            let turns = &mut self.0.hold().turns;
+            turns.retain(|_, turn| turn.strong_count() > 0);
+            let turn = turns.get(digest).and_then(Weak::upgrade).unwrap_or_default();
+            turns.insert(*digest, Arc::downgrade(&turn));
+            turn
+        };
+        turn.lock_owned().await
     }
 
     pub(crate) fn add_stated_digest(&self) {
@@ -46,8 +62,8 @@ impl KnownDocuments {
             return;
         }
         if remembered.bytes + document.bytes.len() > MOST {
-            let states_digests = remembered.states_digests;
-            *remembered = Remembered { states_digests, ..Remembered::default() };
+            remembered.documents.clear();
+            remembered.bytes = 0;
         }
         remembered.bytes += document.bytes.len();
         remembered.documents.insert(document.digest, document.clone());

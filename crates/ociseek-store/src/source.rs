@@ -21,10 +21,12 @@ use ociseek_format::image::Descriptor;
 
 /// A manifest of a registry, unless it is known.
 async fn fetched(repository: &Repository, target: Target) -> Result<Document, StoreError> {
-    if let (Some(known), Target::Digest(digest)) = (repository.known(), &target)
-        && let Some(document) = known.get(digest)
-    {
-        return Ok(document);
+    let mut _turn = None;
+    if let (Some(known), Target::Digest(digest)) = (repository.known(), &target) {
+        _turn = Some(known.turn(digest).await);
+        if let Some(document) = known.get(digest) {
+            return Ok(document);
+        }
     }
     let document = match target {
         Target::Digest(digest) => {

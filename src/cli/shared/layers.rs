@@ -57,7 +57,7 @@ pub(crate) fn layers(text: &mut String, layers: &[LayerReport], style: Style) {
     }
 }
 
-/// How many of the layers had to be read before, and not again. Empty if there are none.
+/// The number of layers that were read before, and not again. Empty without any.
 pub(crate) fn reused<'a>(layers: impl Iterator<Item = &'a LayerReport>) -> String {
     let mut all = 0;
     let mut reused = 0;

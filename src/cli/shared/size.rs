@@ -64,7 +64,7 @@ impl FromStr for ByteSize {
             None if unit.is_empty() => {
                 return match number.parse() {
                     Ok(0) => Ok(ByteSize(0)),
-                    // Nobody means so many MiB.
+                    // Nobody means that number of MiB.
                     Ok(number) if number >= 1 << 16 => Err(SizeError::NoUnitOfBytes(number)),
                     Ok(number) => Err(SizeError::NoUnit(number)),
                     Err(_) => Err(SizeError::TooLarge),

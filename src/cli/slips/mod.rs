@@ -168,7 +168,7 @@ fn missing(
     if absent.starts_with("--creds") && typed.iter().any(|word| word == "--password-stdin") {
         return Some("the user is missing: --creds USER --password-stdin".to_owned());
     }
-    // An image in the place of a value that was left out.
+    // An image where the value of an option was left out.
     let took = typed.windows(2).find_map(|pair| match pair {
         [option, value]
             if option.starts_with("--")

@@ -16,7 +16,8 @@ pub(super) const COMMANDS: [(&str, &[&str], &str); 47] = [
     (
         "snapshotter",
         &["rm", "rmi", "prune", "gc", "clean", "cleanup", "unmount", "umount"],
-        "containerd removes what no image or container needs: crictl rmi IMAGE, ctr images rm IMAGE or nerdctl rmi IMAGE",
+        "containerd removes what no image or container needs: crictl rmi IMAGE, ctr images rm \
+         IMAGE or nerdctl rmi IMAGE",
     ),
     (
         "snapshotter",

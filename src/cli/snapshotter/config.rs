@@ -201,7 +201,7 @@ fn takes(arg: &Arg) -> Takes {
     }
 }
 
-/// The error for a key that is none: with the one that was meant, if it is written in another way.
+/// The error for an unknown key: with the one that was meant, if it is written in another way.
 fn unknown(key: &str, value: &Value) -> ConfigFileFault {
     let letters = |key: &str| {
         let letters = key.chars().filter(char::is_ascii_alphanumeric);

@@ -2,8 +2,8 @@
 //! kernel's side of a mount lives as long as a process has its device open (see `handover`).
 //!
 //! The keeper does little else, so that nothing but its own end loses the mounts: it stands in for
-//! the server of a store (see `stand_in`). It listens on a socket in the directory of the server that started it. Each message is one JSON document, with
-//! at most one descriptor.
+//! the server of a store (see `stand_in`). It listens on a socket in the directory of the server
+//! that started it. Each message is one JSON document, with at most one descriptor.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};

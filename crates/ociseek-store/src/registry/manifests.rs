@@ -70,14 +70,16 @@ impl Repository {
     /// Those of [`Repository::manifest`].
     pub async fn known_if_tagged(&self, tag: &str) -> Result<Option<Document>, RegistryError> {
         let Some(known) = self.known() else { return self.manifest_if_tagged(tag).await };
-        match self.head(tag).await {
-            Ok(Some(digest)) => {
-                if let Some(document) = known.get(&digest) {
-                    return Ok(Some(document));
-                }
-            }
+        let stated = match self.head(tag).await {
             Err(StatusCode::NOT_FOUND) if known.has_stated_digest() => return Ok(None),
-            _ => {}
+            answer => answer.ok().flatten(),
+        };
+        let _turn = match &stated {
+            Some(digest) => Some(known.turn(digest).await),
+            None => None,
+        };
+        if let Some(document) = stated.and_then(|digest| known.get(&digest)) {
+            return Ok(Some(document));
         }
         let document = self.manifest_if_tagged(tag).await?;
         document.iter().for_each(|document| known.add(document));
