@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::fs::{self, DirBuilder, Permissions};
 use std::future::Future;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use tonic::server::{Grpc, NamedService};
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
+
+use ociseek_rootfs::fuse::{given_socket, store_socket};
 
 use super::image_service::ImageService;
 use super::messages::{
@@ -53,9 +56,10 @@ impl From<SnapshotError> for Status {
     }
 }
 
-/// A socket that only its owner can use.
+/// A socket that only its owner can use, and the one of the server before this one, if the service
+/// manager has kept it: connections that nobody has accepted wait there.
 #[derive(Debug)]
-pub struct Listener(UnixListener);
+pub struct Listener(Vec<UnixListener>);
 
 impl Listener {
     /// Listens on `path`, in a directory that is created if it is missing. A socket that another
@@ -78,7 +82,14 @@ impl Listener {
         let listener = UnixListener::bind(&new)?;
         fs::set_permissions(&new, Permissions::from_mode(0o600))?;
         fs::rename(&new, path)?;
-        Ok(Listener(listener))
+        store_socket(listener.as_fd());
+        let mut listeners = vec![listener];
+        if let Some(socket) = given_socket() {
+            let earlier = std::os::unix::net::UnixListener::from(socket);
+            earlier.set_nonblocking(true)?;
+            listeners.push(UnixListener::from_std(earlier)?);
+        }
+        Ok(Listener(listeners))
     }
 }
 
@@ -111,10 +122,12 @@ pub async fn serve(
 ) -> io::Result<()> {
     let health = HealthCalls(Arc::clone(&snapshotter));
     let calls = SnapshotCalls { snapshotter, observer };
-    let incoming = stream::unfold(listener.0, |listener| async move {
-        let accepted = listener.accept().await.map(|(connection, _)| connection);
-        Some((accepted, listener))
-    });
+    let incoming = stream::select_all(listener.0.into_iter().map(|listener| {
+        Box::pin(stream::unfold(listener, |listener| async move {
+            let accepted = listener.accept().await.map(|(connection, _)| connection);
+            Some((accepted, listener))
+        }))
+    }));
     let (tell, mut told) = watch::channel(false);
     let stopping = async move {
         let _ = told.wait_for(|stop| *stop).await;

@@ -1,5 +1,6 @@
 //! A node: containerd and the snapshotter, and the clients that speak to them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -85,9 +86,9 @@ impl ServiceManager {
         ServiceManager(socket)
     }
 
-    /// The last descriptor that came, and its name.
-    fn stored(&self) -> Option<(String, OwnedFd)> {
-        let mut stored = None;
+    /// The descriptors that it keeps, by their names.
+    fn stored(&self) -> BTreeMap<String, OwnedFd> {
+        let mut stored = BTreeMap::new();
         loop {
             let mut bytes = [0; 512];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -104,7 +105,10 @@ impl ServiceManager {
                 _ => None,
             });
             assert_eq!(name.is_some(), sent.is_some(), "{text}");
-            stored = name.zip(sent).or(stored);
+            stored.extend(name.zip(sent));
+            if let Some(name) = text.strip_prefix("FDSTOREREMOVE=1\nFDNAME=") {
+                stored.remove(name);
+            }
         }
     }
 }
@@ -130,7 +134,9 @@ impl Node {
     }
 
     pub fn snapshotter(&self) -> ChildProcess {
-        let _ = fs::remove_file(self.at("ociseek.sock"));
+        if self.manager.is_none() {
+            let _ = fs::remove_file(self.at("ociseek.sock"));
+        }
         let stored = self.manager.as_ref().map(ServiceManager::stored);
         let mut command = match &stored {
             // nohup(1) has SIGHUP ignored, which must not keep the configuration from being read.
@@ -140,15 +146,17 @@ impl Node {
                 command
             }
             Some(stored) => {
-                // The descriptor becomes the third, and the process is the one it is meant for.
+                // The descriptors follow the third, and the process is the one they are meant for.
                 let mut command = Command::new("bash");
-                let script = "[ -z \"$1\" ] || exec 3<&$1; shift; LISTEN_PID=$$ exec \"$@\"";
-                let number = stored.as_ref().map(|(_, device)| device.as_raw_fd().to_string());
-                command.args(["-c", script, "bash", &number.unwrap_or_default()]).arg(program());
+                let script = "next=3; for kept in $1; do eval \"exec $next<&$kept\"; next=$((next + 1)); \
+                              done; shift; LISTEN_PID=$$ exec \"$@\"";
+                let numbers: Vec<String> =
+                    stored.values().map(|kept| kept.as_raw_fd().to_string()).collect();
+                let names: Vec<&str> = stored.keys().map(String::as_str).collect();
+                command.args(["-c", script, "bash", &numbers.join(" ")]).arg(program());
                 command.env("NOTIFY_SOCKET", self.at("notify"));
-                if let Some((name, _)) = stored {
-                    command.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", name);
-                }
+                command.env("LISTEN_FDS", names.len().to_string());
+                command.env("LISTEN_FDNAMES", names.join(":"));
                 command
             }
         };

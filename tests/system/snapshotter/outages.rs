@@ -2,6 +2,8 @@
 //! registry that is away, and tokens that become invalid.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,8 +108,14 @@ fn containers_outlive_a_kill_of_everything_if_the_service_manager_keeps_devices(
         thread::scope(|scope| {
             let reader = scope.spawn(|| node.read_in(name, file));
             wait_until("a read waits", || node.waiting_requests() > 0);
+            // Who connects now waits for the next server.
+            let mut early = UnixStream::connect(node.at("ociseek.sock")).unwrap();
+            early.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
             serving = node.snapshotter();
             assert!(!reader.join().unwrap().is_empty());
+            let mut answer = [0; 9];
+            early.read_exact(&mut answer).unwrap();
+            assert_eq!(answer[3], 4, "SETTINGS of HTTP/2 (RFC 9113 section 6.5)");
         });
     }
     node.end(name);

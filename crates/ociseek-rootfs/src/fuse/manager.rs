@@ -1,7 +1,8 @@
 //! The service manager as another keeper of devices: systemd keeps the descriptors that a service
 //! sends it, and gives them to the service's next process (`FDSTORE=1` in sd_notify(3), and
-//! sd_listen_fds(3)). So mounts outlive a kill of all processes of the server at once. The unit
-//! allows it by `FileDescriptorStoreMax=`.
+//! sd_listen_fds(3)). So mounts outlive a kill of all processes of the server at once, and whoever
+//! connects to its socket meanwhile waits for the next one. The unit allows it by
+//! `FileDescriptorStoreMax=`.
 
 use std::env;
 use std::fs;
@@ -9,14 +10,15 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use nix::unistd::close;
 use ociseek_format::digest::Digest;
+use ociseek_store::lock::Hold;
 use rustix::fs::OFlags;
 use rustix::io::retry_on_intr;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_acceptconn, socket_domain};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, sendmsg_addr, socket_with,
@@ -34,6 +36,9 @@ const FIRST: RawFd = 3;
 const MOST: RawFd = 1 << 14;
 /// How long the manager may take to receive a message.
 const ANSWER: Duration = Duration::from_secs(5);
+
+/// The name of the server's socket with the manager. No device has it.
+const SOCKET: &str = "socket";
 
 /// Tells the service manager something, if there is one: `NOTIFY_SOCKET` names its socket.
 ///
@@ -79,8 +84,27 @@ pub(super) fn remove(mount: &HeldMount) {
 
 fn remove_named(name: &str) {
     if let Err(error) = notify_manager(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None) {
-        warn!(name: "keeper", %error, "the service manager does not close the device of a mount");
+        warn!(name: "keeper", %error, name, "the service manager does not close a descriptor");
     }
+}
+
+/// Has the manager keep the socket that this server listens on, in place of an earlier one.
+pub fn store_socket(socket: BorrowedFd<'_>) {
+    remove_named(SOCKET);
+    let state = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={SOCKET}");
+    if let Err(error) = notify_manager(&state, Some(socket)) {
+        warn!(name: "keeper", %error, "the service manager does not keep the socket");
+    }
+}
+
+/// The socket that the server before this one listened on. Connections may wait there.
+pub fn given_socket() -> Option<OwnedFd> {
+    let mut given = all_given().hold();
+    let place = given.iter().position(|(name, _)| name == SOCKET)?;
+    let (_, socket) = given.swap_remove(place);
+    let listens =
+        socket_domain(&socket) == Ok(AddressFamily::UNIX) && socket_acceptconn(&socket) == Ok(true);
+    listens.then_some(socket)
 }
 
 /// The name of a device with the manager, which allows 255 bytes without `:`. It has what the
@@ -104,32 +128,40 @@ fn parse(name: &str) -> Option<(&str, u32, Option<Digest>)> {
 /// The mounts whose devices the manager gave to this process. It closes those of others. The first
 /// call has all of them.
 pub(super) fn given(mounts: &[MountInfo]) -> Vec<LeftMount> {
-    static IS_TAKEN: AtomicBool = AtomicBool::new(false);
-    let variable = |name: &str| env::var(name).unwrap_or_default();
-    // What a child of ours inherits is not for it.
-    if variable("LISTEN_PID").parse() != Ok(getpid().as_raw_pid())
-        || IS_TAKEN.swap(true, Ordering::Relaxed)
-    {
-        return Vec::new();
-    }
-    let count = variable("LISTEN_FDS").parse().unwrap_or(0).clamp(0, MOST);
-    let taken = match take(count) {
-        Ok(taken) => taken,
-        Err(error) => {
-            warn!(name: "keeper", %error, "the devices that the service manager kept cannot be taken");
-            return Vec::new();
-        }
-    };
-    let mut given = Vec::new();
-    for (name, device) in variable("LISTEN_FDNAMES").split(':').zip(taken) {
-        if let Some(held) = device.ok().and_then(|device| held(name, device, mounts)) {
-            given.push(held);
-        } else {
+    let mut given = all_given().hold();
+    let devices = given.extract_if(.., |(name, _)| name != SOCKET);
+    let held = devices.filter_map(|(name, device)| {
+        let held = held(&name, device, mounts);
+        if held.is_none() {
             warn!(name: "keeper", device = name, "the service manager kept a device of no mount");
-            remove_named(name);
+            remove_named(&name);
         }
-    }
-    given
+        held
+    });
+    held.collect()
+}
+
+/// What the manager gave to this process, with its names, as far as nobody has taken it.
+fn all_given() -> &'static Mutex<Vec<(String, OwnedFd)>> {
+    static GIVEN: OnceLock<Mutex<Vec<(String, OwnedFd)>>> = OnceLock::new();
+    GIVEN.get_or_init(|| {
+        let variable = |name: &str| env::var(name).unwrap_or_default();
+        // What a child of ours inherits is not for it.
+        if variable("LISTEN_PID").parse() != Ok(getpid().as_raw_pid()) {
+            return Mutex::default();
+        }
+        let count = variable("LISTEN_FDS").parse().unwrap_or(0).clamp(0, MOST);
+        let taken = take(count).unwrap_or_else(|error| {
+            warn!(name: "keeper", %error, "what the service manager kept cannot be taken");
+            Vec::new()
+        });
+        let names = variable("LISTEN_FDNAMES");
+        let named = names.split(':').zip(taken).filter_map(|(name, descriptor)| {
+            let descriptor = descriptor.inspect_err(|_| remove_named(name)).ok()?;
+            Some((name.to_owned(), descriptor))
+        });
+        Mutex::new(named.collect())
+    })
 }
 
 /// The mount that a device of this name serves.
