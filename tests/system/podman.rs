@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use base64::Engine;
 use rustix::io::Errno;
 use rustix::process::Signal;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::flatten::entry::{
@@ -24,6 +25,7 @@ use crate::support::mounts::{
     FileAttributes, assert_same, can_mount, compressed, mounts_below, seen, wait_until,
 };
 use crate::support::sandbox::program;
+use crate::support::schema;
 use crate::support::servers::{Server, run, tool};
 use crate::support::throttle::throttled_and_counted;
 use crate::tutorial::commands;
@@ -356,6 +358,18 @@ fn containers_outlive_a_store_that_is_killed() {
         machine.podman(&["run", "--detach", &two, "/bin/sh", "-c", "while :; do sleep 1; done"]);
     let exec = |script: &str| machine.podman(&["exec", container.trim(), "/bin/sh", "-c", script]);
     assert!(exec("cat /etc/issue").contains("Debian"));
+    let status = |code: i32, service: &str| {
+        let root = format!("--root={}", machine.at("state"));
+        let output =
+            Command::new(program()).args(["store", "status", &root, "--json"]).output().unwrap();
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        schema::check(&["store", "status"], &document);
+        assert_eq!(output.status.code(), Some(code), "{service}: {document}");
+        let images = document["images"].as_array().unwrap();
+        assert_eq!((images.len(), &images[0]["layers"]), (1, &2.into()), "{document}");
+        assert!(images[0]["image"].as_str().unwrap().contains("two:v1"), "{document}");
+    };
+    status(0, "a store runs");
     let mounted = mounts_below(Path::new(&machine.at("layers")));
     // What is read waits for the next store, also one that is started as by the systemd unit.
     for (more, file, content) in [
@@ -380,6 +394,7 @@ fn containers_outlive_a_store_that_is_killed() {
     let mut listing = ChildProcess::spawn(command.stdout(Stdio::null()));
     wait_until("podman answers without a store", || listing.ended().is_some());
     assert!(listing.ended().is_some_and(|status| status.success()));
+    status(3, "no store runs");
     store = std::thread::scope(|scope| {
         let reader = scope.spawn(|| exec("cat /usr/share/common-licenses/GFDL-1.3"));
         let next = machine.store(&[]);

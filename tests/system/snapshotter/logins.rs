@@ -4,12 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Node, programs};
 use crate::support::corpus::{Image, debian_layers};
 use crate::support::mounts::wait_until;
 use crate::support::sandbox::program;
+use crate::support::schema;
 use crate::support::servers::{Server, htpasswd, run};
 
 /// An image of this layer with a fine index, in a registry that wants the login u:s3cret.
@@ -52,9 +53,18 @@ fn an_image_whose_login_only_the_pull_has_is_unpacked() {
     // The same code judges by the same configuration.
     let judged = |node: &Node, status: i32| {
         let config = format!("--node={}", node.at("snapshotter.toml"));
-        let output = Command::new(program()).args(["doctor", &config, &name]).output().unwrap();
-        assert_eq!(output.status.code(), Some(status));
-        String::from_utf8(output.stdout).unwrap()
+        let args = ["doctor", &config, &name, "--json"];
+        let [text, json] = [&args[..3], &args].map(|args| {
+            let output = Command::new(program()).args(args).output().unwrap();
+            assert_eq!(output.status.code(), Some(status));
+            String::from_utf8(output.stdout).unwrap()
+        });
+        let document: Value = serde_json::from_str(&json).unwrap();
+        schema::check(&args, &document);
+        assert_eq!(document["lazy"], status == 0, "{document}");
+        let code = document["reason"]["code"].as_str();
+        assert!(code.is_none_or(|code| text.contains(&format!("({code})"))), "{text}{document}");
+        text
     };
     let refused = judged(&node, 3);
     assert!(refused.contains("whole  the registry wants a login: "), "{refused}");

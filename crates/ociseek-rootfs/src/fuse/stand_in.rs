@@ -119,6 +119,7 @@ fn reaction(request: &[u8]) -> Option<(u64, Reaction)> {
         FORGET | BATCH_FORGET | INTERRUPT => Reaction::Drop,
         _ if !is_of_store(node) => Reaction::Hold,
         GETATTR if node == ROOT => Reaction::Answer(root()),
+        // A server has a length of names, by which `answering` knows it.
         STATFS => Reaction::Answer(vec![0; 80]),
         OPENDIR => Reaction::Answer(vec![0; 16]),
         READDIR | READDIRPLUS | ACCESS | RELEASE | RELEASEDIR => Reaction::Answer(Vec::new()),
