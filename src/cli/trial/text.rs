@@ -1,10 +1,11 @@
 //! The answer as one screen of text.
 
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 
 use super::answer::{TrialAnswer, Way, speed};
 use crate::cli::shared::size::{counted, duration, human};
-use crate::cli::shared::terminal::{Style, safe};
+use crate::cli::shared::terminal::{Style, safe, terminal_width};
 use ociseek_ops::report::{Lazy, UncoveredReason};
 
 pub(super) fn screen(answer: &TrialAnswer<'_>, style: Style) -> String {
@@ -39,15 +40,17 @@ pub(super) fn screen(answer: &TrialAnswer<'_>, style: Style) -> String {
     text
 }
 
-/// The width of lines, in columns.
-const WIDTH: usize = 78;
+/// The widths of paragraphs, in columns: a terminal may be narrower than the widest.
+const WIDTHS: RangeInclusive<usize> = 24..=78;
 
 /// A paragraph, in bold letters if there is colour.
 fn wrapped(text: &mut String, paragraph: &str, style: Style) {
+    let columns = terminal_width().map_or(*WIDTHS.end(), |columns| columns.saturating_sub(2));
+    let width = columns.clamp(*WIDTHS.start(), *WIDTHS.end());
     let mut line = String::new();
     let paragraph = safe(paragraph);
     for word in paragraph.split(' ') {
-        if !line.is_empty() && line.chars().count() + word.chars().count() >= WIDTH {
+        if !line.is_empty() && line.chars().count() + word.chars().count() >= width {
             let _ = writeln!(text, "  {}", style.bold(&line));
             line.clear();
         }
