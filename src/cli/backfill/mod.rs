@@ -296,7 +296,7 @@ impl Summary {
 
     fn print(&mut self, line: &str) {
         if self.lost.is_none() {
-            self.lost = self.stdout.tell(&format!("{line}\n")).err();
+            self.lost = self.stdout.print(format!("{line}\n")).err();
         }
     }
 

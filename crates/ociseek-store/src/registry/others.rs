@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
+use tokio::time::timeout;
 
 use super::error::RegistryError;
 use crate::lock::Hold;
@@ -12,6 +13,8 @@ use crate::lock::Hold;
 const FRESH: Duration = Duration::from_secs(30);
 /// How many of them are asked.
 const MOST: usize = 8;
+/// How long a repository may be silent before others are asked, too.
+const SILENT: Duration = Duration::from_secs(5);
 
 /// The other repositories, as far as they are known.
 pub(super) struct Others<R> {
@@ -19,6 +22,7 @@ pub(super) struct Others<R> {
     found: tokio::sync::Mutex<Option<(Instant, Vec<R>)>>,
     /// The one that had the content last, after the repository itself had refused it.
     current: Mutex<Option<R>>,
+    silent: Duration,
 }
 
 impl<R: Clone> Others<R> {
@@ -26,7 +30,8 @@ impl<R: Clone> Others<R> {
     pub(super) fn new(
         find: Arc<dyn Fn() -> BoxFuture<'static, Vec<R>> + Send + Sync>,
     ) -> Others<R> {
-        Others { find, found: tokio::sync::Mutex::default(), current: Mutex::default() }
+        let found = tokio::sync::Mutex::default();
+        Others { find, found, current: Mutex::default(), silent: SILENT }
     }
 
     async fn found(&self) -> Vec<R> {
@@ -43,6 +48,7 @@ impl<R: Clone> Others<R> {
     }
 
     /// What `ask` gets from `itself`, or from another one, which is asked first from then on.
+    /// Others are asked if the first one does not have it any more, and if it is silent.
     pub(super) async fn ask<T, F>(
         &self,
         itself: &R,
@@ -52,23 +58,79 @@ impl<R: Clone> Others<R> {
         F: Future<Output = Result<T, RegistryError>>,
     {
         let current = self.current.hold().clone();
-        let is_elsewhere = current.is_some();
-        let error = match ask(current.unwrap_or_else(|| itself.clone())).await {
-            Err(error) if is_gone(&error) => error,
-            answer => return answer,
-        };
-        let itself = is_elsewhere.then(|| itself.clone());
-        for other in itself.into_iter().chain(self.found().await) {
-            if let Ok(answer) = ask(other.clone()).await {
-                *self.current.hold() = Some(other);
-                return Ok(answer);
+        let itself_later = current.is_some().then(|| itself.clone());
+        let from_others = async {
+            for other in itself_later.into_iter().chain(self.found().await) {
+                if let Ok(Ok(answer)) = timeout(self.silent, ask(other.clone())).await {
+                    *self.current.hold() = Some(other);
+                    return Some(answer);
+                }
             }
-        }
-        Err(error)
+            None
+        };
+        let first = ask(current.unwrap_or_else(|| itself.clone()));
+        tokio::pin!(first, from_others);
+        let error = match timeout(self.silent, &mut first).await {
+            Ok(Err(error)) if is_gone(&error) => error,
+            Ok(answer) => return answer,
+            Err(_) => tokio::select! {
+                answer = &mut from_others => match answer {
+                    Some(answer) => return Ok(answer),
+                    None => return first.await,
+                },
+                answer = &mut first => match answer {
+                    Err(error) if is_gone(&error) => error,
+                    answer => return answer,
+                },
+            },
+        };
+        from_others.await.ok_or(error)
     }
 }
 
 /// Whether a repository does not have the content any more, or not for this login.
 fn is_gone(error: &RegistryError) -> bool {
     matches!(error.status(), Some(401 | 403 | 404 | 410))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_silent_repository_is_replaced_by_one_that_answers() {
+        let find = || async { vec!["silent too", "other"] }.boxed();
+        let silent = Duration::from_millis(200);
+        let others = Others { silent, ..Others::new(Arc::new(find)) };
+        let ask = |name: &'static str| async move {
+            match name {
+                "other" => Ok(name),
+                _ => pending().await,
+            }
+        };
+        let begun = Instant::now();
+        assert_eq!(others.ask(&"itself", ask).await.unwrap(), "other");
+        assert!(begun.elapsed() >= 2 * silent);
+        // From then on, it is asked first.
+        assert_eq!(others.ask(&"itself", ask).now_or_never().unwrap().unwrap(), "other");
+    }
+
+    #[tokio::test]
+    async fn a_repository_that_is_only_slow_is_waited_for() {
+        let silent = Duration::from_millis(20);
+        let others =
+            Others { silent, ..Others::new(Arc::new(|| async { vec!["silent"] }.boxed())) };
+        let ask = |name: &'static str| async move {
+            if name == "silent" {
+                return pending().await;
+            }
+            tokio::time::sleep(10 * silent).await;
+            Ok(name)
+        };
+        assert_eq!(others.ask(&"itself", ask).await.unwrap(), "itself");
+    }
 }
