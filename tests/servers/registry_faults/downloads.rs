@@ -98,7 +98,13 @@ async fn a_server_with_wrong_parts_is_asked_for_the_whole() {
         );
         let gets = faulty.saw("GET", "/blobs/");
         let ranges: Vec<_> = gets.iter().map(|get| get.header("range").is_some()).collect();
-        assert_eq!(ranges, [false, true, false, true, false], "{status} {range}");
+        // A refusal says enough. Another answer may be that of a proxy, so a part is requested twice.
+        let expected = if status == 206 {
+            vec![false, true, true, false, true, true, false]
+        } else {
+            vec![false, true, false, true, false]
+        };
+        assert_eq!(ranges, expected, "{status} {range}");
     }
 }
 
@@ -184,7 +190,7 @@ async fn parts_and_wholes_may_have_the_status_of_the_other() {
     };
     // The status of a part with and without its range, and of the whole.
     for (of_part, with_range, of_whole, requests) in
-        [(200, true, 200, 2), (200, false, 200, 3), (206, true, 206, 2), (200, true, 206, 2)]
+        [(200, true, 200, 2), (200, false, 200, 4), (206, true, 206, 2), (200, true, 206, 2)]
     {
         let whole = blob.clone();
         let once = first(1);

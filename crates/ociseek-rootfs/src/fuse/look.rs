@@ -19,7 +19,7 @@ pub fn answering<'a>(points: impl Iterator<Item = &'a PathBuf>) -> Vec<PathBuf> 
         let point = point.clone();
         let tell = tell.clone();
         thread::spawn(move || {
-            // What stands in for a server names no length of names (see `stand_in`).
+            // A stand-in for a server has no length of names (see `stand_in`).
             if rustix::fs::statfs(&point).is_ok_and(|stats| stats.f_namelen > 0) {
                 // Nobody waits any longer.
                 let _ = tell.send(point);

@@ -1,8 +1,7 @@
 //! The service manager as another keeper of devices: systemd keeps the descriptors that a service
 //! sends it, and gives them to the service's next process (`FDSTORE=1` in sd_notify(3), and
-//! sd_listen_fds(3)). So mounts outlive a kill of all processes of the server at once, and whoever
-//! connects to its socket meanwhile waits for the next one. The unit allows it by
-//! `FileDescriptorStoreMax=`.
+//! sd_listen_fds(3)). So mounts outlive a kill of all processes of the server at once, and a client
+//! that connects meanwhile waits for the next one. The unit allows it by `FileDescriptorStoreMax=`.
 
 use std::env;
 use std::fs;

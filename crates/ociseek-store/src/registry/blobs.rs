@@ -157,6 +157,8 @@ pub struct BlobStream {
     pending: Option<Bytes>,
     /// True until the server shows that it cannot send only a part.
     ranges: bool,
+    /// A part was requested twice, because the first answer was something else.
+    asked_again: bool,
     retry: Retry,
     /// The position of the last failure.
     failed_at: u64,
@@ -192,6 +194,7 @@ impl BlobStream {
             body_end: range.end,
             pending: None,
             ranges: true,
+            asked_again: false,
             retry: Retry::new(&repository.registry.http),
             failed_at: range.start,
             requests: 0,
@@ -350,6 +353,12 @@ impl BlobStream {
                 let etag =
                     response.headers().get(ETAG).filter(|etag| etag.as_bytes().starts_with(b"\""));
                 self.etag = etag.cloned();
+            }
+            // A page of a proxy says nothing of the registry. One that always answers parts with
+            // something else cannot send them.
+            (Sent::Other(_), _) if ranged && !self.may_be_a_mirrors() && !self.asked_again => {
+                self.asked_again = true;
+                return Box::pin(self.open()).await;
             }
             (Sent::Other(error), _) if ranged && !self.may_be_a_mirrors() => {
                 return self.open_without_range(&request, error).await;
