@@ -61,15 +61,17 @@ impl<R: Clone> Others<R> {
         let itself_later = current.is_some().then(|| itself.clone());
         let from_others = async {
             for other in itself_later.into_iter().chain(self.found().await) {
-                if let Ok(Ok(answer)) = timeout(self.silent, ask(other.clone())).await {
+                let asked = timeout(self.silent, Box::pin(ask(other.clone())));
+                if let Ok(Ok(answer)) = asked.await {
                     *self.current.hold() = Some(other);
                     return Some(answer);
                 }
             }
             None
         };
-        let first = ask(current.unwrap_or_else(|| itself.clone()));
-        tokio::pin!(first, from_others);
+        // In boxes: these futures are large, and are part of others.
+        let mut first = Box::pin(ask(current.unwrap_or_else(|| itself.clone())));
+        tokio::pin!(from_others);
         let error = match timeout(self.silent, &mut first).await {
             Ok(Err(error)) if is_gone(&error) => error,
             Ok(answer) => return answer,
