@@ -356,7 +356,7 @@ impl BlobStream {
             }
             // A page of a proxy says nothing of the registry. One that always answers parts with
             // something else cannot send them.
-            (Sent::Other(_), _) if ranged && !self.may_be_a_mirrors() && !self.asked_again => {
+            (Sent::Other(_), 200) if ranged && !self.may_be_a_mirrors() && !self.asked_again => {
                 self.asked_again = true;
                 return Box::pin(self.open()).await;
             }
