@@ -183,6 +183,7 @@ mod tests {
         assert_eq!(budget.used(), 10, "kept for good");
         assert!(budget.charge(u64::MAX, String::new).is_err(), "sums do not wrap around");
     }
+
     #[test]
     fn images_that_share_a_budget_give_back_what_they_kept() {
         let whole = Budget::new(100);

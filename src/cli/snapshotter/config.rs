@@ -285,7 +285,7 @@ pub(crate) struct ConfigFileError {
 }
 
 impl ConfigFileError {
-    /// Whether there is no such file.
+    /// Whether the file is missing.
     pub(crate) fn is_missing(&self) -> bool {
         matches!(&self.source, ConfigFileFault::Read(error) if error.kind() == io::ErrorKind::NotFound)
     }

@@ -20,8 +20,9 @@ const SILENT: Duration = Duration::from_secs(5);
 pub(super) struct Others<R> {
     find: Arc<dyn Fn() -> BoxFuture<'static, Vec<R>> + Send + Sync>,
     found: tokio::sync::Mutex<Option<(Instant, Vec<R>)>>,
-    /// The one that had the content last, after the repository itself had refused it.
+    /// The one that had the content last, after the repository itself had refused it or was silent.
     current: Mutex<Option<R>>,
+    /// [`SILENT`], and less in tests.
     silent: Duration,
 }
 
