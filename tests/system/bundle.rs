@@ -417,7 +417,7 @@ fn a_trial_lists_what_was_read() {
     let (said, code) = stdout(&mut trial(&["--runtime", "no-such-runtime", "oci:img:v1"]));
     assert!(code == Some(1) && said.contains("no-such-runtime: not found in PATH"), "{said}");
 
-    // Without a program that can run, there is no startup to record.
+    // A program that cannot run has no startup to record.
     for (program, status) in [("/no/such", 127), ("no-such", 127), ("/etc/group.real", 126)] {
         let args = ["--entrypoint", program, "oci:img:v1"];
         let (said, code) = stdout(&mut trial(&args));
