@@ -1,6 +1,5 @@
 //! `ociseek cache`.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -11,7 +10,7 @@ use crate::cli::shared::caches;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::size::{counted, human};
-use crate::cli::shared::terminal::Stdout;
+use crate::cli::shared::stdout::Stdout;
 use ociseek_rootfs::cache::SpanCache;
 use ociseek_store::entries::Usage;
 
@@ -88,10 +87,10 @@ pub(super) fn run(command: CacheCommand) -> Result<(), CliError> {
 }
 
 fn ls(args: &CacheLsArgs) -> Result<(), CliError> {
-    let dir = caches::dir(&args.dir).ok_or(CliError::NoCacheDir)?;
+    let dir = caches::dir(&args.dir).ok_or_else(no_cache_dir)?;
     let mut sizes = Vec::new();
     for (which, path) in all(&dir) {
-        sizes.push((which, Usage::of(&path).map_err(failed(&path))?));
+        sizes.push((which, Usage::of(&path).map_err(CliError::read(&path))?));
     }
     let text = match args.format.get() {
         OutputFormat::Json => text_of(Caches::of(&dir, &sizes, false))?,
@@ -111,11 +110,11 @@ fn ls(args: &CacheLsArgs) -> Result<(), CliError> {
 }
 
 fn clear(args: &CacheClearArgs) -> Result<(), CliError> {
-    let dir = caches::dir(&args.dir).ok_or(CliError::NoCacheDir)?;
+    let dir = caches::dir(&args.dir).ok_or_else(no_cache_dir)?;
     let mut freed = Vec::new();
     for (which, path) in all(&dir) {
         if args.only.is_none_or(|only| only == which) {
-            freed.push((which, Usage::clear(&path).map_err(failed(&path))?));
+            freed.push((which, Usage::clear(&path).map_err(CliError::read(&path))?));
         }
     }
     let text = match args.format.get() {
@@ -136,9 +135,9 @@ fn entries(count: u64) -> String {
     counted(count, "entry", "entries")
 }
 
-fn failed(path: &Path) -> impl Fn(io::Error) -> CliError {
-    let path = path.to_owned();
-    move |source| CliError::Read { path: path.clone(), source }
+fn no_cache_dir() -> CliError {
+    CliError::new("no cache directory: $XDG_CACHE_HOME is not set, and the user has no home folder")
+        .with_hint("set one with --cache-dir DIR")
 }
 
 #[derive(Serialize)]

@@ -10,7 +10,7 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::parse::NonEmptyPath;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::read_image::{FoundImage, ReadArgs, tell_path, tell_stats};
-use crate::cli::shared::terminal::Stdout;
+use crate::cli::shared::stdout::Stdout;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::ImageName;
 use ociseek_format::tree::NodeKind;
@@ -62,7 +62,7 @@ pub(super) async fn run(args: CatArgs, verbosity: VerbosityArgs) -> Result<(), C
         let path = path.as_bytes();
         match write(&rootfs, path, &mut stdout).await {
             Ok(()) => {}
-            Err(error @ CliError::Stdout(_)) => return Err(error),
+            Err(error) if error.is_of_stdout() => return Err(error),
             Err(error) => {
                 failed += 1;
                 tell_path(path, &error);
@@ -74,20 +74,21 @@ pub(super) async fn run(args: CatArgs, verbosity: VerbosityArgs) -> Result<(), C
     }
     match failed {
         0 => Ok(()),
-        failed => Err(CliError::Paths { failed, all: args.paths.len() }),
+        failed => Err(CliError::some(failed, args.paths.len(), "paths failed")),
     }
 }
 
 async fn write(rootfs: &RootFs, path: &[u8], stdout: &mut Stdout) -> Result<(), CliError> {
     let node = rootfs.tree.node(rootfs.tree.resolve(path, true)?);
-    match &node.kind {
-        NodeKind::File(_) | NodeKind::Sparse(_) => {}
-        NodeKind::Directory(_) => return Err(CliError::NoContent("a directory")),
-        NodeKind::Symlink(_) => return Err(CliError::NoContent("a symbolic link")),
-        NodeKind::CharDevice { .. } | NodeKind::BlockDevice { .. } => {
-            return Err(CliError::NoContent("a device"));
-        }
-        NodeKind::Fifo => return Err(CliError::NoContent("a FIFO")),
+    let other = match &node.kind {
+        NodeKind::File(_) | NodeKind::Sparse(_) => None,
+        NodeKind::Directory(_) => Some("a directory"),
+        NodeKind::Symlink(_) => Some("a symbolic link"),
+        NodeKind::CharDevice { .. } | NodeKind::BlockDevice { .. } => Some("a device"),
+        NodeKind::Fifo => Some("a FIFO"),
+    };
+    if let Some(other) = other {
+        return Err(CliError::new(format!("is {other}, not a file")));
     }
     let mut done = 0;
     // If the reader has gone away, the rest of the file is not fetched.

@@ -17,7 +17,8 @@ use crate::cli::shared::progress::WarningProgress;
 use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::size::human;
 use crate::cli::shared::source::{Images, ListPlace};
-use crate::cli::shared::terminal::{Stdout, Style, complain, cut, fitted, safe, terminal_width};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::terminal::{Style, complain, cut, fitted, safe, terminal_width};
 use ociseek_format::image::soci::Version;
 use ociseek_format::image::{Coverage, ImageName, ImageSelector};
 use ociseek_format::progress::Progress;
@@ -101,7 +102,7 @@ pub(super) async fn run(args: ListArgs) -> Result<(), CliError> {
     }
     match failed {
         0 => Ok(()),
-        failed => Err(CliError::Listed { failed, all }),
+        failed => Err(CliError::unread(failed, all)),
     }
 }
 

@@ -21,7 +21,7 @@ use shared::error::{CliError, DONE};
 use shared::json;
 use shared::report::{failure, report_error};
 use shared::signals::{self, Interrupt};
-use shared::terminal::Stdout;
+use shared::stdout::Stdout;
 use shared::verbosity::VerbosityArgs;
 use ztoc::ZtocCommand;
 
@@ -171,13 +171,13 @@ const STACK: usize = 8 << 20;
 const MOUNT_WORKERS: usize = 8;
 
 fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
-    let mut interrupted = signals::listen().map_err(CliError::Start)?;
+    let mut interrupted = signals::listen().map_err(CliError::start)?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     #[cfg(mounts)]
     if matches!(command, Command::Lazy(_)) {
         runtime.worker_threads(cores().min(MOUNT_WORKERS));
     }
-    let runtime = runtime.enable_all().thread_stack_size(STACK).build().map_err(CliError::Start)?;
+    let runtime = runtime.enable_all().thread_stack_size(STACK).build().map_err(CliError::start)?;
     let result = runtime.block_on(async {
         let interrupted = &mut interrupted;
         match command {
@@ -284,7 +284,7 @@ const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
 /// After an interruption, waits for the cancellation of uploads.
 async fn settled(result: Result<(), CliError>) -> Result<(), CliError> {
-    if matches!(result, Err(CliError::Interrupted(_))) {
+    if result.as_ref().is_err_and(CliError::is_interrupted) {
         settle().await;
     }
     result
@@ -308,7 +308,7 @@ async fn until<T>(
 ) -> Result<T, CliError> {
     tokio::select! {
         biased;
-        Ok(signal) = interrupted => Err(CliError::Interrupted(signal)),
+        Ok(signal) = interrupted => Err(CliError::interrupted(signal)),
         result = work => result,
     }
 }
@@ -330,7 +330,7 @@ async fn blocking<T: Send + 'static, E: Into<CliError> + Send + 'static>(
         Err(error) => match error.try_into_panic() {
             // A panic on the thread continues on this one.
             Ok(panic) => std::panic::resume_unwind(panic),
-            Err(error) => Err(CliError::Start(error.into())),
+            Err(error) => Err(CliError::start(error)),
         },
     }
 }

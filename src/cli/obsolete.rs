@@ -13,7 +13,8 @@ use crate::cli::shared::progress::WarningProgress;
 use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::size::counted;
 use crate::cli::shared::source::{Images, ListPlace};
-use crate::cli::shared::terminal::{Stdout, Style, safe};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::terminal::{Style, safe};
 use ociseek_format::progress::Progress;
 use ociseek_ops::discover::IndexKind;
 use ociseek_ops::obsolete::{ObsoleteOptions, ObsoleteReport, Waste, WasteReason, obsolete};
@@ -22,7 +23,7 @@ use ociseek_store::StoreError;
 pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
     args.image.check()?;
     let ListPlace::Repository { registry, repository } = &args.image else {
-        return Err(CliError::Usage(
+        return Err(CliError::usage(
             "--obsolete expects a repository in a registry, without a tag: REGISTRY/REPOSITORY",
         ));
     };
@@ -48,8 +49,8 @@ pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
         report.waste.into_iter().filter_map(|waste| waste.removed.and_then(Result::err)).collect();
     match failed.len() {
         0 if unexamined == 0 => Ok(()),
-        0 => Err(CliError::Listed { failed: unexamined, all: report.images + unexamined }),
-        count => Err(CliError::NotRemoved { failed: count, all, source: failed.swap_remove(0) }),
+        0 => Err(CliError::unread(unexamined, report.images + unexamined)),
+        count => Err(CliError::not_removed(count, all, failed.swap_remove(0))),
     }
 }
 

@@ -17,7 +17,8 @@ use crate::cli::shared::parse;
 use crate::cli::shared::progress::WarningProgress;
 use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::source::{Images, ListPlace, home};
-use crate::cli::shared::terminal::{Stdout, Style, safe};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::terminal::{Style, safe};
 use ociseek_format::progress::Progress;
 use ociseek_ops::discover::IndexKind;
 use ociseek_ops::remove::{Removal, RemovalOutcome, RemoveOptions, RemovedIndexes, remove};
@@ -101,7 +102,7 @@ pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
     let images = Images::new(args.registry, [&name], &progress).await?;
     let (source, root) = images.open(&name).await?;
     let store = home(&source)
-        .ok_or(CliError::Usage("archives are read-only: cannot remove anything from one"))?;
+        .ok_or(CliError::usage("archives are read-only: cannot remove anything from one"))?;
     let options = RemoveOptions {
         platforms: args.platforms.platform,
         all: args.any_tool,
@@ -127,7 +128,7 @@ pub(super) async fn run(args: RmArgs) -> Result<(), CliError> {
         .collect();
     match failed.len() {
         0 => Ok(()),
-        count => Err(CliError::NotRemoved { failed: count, all, source: failed.swap_remove(0) }),
+        count => Err(CliError::not_removed(count, all, failed.swap_remove(0))),
     }
 }
 

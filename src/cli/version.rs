@@ -15,7 +15,7 @@ use crate::cli::help::command_names;
 use crate::cli::shared::args::FormatArgs;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
-use crate::cli::shared::terminal::Stdout;
+use crate::cli::shared::stdout::Stdout;
 use ociseek_format::ztoc;
 use ociseek_ops::TOOL_IDENTIFIER;
 
@@ -144,9 +144,7 @@ fn words_for_fish(program: &Command) -> String {
 /// Prints the page of the program, or writes the pages of all commands to a directory.
 pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), CliError> {
     match &args.output {
-        Some(dir) => {
-            pages(dir, command).map_err(|source| CliError::Write { path: dir.clone(), source })
-        }
+        Some(dir) => pages(dir, command).map_err(CliError::write(dir)),
         None => {
             let mut command = command.disable_help_subcommand(true);
             command.build();
@@ -154,9 +152,9 @@ pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), CliError> {
             for name in &args.command {
                 shown = shown
                     .find_subcommand_mut(name)
-                    .ok_or(CliError::Usage("no such command: see ociseek --help"))?;
+                    .ok_or(CliError::usage("no such command: see ociseek --help"))?;
             }
-            let page = page(shown).map_err(CliError::Stdout)?;
+            let page = page(shown).map_err(CliError::stdout)?;
             if io::stdout().is_terminal() && show(&page).is_ok_and(|was_shown| was_shown) {
                 return Ok(());
             }

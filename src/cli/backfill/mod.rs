@@ -8,15 +8,17 @@ use std::time::Instant;
 use clap::Args;
 
 use crate::cli::shared::args::{CacheArgs, ExistingArg, FormatArgs, OutputFormat, RegistryArgs};
-use crate::cli::shared::error::{CliError, HookError};
-use crate::cli::shared::hint::{cause_hint, job_hint};
+use crate::cli::shared::error::CliError;
+use crate::cli::shared::hint::job_hint;
 use crate::cli::shared::indexing::{Unattended, UnattendedArgs};
 use crate::cli::shared::json::line;
 use crate::cli::shared::progress::WarningProgress;
 use crate::cli::shared::report::in_one_line;
 use crate::cli::shared::size::{counted, duration, human};
 use crate::cli::shared::source::{Registries, client_config};
-use crate::cli::shared::terminal::{Stdout, safe};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::store_hint::cause_hint;
+use crate::cli::shared::terminal::safe;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::shared::{caches, parse};
 use ociseek_format::image::allow::Glob;
@@ -169,8 +171,7 @@ pub(super) async fn run(args: BackfillArgs, verbosity: VerbosityArgs) -> Result<
         .state
         .as_deref()
         .map(|path| BackfillState::open(path, &index, &versions))
-        .transpose()
-        .map_err(HookError::from)?;
+        .transpose()?;
     #[cfg(feature = "nats")]
     let unit = Unit::of(&versions);
     let cache = caches::ztocs(&args.cache, &progress).await;
@@ -196,9 +197,7 @@ pub(super) async fn run(args: BackfillArgs, verbosity: VerbosityArgs) -> Result<
         dry_run: args.dry_run,
         #[cfg(feature = "nats")]
         queue: match &args.queue {
-            Some(url) => Some(
-                NatsQueue::connect(url, on_change).await.map_err(HookError::from)?.with_unit(unit),
-            ),
+            Some(url) => Some(NatsQueue::connect(url, on_change).await?.with_unit(unit)),
             None => None,
         },
         ..Options::new(context)
@@ -320,11 +319,11 @@ impl Summary {
         }
         // A cron job with a mistyped filter would be green for ever.
         if self.has_filter && all == 0 && self.lists == 0 {
-            let what = "no repository with images matches --filter".to_owned();
-            let hint = "* matches within one part of a name, and ** anything, such as 'team/**'; without --filter, \
-                        --dry-run lists all"
-                .to_owned();
-            return Err(HookError::Backfill { what, hint: Some(hint) }.into());
+            let hint = "* matches within one part of a name, and ** anything, such as 'team/**'; \
+                        without --filter, --dry-run lists all";
+            return Err(CliError::new("no repository with images matches --filter")
+                .with_hint(hint)
+                .in_document());
         }
         let lists = self.lists as u64;
         let lists =
@@ -332,7 +331,10 @@ impl Summary {
         let failed = (failed > 0).then(|| format!("{failed} of {all} images failed"));
         match [lists, failed].into_iter().flatten().collect::<Vec<_>>() {
             none if none.is_empty() => Ok(()),
-            all => Err(HookError::Backfill { what: all.join(", "), hint: self.hint }.into()),
+            all => {
+                let error = CliError::new(all.join(", ")).in_document();
+                Err(if let Some(hint) = self.hint { error.with_hint(hint) } else { error })
+            }
         }
     }
 }

@@ -21,7 +21,8 @@ use crate::cli::shared::layers::{
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::size::{duration, human};
 use crate::cli::shared::source::{Images, output_layout, refuse_plain_layers, registry};
-use crate::cli::shared::terminal::{Stdout, Style, safe};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::terminal::{Style, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::shared::{caches, parse};
 use ociseek_format::image::{ImageName, ImageSelector, Platform};
@@ -271,24 +272,24 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
 /// Checks that clap cannot express.
 fn check(args: &ConvertArgs, kinds: Kinds) -> Result<(), CliError> {
     if args.requirements.gate() != Gate::default() && kinds == Kinds::Fine {
-        return Err(CliError::Usage(
+        return Err(CliError::usage(
             "--strict and --min-coverage are about SOCI indexes: add v2 to --kind",
         ));
     }
     match (&args.source, &args.destination) {
         (_, ImageName::Archive { .. } | ImageName::Saved { .. }) => {
-            Err(CliError::Usage("archives are read-only: use oci:DIR[:TAG] for DST"))
+            Err(CliError::usage("archives are read-only: use oci:DIR[:TAG] for DST"))
         }
         (_, ImageName::Registry(reference)) if reference.digest.is_some() => {
-            Err(CliError::Usage("DST must be a tag, not a digest"))
+            Err(CliError::usage("DST must be a tag, not a digest"))
         }
         (_, ImageName::Layout { select: ImageSelector::Digest(_), .. }) => {
-            Err(CliError::Usage("DST must be a tag, not a digest"))
+            Err(CliError::usage("DST must be a tag, not a digest"))
         }
         (
             ImageName::Layout { dir: from, .. },
             ImageName::Layout { dir: to, select: ImageSelector::Any },
-        ) if is_same(from, to) => Err(CliError::Usage(
+        ) if is_same(from, to) => Err(CliError::usage(
             "DST is in the same layout as SRC: give it a different tag, oci:DIR:TAG",
         )),
         _ => Ok(()),

@@ -1,6 +1,6 @@
 //! The command that cures what `ociseek doctor` finds.
 
-use crate::cli::shared::hint::{WITH_GZIP, convert_again, has_tag, new_name, or_fine, to_index};
+use crate::cli::shared::remedy::{WITH_GZIP, convert_again, has_tag, new_name, or_fine, to_index};
 use crate::cli::shared::terminal::quoted;
 use ociseek_format::image::soci::Version;
 use ociseek_format::image::{ImageName, LayerKind, NotIndexed};

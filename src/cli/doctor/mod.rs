@@ -14,7 +14,8 @@ use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::size::human;
 use crate::cli::shared::source::Images;
-use crate::cli::shared::terminal::{Stdout, Style, fitted, safe, terminal_width};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::terminal::{Style, fitted, safe, terminal_width};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::consumer::{Defect, Reason, Verdict};
 use ociseek_format::image::{Coverage, ImageName, NotIndexed};
@@ -116,7 +117,7 @@ pub(super) async fn run(args: DoctorArgs, verbosity: VerbosityArgs) -> Result<()
         }
     };
     stdout.print(text)?;
-    if found.iter().any(Diagnosis::is_lazy) { Ok(()) } else { Err(CliError::Unused) }
+    if found.iter().any(Diagnosis::is_lazy) { Ok(()) } else { Err(CliError::not_lazy()) }
 }
 
 /// What a runtime does with an image.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 
 use crate::cli::shared::args::{LayerJobsArgs, MemoryArgs};
-use crate::cli::shared::error::{CliError, HookError};
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::indexing::{Unattended, UnattendedArgs};
 use crate::cli::shared::{parse, report};
 use ociseek_format::progress::Progress;
@@ -85,19 +85,24 @@ pub(crate) async fn run(args: HookLambdaArgs) -> Result<(), CliError> {
     let cache =
         spawn_blocking(move || ZtocCache::with_limit(Some(&dir), MAX_CACHE, opening)).await.ok();
     let settings = settings(args, cache)?;
-    let address = variable(RUNTIME_API).ok_or(HookError::NotInLambda)?;
-    let runtime = Runtime::new(&address).map_err(HookError::from)?;
+    let address = variable(RUNTIME_API).ok_or_else(not_in_lambda)?;
+    let runtime = Runtime::new(&address)?;
     let ecr = match Ecr::from_environment(variable) {
         Ok(ecr) => ecr,
         Err(error) => {
             let failure =
                 Failure { error_type: "CannotStart", error_message: report::in_one_line(&error) };
-            runtime.cannot_start(&failure).await.map_err(HookError::from)?;
-            return Err(HookError::from(error).into());
+            runtime.cannot_start(&failure).await?;
+            return Err(error.into());
         }
     };
     let function = Function::new(settings, ecr, progress);
-    Ok(serve(&runtime, &function).await.map_err(HookError::from)?)
+    Ok(serve(&runtime, &function).await?)
+}
+
+fn not_in_lambda() -> CliError {
+    CliError::new("not running as an AWS Lambda function: AWS_LAMBDA_RUNTIME_API is not set")
+        .with_hint("docs/hook-lambda.md shows how to deploy ociseek as a function")
 }
 
 fn variable(name: &str) -> Option<String> {

@@ -13,8 +13,6 @@ use tracing::{info, warn};
 
 use crate::cli::shared::args::{CacheArgs, LayerJobsArgs, RegistryArgs};
 use crate::cli::shared::error::CliError;
-#[cfg(feature = "nats")]
-use crate::cli::shared::error::HookError;
 use crate::cli::shared::hint::job_hint;
 use crate::cli::shared::indexing::{Unattended, UnattendedArgs};
 use crate::cli::shared::signals::Interrupt;
@@ -137,7 +135,7 @@ pub(crate) struct JobArgs {
 }
 
 fn address(listener: &TcpListener) -> Result<String, CliError> {
-    Ok(listener.local_addr().map_err(CliError::Start)?.to_string())
+    Ok(listener.local_addr().map_err(CliError::start)?.to_string())
 }
 
 /// The runner of jobs.
@@ -148,7 +146,7 @@ async fn runner(args: JobArgs) -> Result<Runner, CliError> {
     let cache = caches::ztocs(&args.cache, &progress).await;
     let dead = args.dead_letter.map(|path| {
         let opened = dead_letters(&path);
-        opened.map_err(|source| CliError::Write { path, source })
+        opened.map_err(CliError::write(&path))
     });
     // A pattern matches any number of registries.
     let registries = if args.allow.iter().any(|allow| allow.registry().is_none()) {
@@ -181,5 +179,5 @@ async fn connect(url: &QueueUrl) -> Result<NatsQueue, CliError> {
             info!(name: "queue", target: TARGET, message = change.to_string())
         }
     };
-    Ok(NatsQueue::connect(url, on_change).await.map_err(HookError::from)?)
+    Ok(NatsQueue::connect(url, on_change).await?)
 }

@@ -18,7 +18,7 @@ use tracing::info;
 #[cfg(feature = "nats")]
 use crate::cli::hook::connect;
 use crate::cli::hook::{JobArgs, address, runner};
-use crate::cli::shared::error::{CliError, HookError};
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::parse;
 use crate::cli::shared::signals::Interrupt;
 use ociseek_hook::http::PATIENCE;
@@ -170,7 +170,12 @@ pub(crate) async fn run(
 ) -> Result<(), CliError> {
     let secrets = match (&args.secret_file, &args.secret) {
         (Some(file), _) => Some(secrets(file)?),
-        (None, Some(secret)) => Some(Secrets::parse(secret).map_err(HookError::from)?),
+        (None, Some(secret)) => {
+            let secrets = Secrets::parse(secret);
+            Some(secrets.map_err(|error| {
+                CliError::because("the secret is not valid", error).with_hint(NEW_SECRET)
+            })?)
+        }
         (None, None) => None,
     };
     let config = ServerConfig {
@@ -183,15 +188,15 @@ pub(crate) async fn run(
     let allowed: Vec<String> = args.jobs.allow.iter().map(ToString::to_string).collect();
     // What is wrong with the command line is said before a port is taken.
     let runner = Arc::new(runner(args.jobs).await?);
-    let notifications = listen(args.listen, &config).await.map_err(HookError::from)?;
+    let notifications = listen(args.listen, &config).await?;
     let monitor = match args.metrics_listen {
-        Some(address) => Some(listen_openly(address).await.map_err(HookError::from)?),
+        Some(address) => Some(listen_openly(address).await?),
         None => None,
     };
     let local = || {
         let queue =
             LocalQueue::new(args.queue_size as usize, runner.unit(), args.journal.as_deref());
-        queue.map(JobQueue::Local).map_err(HookError::from)
+        queue.map(JobQueue::Local)
     };
     #[cfg(feature = "nats")]
     let sink = match &args.queue {
@@ -218,6 +223,8 @@ pub(crate) async fn run(
 /// Where container runtimes mount secrets. They decide who else in the container may read them.
 const MOUNTED: [&str; 2] = ["/run/secrets", "/var/run/secrets"];
 
+const NEW_SECRET: &str = "generate a secret with openssl rand -hex 32";
+
 /// The secrets in a file.
 ///
 /// The file's group may read it. Everyone may read it only if the user cannot choose its mode:
@@ -226,15 +233,20 @@ const MOUNTED: [&str; 2] = ["/run/secrets", "/var/run/secrets"];
 /// # Errors
 /// If it cannot be read, others can read or write it, or it contains no secret.
 fn secrets(path: &Path) -> Result<Secrets, CliError> {
-    let unreadable = |source| CliError::Read { path: path.to_owned(), source };
+    let unreadable = |error| CliError::read(path)(error);
     let file = File::open(path).map_err(unreadable)?;
     let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o777;
     if let Some(what) = open_to_others(mode, || is_mounted(path, &file)) {
-        return Err(HookError::OpenSecret { path: path.to_owned(), mode, what }.into());
+        return Err({
+            let shown = path.display();
+            let problem = format!("{shown}: other users can {what} this secret (mode {mode:o})");
+            CliError::new(problem).with_hint(format!("chmod 600 {shown}"))
+        });
     }
     let text = io::read_to_string(io::Read::take(file, 64 << 10)).map_err(unreadable)?;
-    Ok(Secrets::parse(&text)
-        .map_err(|source| HookError::SecretFile { path: path.to_owned(), source })?)
+    Secrets::parse(&text).map_err(|error| {
+        CliError::at(path, "not a usable secret file")(error).with_hint(NEW_SECRET)
+    })
 }
 
 /// The access that a file's mode wrongly gives to others.

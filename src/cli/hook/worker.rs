@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tracing::info;
 
 use crate::cli::hook::{JobArgs, address, connect, runner};
-use crate::cli::shared::error::{CliError, HookError};
+use crate::cli::shared::error::CliError;
 use crate::cli::shared::parse;
 use crate::cli::shared::signals::Interrupt;
 use ociseek_hook::http::{PATIENCE, monitor};
@@ -81,12 +81,12 @@ pub(crate) async fn run(
     // What is wrong with the command line is said before a port is taken.
     let runner = Arc::new(runner(args.jobs).await?);
     let listener = match args.listen {
-        Some(address) => Some(listen_openly(address).await.map_err(HookError::from)?),
+        Some(address) => Some(listen_openly(address).await?),
         None => None,
     };
     let url = args.queue;
     let queue = connect(&url).await?;
-    let worker = Arc::new(Worker::new(queue, runner, args.silence).await.map_err(HookError::from)?);
+    let worker = Arc::new(Worker::new(queue, runner, args.silence).await?);
     let address = listener.as_ref().map(address).transpose()?;
     info!(name: "working", target: TARGET, tool = TOOL_IDENTIFIER, queue = url.to_string(), address);
     let stop = async {

@@ -94,7 +94,7 @@ pub(crate) async fn run(
         return blocking(move || remove(&dir)).await;
     }
     let (Some(name), Some(dir)) = (args.image, args.dir) else {
-        return Err(CliError::Usage("expected IMAGE and DIR, or --rm DIR"));
+        return Err(CliError::usage("expected IMAGE and DIR, or --rm DIR"));
     };
     image_fs::check_order(&name, &dir)?;
     let serve = args.serve;

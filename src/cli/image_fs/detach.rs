@@ -21,7 +21,8 @@ use tokio::sync::oneshot;
 use crate::cli::shared::error::{CliError, DONE, FAILED};
 use crate::cli::shared::report::report_error;
 use crate::cli::shared::signals::{self, Interrupt};
-use crate::cli::shared::terminal::{Stdout, complain};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::terminal::complain;
 use ociseek_rootfs::fuse::{KEEPER, keep_devices};
 
 /// The variable that has the number of the process that started the background process.
@@ -44,7 +45,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(runtime.block_on(start(&mut interrupted)))
     });
-    let error = match started.map_err(CliError::Start).flatten() {
+    let error = match started.map_err(CliError::start).flatten() {
         Ok(()) => return Some(ExitCode::from(DONE)),
         Err(error) => error,
     };
@@ -114,7 +115,7 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
     let mut command = Command::new("/proc/self/exe");
     command.arg0(arguments.next().unwrap_or_else(|| "ociseek".into())).args(arguments);
     command.stdout(Stdio::piped()).env(BACKGROUND, std::process::id().to_string());
-    let mut child = command.spawn().map_err(CliError::Start)?;
+    let mut child = command.spawn().map_err(CliError::start)?;
     let mut output = ChildOutput::default();
     if let Some(stdout) = child.stdout.take() {
         let stdout = BufReader::new(stdout);
@@ -124,21 +125,21 @@ pub(crate) async fn start(interrupted: &mut oneshot::Receiver<Interrupt>) -> Res
                 stop(child.id(), signal);
                 // It reports the interruption itself, and removes what it created.
                 let _ = child.wait().await;
-                return Err(CliError::Exit(signal.exit_code()));
+                return Err(CliError::exit(signal.exit_code()));
             }
-            read = read_output(stdout) => output = read.map_err(CliError::Start)?,
+            read = read_output(stdout) => output = read.map_err(CliError::start)?,
         }
     }
     Stdout::new().print(output.document)?;
     if output.is_ready {
         return Ok(());
     }
-    let status = child.wait().await.map_err(CliError::Start)?;
+    let status = child.wait().await.map_err(CliError::start)?;
     // A process that was killed by a signal has reported nothing.
     let failed =
-        || CliError::Start(io::Error::other(format!("the background process exited ({status})")));
+        || CliError::start(io::Error::other(format!("the background process exited ({status})")));
     let code = status.code().ok_or_else(failed)?;
-    Err(CliError::Exit(u8::try_from(code).unwrap_or(FAILED)))
+    Err(CliError::exit(u8::try_from(code).unwrap_or(FAILED)))
 }
 
 /// The standard output of the background process.
@@ -185,7 +186,7 @@ impl Log {
     pub(crate) fn open(path: Option<&Path>) -> Result<Log, CliError> {
         let path = path.map_or_else(|| PathBuf::from("/dev/null"), Path::to_owned);
         let opened = OpenOptions::new().append(true).create(true).open(&path);
-        Ok(Log(opened.map_err(|source| CliError::Write { path, source })?))
+        Ok(Log(opened.map_err(CliError::write(&path))?))
     }
 
     /// Leaves the session of the parent process, and reports that the image is mounted.
@@ -206,7 +207,7 @@ impl Log {
             dup2_stdout(nowhere)?;
             Ok(())
         };
-        leave().map_err(CliError::Start)
+        leave().map_err(CliError::start)
     }
 }
 

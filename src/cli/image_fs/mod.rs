@@ -17,7 +17,8 @@ use crate::cli::shared::report::report_error;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::source::Images;
-use crate::cli::shared::terminal::{Stdout, complain, safe};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::terminal::{complain, safe};
 use crate::cli::shared::trust::UseOfFiles;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::shared::{caches, parse};
@@ -96,7 +97,7 @@ pub(super) fn check_order(name: &ImageName, dir: &Path) -> Result<(), CliError> 
     let is_swapped =
         Path::new(typed).is_dir() && !dir.exists() && dir.to_string_lossy().contains(':');
     if is_swapped {
-        Err(CliError::Usage("the image comes first, then the directory"))
+        Err(CliError::usage("the image comes first, then the directory"))
     } else {
         Ok(())
     }
@@ -162,7 +163,7 @@ pub(super) fn too_late(error: &CliError) -> CliError {
     if !error.is_reported() {
         report_error(None, error);
     }
-    CliError::Exit(error.exit_code())
+    CliError::exit(error.exit_code())
 }
 
 /// Why a mount ends.

@@ -139,13 +139,13 @@ pub(crate) async fn run(
     let is_word = |word: &&str| args.dir.as_deref() == Some(Path::new(word));
     if ["list", "ls", "images", "ps"].iter().any(|word| is_word(word) && !Path::new(word).exists())
     {
-        return Err(CliError::Usage("ociseek store status lists the images that it serves"));
+        return Err(CliError::usage("ociseek store status lists the images that it serves"));
     }
     if args.lazy.stats.is_some()
         || args.lazy.view.index.is_some()
         || args.lazy.registry.password_stdin
     {
-        return Err(CliError::Usage(
+        return Err(CliError::usage(
             "--stats-file, --index and --password-stdin are for one image",
         ));
     }
@@ -202,8 +202,8 @@ async fn mounted(args: StoreArgs, progress: &Arc<dyn Progress>) -> Result<Mounte
     let existing = if replace { ExistingMount::Replace } else { ExistingMount::Refuse };
     let root = root
         .or_else(default_root)
-        .ok_or(CliError::Usage("--root is needed where HOME is not set"))?;
-    let dir = dir.ok_or(CliError::Usage("name the directory to mount the store on"))?;
+        .ok_or(CliError::usage("--root is needed where HOME is not set"))?;
+    let dir = dir.ok_or(CliError::usage("name the directory to mount the store on"))?;
     let point = StorePoint::find(dir, existing, root).await?;
     let options = StoreOptions {
         opaque: opaque_xattr(),

@@ -11,7 +11,8 @@ use crate::cli::shared::args::{FormatArgs, OutputFormat};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{DigestText, text as text_of};
 use crate::cli::shared::size::counted;
-use crate::cli::shared::terminal::{Stdout, Style, safe};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::terminal::{Style, safe};
 use ociseek_ops::layer_store::{KeptStore, UsedImage, kept_store};
 use ociseek_store::home_dir;
 
@@ -42,24 +43,21 @@ pub(crate) struct StoreStatusArgs {
 pub(super) async fn run(args: StoreStatusArgs) -> Result<(), CliError> {
     // One that was typed is meant to be there.
     if let Some(root) = &args.root {
-        std::fs::read_dir(root).map_err(|source| CliError::Read { path: root.clone(), source })?;
+        std::fs::read_dir(root).map_err(CliError::read(root))?;
     }
     let root = args
         .root
         .or_else(default_root)
-        .ok_or(CliError::Usage("--root is needed where HOME is not set"))?;
+        .ok_or(CliError::usage("--root is needed where HOME is not set"))?;
     let place = root.clone();
-    let kept = blocking(move || {
-        kept_store(&place).map_err(|source| CliError::Read { path: place, source })
-    })
-    .await?;
+    let kept = blocking(move || kept_store(&place).map_err(CliError::read(&place))).await?;
     let status = StoreStatus::of(root.display().to_string(), kept);
     let mut stdout = Stdout::new();
     match args.format.get() {
         OutputFormat::Json => stdout.print(text_of(&status)?)?,
         OutputFormat::Text => stdout.tell(&status.text(stdout.style))?,
     }
-    if status.answers { Ok(()) } else { Err(CliError::NotServing) }
+    if status.answers { Ok(()) } else { Err(CliError::not_serving()) }
 }
 
 /// Where a store has its state, unless --root names another place.

@@ -19,7 +19,8 @@ use crate::cli::shared::indexing::{
 use crate::cli::shared::json::{milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::source::{Images, home, output_layout};
-use crate::cli::shared::terminal::{Stdout, Style, complain};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::terminal::{Style, complain, quoted};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::shared::{caches, layers, parse, report};
 use ociseek_format::image::{ImageName, ImageSelector, Reference};
@@ -244,32 +245,42 @@ pub(super) async fn run(args: IndexArgs, verbosity: VerbosityArgs) -> Result<(),
     }
     match failed {
         0 => Ok(()),
-        failed => Err(CliError::Images { failed, all: args.images.len() }),
+        failed => Err(CliError::some(failed, args.images.len(), "images failed")),
     }
 }
 
 /// Checks that clap cannot express.
 fn check(args: &IndexArgs, versions: &Versions, kinds: Kinds) -> Result<(), CliError> {
     if let Some(saved) = args.images.iter().find(|image| matches!(image, ImageName::Saved { .. })) {
-        return Err(CliError::IndexSaved(saved.to_string()));
+        let saved = saved.to_string();
+        return Err(CliError::usage(format!(
+            "cannot index {saved}: docker save keeps no manifest to attach an index to, and its \
+             uncompressed layers have different digests from those of a pushed image, so the index \
+             would not fit that image either"
+        ))
+        .with_hint(format!(
+            "push the image (docker push) and index it in the registry, or convert the archive to a \
+             SOCI-enabled image: ociseek convert {} oci:DIR",
+            quoted(saved.as_bytes())
+        )));
     }
     let archive = args.images.iter().any(|image| matches!(image, ImageName::Archive { .. }));
     if archive && args.output.is_none() && !args.dry_run {
-        return Err(CliError::Usage("archives are read-only: use --output oci:DIR, or --dry-run"));
+        return Err(CliError::usage("archives are read-only: use --output oci:DIR, or --dry-run"));
     }
     let has_gate = args.requirements.strict || args.requirements.min_coverage.is_some();
     if has_gate && kinds == Kinds::Fine {
-        return Err(CliError::Usage(
+        return Err(CliError::usage(
             "--strict and --min-coverage are about SOCI indexes: add v1 or v2=TAG to --kind",
         ));
     }
     if args.timeout.is_some() && matches!(versions, Versions::V2(_)) {
         if kinds == Kinds::Fine {
-            return Err(CliError::Usage(
+            return Err(CliError::usage(
                 "--timeout needs fine in --kind: an image with only the fine index cannot continue where it stopped",
             ));
         }
-        return Err(CliError::Usage(
+        return Err(CliError::usage(
             "--timeout needs v1 in --kind: version 2 alone cannot continue where it stopped",
         ));
     }

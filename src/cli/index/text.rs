@@ -301,7 +301,7 @@ impl StepFiles {
 fn append(file: &Path, text: &str) -> Result<(), CliError> {
     let opened = OpenOptions::new().create(true).append(true).open(file);
     let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|source| CliError::Write { path: file.to_owned(), source })
+    written.map_err(CliError::write(file))
 }
 
 /// NAME=VALUE lines. Values are digests, numbers and fixed words, so untrusted text cannot add

@@ -12,7 +12,8 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::parse::{self, NonEmptyPath};
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::read_image::{FoundImage, ReadArgs, tell_path, tell_stats};
-use crate::cli::shared::terminal::{Stdout, quoted};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::terminal::quoted;
 use crate::cli::shared::trust::{UseOfFiles, tell_trust};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::image::{Descriptor, ImageName};
@@ -107,7 +108,7 @@ pub(super) async fn run(args: LsArgs, verbosity: VerbosityArgs) -> Result<(), Cl
     };
     let [first, others @ ..] = &args.paths[..] else { return Ok(()) };
     if !others.is_empty() && (args.layer.is_some() || args.format.is_json()) {
-        return Err(CliError::Usage("with --layer and with --json, ls takes one PATH"));
+        return Err(CliError::usage("with --layer and with --json, ls takes one PATH"));
     }
     let path = first.as_bytes();
     if let Some(number) = args.layer {
@@ -116,7 +117,10 @@ pub(super) async fn run(args: LsArgs, verbosity: VerbosityArgs) -> Result<(), Cl
         let files = open.map().files.all();
         let entries = entries(&files, path);
         if entries.is_empty() && !is_root(path) {
-            return Err(CliError::NoEntry(quoted(path)));
+            return Err(CliError::new(format!(
+                "the layer has no entry at or below {}",
+                quoted(path)
+            )));
         }
         let out = BufWriter::with_capacity(64 << 10, &mut stdout);
         let written = if args.format.is_json() {
@@ -124,7 +128,7 @@ pub(super) async fn run(args: LsArgs, verbosity: VerbosityArgs) -> Result<(), Cl
         } else {
             text::layer(&entries, detail, names, out)
         };
-        return written.map_err(CliError::Stdout);
+        return written.map_err(CliError::stdout);
     }
     let opening = async { find().await?.open(&args.read, false).await };
     let rootfs = display.during(&image, opening).await?;
@@ -150,14 +154,14 @@ pub(super) async fn run(args: LsArgs, verbosity: VerbosityArgs) -> Result<(), Cl
         } else {
             text::tree(&rootfs.tree, &listing, detail, names, out)
         };
-        written.map_err(CliError::Stdout)?;
+        written.map_err(CliError::stdout)?;
     }
     if args.read.stats {
         tell_stats(&rootfs);
     }
     match failed {
         0 => Ok(()),
-        failed => Err(CliError::Paths { failed, all: args.paths.len() }),
+        failed => Err(CliError::some(failed, args.paths.len(), "paths failed")),
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) async fn reading(
         ztocs: ZtocCache::with_limit(dir.as_deref(), ztocs, Arc::clone(&progress)),
         spans: SpanCache::open(dir.as_deref(), max, progress),
     });
-    opened.await.map_err(|error| CliError::Start(error.into()))
+    opened.await.map_err(CliError::start)
 }
 
 /// The cache of ztocs. None if the user disabled it.

@@ -28,8 +28,7 @@ impl Replacement {
     /// # Errors
     /// If the file could not be written.
     pub(crate) fn new(path: &Path) -> Result<Replacement, CliError> {
-        let to = Replacement::open(path)
-            .map_err(|source| CliError::Write { path: path.to_owned(), source })?;
+        let to = Replacement::open(path).map_err(CliError::write(path))?;
         Ok(to)
     }
 
@@ -67,7 +66,7 @@ impl Replacement {
 
     /// What a failure is called.
     pub(crate) fn failed(&self, source: io::Error) -> CliError {
-        CliError::Write { path: self.path.clone(), source }
+        CliError::write(&self.path)(source)
     }
 
     /// Gives the file its name, which is returned.
@@ -76,8 +75,7 @@ impl Replacement {
     /// If it cannot be synced or renamed.
     pub(crate) fn complete(self) -> Result<PathBuf, CliError> {
         if let To::Temporary(file) = self.to {
-            persist(file, &self.path, true)
-                .map_err(|source| CliError::Write { path: self.path.clone(), source })?;
+            persist(file, &self.path, true).map_err(CliError::write(&self.path))?;
         }
         Ok(self.path)
     }
@@ -122,7 +120,7 @@ pub(crate) fn read_input(path: &Path, most: u64) -> Result<Vec<u8>, CliError> {
         Ok(content)
     };
     // A pipe may have no writer.
-    signals::ending(read).map_err(|source| CliError::Read { path: path.to_owned(), source })
+    signals::ending(read).map_err(CliError::read(path))
 }
 
 #[cfg(test)]

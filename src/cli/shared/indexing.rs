@@ -157,7 +157,7 @@ impl KindArgs {
     /// default.
     fn of_all_images(self) -> Result<(Versions, Kinds), CliError> {
         if self.is_default() {
-            return Err(CliError::Usage(
+            return Err(CliError::usage(
                 "--kind is missing: say what every image gets, 'v2={tag}-soci' for soci-snapshotter and AWS Fargate, \
                  or v1 or fine for ociseek's own programs",
             ));
@@ -184,21 +184,21 @@ impl KindArgs {
             }
         }
         if images.len() > 1 {
-            return Err(CliError::Usage("--kind takes one v2=TAG or fine=TAG"));
+            return Err(CliError::usage("--kind takes one v2=TAG or fine=TAG"));
         }
         if v1 && only_fine {
-            return Err(CliError::Usage(
+            return Err(CliError::usage(
                 "v1 and fine=TAG are two runs: the image of fine=TAG names no SOCI index",
             ));
         }
         let image = images.pop();
         if several && image.as_ref().is_some_and(TagTemplate::is_own) {
-            return Err(CliError::Usage(
+            return Err(CliError::usage(
                 "{tag} is the image's own tag, which is never overwritten: use another tag, such as v2={tag}-soci",
             ));
         }
         if several && image.as_ref().is_some_and(|template| !template.tells_apart()) {
-            return Err(CliError::Usage(
+            return Err(CliError::usage(
                 "the tag must be different for each image: use {tag} or {digest} in it, such as \
                  v2={tag}-soci",
             ));
@@ -282,8 +282,7 @@ impl PrefetchArgs {
         self.prefetch_file.iter().for_each(|path| list.add_path(path));
         for path in &self.profile {
             let text = read_input(path, MAX_LIST)?;
-            list.add_file(&text)
-                .map_err(|source| CliError::Prefetch { path: path.clone(), source })?;
+            list.add_file(&text).map_err(CliError::at(path, "not a prefetch list"))?;
         }
         Ok((!list.is_empty()).then(|| Arc::new(list)))
     }
@@ -355,7 +354,7 @@ pub(crate) struct ReuseTagsArgs {
 impl ReuseTagsArgs {
     pub(crate) fn check(&self, versions: &Versions) -> Result<(), CliError> {
         match versions {
-            Versions::V2(_) | Versions::Both(_) if self.reuse_tags > 0 => Err(CliError::Usage(
+            Versions::V2(_) | Versions::Both(_) if self.reuse_tags > 0 => Err(CliError::usage(
                 "--reuse-tags is not possible with version 2: the digests of SOCI-enabled images are signed, so they \
                  must not depend on what others attached",
             )),

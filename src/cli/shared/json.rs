@@ -56,7 +56,7 @@ impl<T: Serialize> Document<T> {
 /// Never for our documents.
 pub(crate) fn text(body: impl Serialize) -> Result<String, CliError> {
     let mut text = Vec::new();
-    Document::new(body).write(&mut text).map_err(CliError::Stdout)?;
+    Document::new(body).write(&mut text).map_err(CliError::stdout)?;
     Ok(String::from_utf8(text).unwrap_or_default())
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn text(body: impl Serialize) -> Result<String, CliError> {
 /// # Errors
 /// Never for our documents.
 pub(crate) fn line(body: impl Serialize) -> Result<String, CliError> {
-    json_line(&Document::new(body)).map_err(|error| CliError::Stdout(error.into()))
+    json_line(&Document::new(body)).map_err(|error| CliError::stdout(error.into()))
 }
 
 /// The document of a command that fails before it has one itself.

@@ -112,6 +112,9 @@ pub(crate) fn tell_stats(rootfs: &RootFs) {
 /// Reports that one of several paths failed. The others are still processed.
 pub(crate) fn tell_path(path: &[u8], error: &CliError) {
     let name = path.strip_prefix(b"/").unwrap_or(path);
-    let says_it = matches!(error, CliError::Path(PathError::NotFound(at) | PathError::NotDirectory(at)) if at == name);
+    let says_it = matches!(
+        error.downcast_ref(),
+        Some(PathError::NotFound(at) | PathError::NotDirectory(at)) if at == name
+    );
     report::report_error((!says_it).then(|| quoted(path)).as_deref(), error);
 }

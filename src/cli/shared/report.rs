@@ -3,7 +3,6 @@
 use std::error::Error;
 
 use super::error::CliError;
-use super::hint::hint;
 use super::json::Failure;
 use super::layers::shortfalls;
 use super::terminal::{Style, complain, safe};
@@ -19,14 +18,14 @@ pub(crate) fn report_error(about: Option<&str>, error: &CliError) {
     complain(&format!("{} {what}", style.red("error:")));
     let shortfalls = error.refused().map(shortfalls).unwrap_or_default();
     shortfalls.iter().for_each(|line| complain(&format!("  {line}")));
-    if let Some(hint) = hint(error) {
+    if let Some(hint) = error.hint() {
         complain(&format!("{} {hint}", style.green("hint:")));
     }
 }
 
 /// The error for programs.
 pub(crate) fn failure(error: &CliError) -> Failure {
-    Failure { hint: hint(error), ..Failure::of(error) }
+    Failure { hint: error.hint(), ..Failure::of(error) }
 }
 
 /// The error and its causes on one line, escaped for terminals.

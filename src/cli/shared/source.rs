@@ -10,6 +10,7 @@ use std::{fmt, io};
 use super::args::RegistryArgs;
 use super::error::CliError;
 use super::parse::{self, PlainHttp};
+use super::terminal::quoted;
 use ociseek_format::budget::Budget;
 use ociseek_format::image::{
     ImageName, ImageNameError, ImageSelector, LayerKind, Reference, is_canonical_registry,
@@ -72,7 +73,7 @@ fn not_on_docker_hub(registry: &str, repository: &str, tag: Option<&str>) -> Opt
         if let (Some(tag), false) = (tag, is_port) {
             let hint = format!("a slash is between a registry and a repository: {file}/{tag}");
             let typed = format!("{file}:{tag}");
-            return Some(CliError::LocalHere { typed, what: "a registry with a tag", hint });
+            return Some(not_a_name(&typed, "a registry with a tag", hint));
         }
         let host = format!("{file}{}", tag.map(|port| format!(":{port}")).unwrap_or_default());
         let hint = format!(
@@ -96,7 +97,11 @@ fn not_on_docker_hub(registry: &str, repository: &str, tag: Option<&str>) -> Opt
         };
         (format!("dir:{folder}"), "a folder", hint)
     };
-    Some(CliError::LocalHere { typed, what, hint })
+    Some(not_a_name(&typed, what, hint))
+}
+
+fn not_a_name(typed: &str, what: &str, hint: String) -> CliError {
+    CliError::usage(format!("{typed} is {what}, not an image name")).with_hint(hint)
 }
 
 /// Opens images. Clients are shared by all images.
@@ -252,7 +257,16 @@ pub(crate) async fn refuse_plain_layers(
         resolve(source, root, PlatformChoice::All, progress).await.map_err(DiscoverError::from)?;
     let mut layers = image.manifests.iter().flat_map(|manifest| &manifest.layers);
     if layers.any(|layer| LayerKind::of(&layer.media_type) == LayerKind::Uncompressed) {
-        Err(CliError::PushSaved(name.to_string()))
+        let archive = name.to_string();
+        Err(CliError::usage(format!(
+            "{archive} is not pushed: its layers are not compressed, and registries store layers as \
+             they get them"
+        ))
+        .with_hint(format!(
+            "skopeo copy {} docker://NAME compresses the layers, as docker load and docker push do; \
+             then run ociseek convert on NAME, or write to a layout, oci:DIR",
+            quoted(archive.as_bytes())
+        )))
     } else {
         Ok(())
     }
@@ -329,14 +343,14 @@ fn for_host(text: &str) -> (Option<&str>, &str) {
 /// If one does not.
 pub(crate) fn check_hosts(args: &RegistryArgs) -> Result<(), CliError> {
     if args.creds.as_deref().is_some_and(|creds| for_host(creds).0.is_none()) {
-        return Err(CliError::Usage(
+        return Err(CliError::usage(
             "creds would be sent to every registry that an image names: write HOST=USER:PASSWORD, such as \
              registry.example=USER:PASSWORD",
         ));
     }
     let cert = args.client_cert.as_deref().map(Path::to_string_lossy);
     if cert.is_some_and(|cert| for_host(&cert).0.is_none()) {
-        return Err(CliError::Usage(
+        return Err(CliError::usage(
             "client-cert would be shown to every registry that an image names: write HOST=FILE, such as \
              registry.example=/etc/ociseek/client.pem, or store it in certs.d/HOST",
         ));
@@ -373,12 +387,12 @@ fn check(args: &RegistryArgs, registries: &Registries<'_>) -> Result<(), CliErro
     let (host, login) = args.creds.as_deref().map(for_host).unwrap_or_default();
     let password = login.contains(':');
     if password && args.password_stdin {
-        return Err(CliError::Usage(
+        return Err(CliError::usage(
             "--creds already has a password; with --password-stdin use --creds USER",
         ));
     }
     if !password && args.creds.is_some() && !args.password_stdin {
-        return Err(CliError::Usage(
+        return Err(CliError::usage(
             "--creds expects USER:PASSWORD, or USER with --password-stdin",
         ));
     }
@@ -386,15 +400,16 @@ fn check(args: &RegistryArgs, registries: &Registries<'_>) -> Result<(), CliErro
         && (user.is_empty() || secret.is_empty())
     {
         let what = if user.is_empty() { "user" } else { "password" };
-        return Err(CliError::EmptyLogin { what });
+        return Err(CliError::new(format!("--creds has an empty {what}: is a variable not set?"))
+            .with_hint("write --creds USER:PASSWORD, or --creds USER --password-stdin"));
     }
     match registries {
         // Credentials must not be sent to a registry that they are not meant for.
-        Registries::Several if args.creds.is_some() && host.is_none() => Err(CliError::Usage(
+        Registries::Several if args.creds.is_some() && host.is_none() => Err(CliError::usage(
             "--creds works for one registry, but the command names several: write HOST=USER:PASSWORD, use docker \
              login, or run the command once for each",
         )),
-        Registries::Several if args.client_cert.is_some() => Err(CliError::Usage(
+        Registries::Several if args.client_cert.is_some() => Err(CliError::usage(
             "--client-cert works for one registry, but the command names several: store a certificate for each in \
              certs.d/HOST, or run the command once for each",
         )),
@@ -412,8 +427,7 @@ pub(crate) async fn client_config(
     check(&args, &registries)?;
     let credentials = match args.authfile {
         Some(path) => {
-            std::fs::metadata(&path)
-                .map_err(|source| CliError::Read { path: path.clone(), source })?;
+            std::fs::metadata(&path).map_err(CliError::read(&path))?;
             CredentialSource::File(path)
         }
         None => match args.providers {
@@ -426,7 +440,7 @@ pub(crate) async fn client_config(
         None => credentials,
     };
     for path in &args.ca_file {
-        std::fs::metadata(path).map_err(|source| CliError::Read { path: path.clone(), source })?;
+        std::fs::metadata(path).map_err(CliError::read(path))?;
     }
     Ok(ClientConfig {
         credentials,
@@ -481,14 +495,14 @@ async fn credentials(
     }
     // On another thread, so that a signal can end the wait for input.
     let read = tokio::task::spawn_blocking(password_from_stdin).await;
-    let password = read.map_err(|error| CliError::Stdin(error.into()))??;
+    let password = read.map_err(CliError::stdin)??;
     if password.is_empty() {
-        return Err(CliError::Usage("--password-stdin: standard input is empty"));
+        return Err(CliError::usage("--password-stdin: standard input is empty"));
     }
     // The password of these users of Google's registries is the file of a key.
     let is_file = creds.starts_with("_json_key");
     if password.contains(['\n', '\r']) && !is_file {
-        return Err(CliError::Usage(
+        return Err(CliError::usage(
             "--password-stdin: standard input has several lines; a password is one line",
         ));
     }
@@ -498,7 +512,7 @@ async fn credentials(
 /// At most 64 KiB, without the last newline.
 fn password_from_stdin() -> Result<String, CliError> {
     let mut password = String::new();
-    io::stdin().lock().take(64 << 10).read_to_string(&mut password).map_err(CliError::Stdin)?;
+    io::stdin().lock().take(64 << 10).read_to_string(&mut password).map_err(CliError::stdin)?;
     let line = password.strip_suffix('\n').unwrap_or(&password);
     Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
 }
@@ -529,7 +543,7 @@ impl ListPlace {
     pub(crate) fn image(&self) -> Result<ImageName, CliError> {
         match self {
             ListPlace::Repository { .. } => {
-                self.to_string().parse().map_err(|_| CliError::Usage("not the name of an image"))
+                self.to_string().parse().map_err(|_| CliError::usage("not the name of an image"))
             }
             ListPlace::Image(image) => Ok(image.clone()),
         }

@@ -1,6 +1,6 @@
-//! Standard output and error with the rules of this program: a closed pipe is not a failure,
-//! colours are only for terminals, untrusted text is escaped or quoted, and text is printed above
-//! the bars at the bottom of the terminal.
+//! Terminals and standard error with the rules of this program: colours are only for terminals,
+//! untrusted text is escaped or quoted, and text is printed above the bars at the bottom of the
+//! terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, OnceLock};
@@ -9,7 +9,6 @@ use clap::ValueEnum;
 use console::Term;
 use indicatif::{MultiProgress, ProgressDrawTarget, TermLike};
 
-use super::error::CliError;
 use ociseek_format::printable::is_hostile;
 use ociseek_store::lock::Hold;
 
@@ -92,57 +91,6 @@ pub(crate) fn cut(row: &str, columns: Option<usize>) -> String {
             row.chars().take(columns - 1).chain(['\u{2026}']).collect()
         }
         _ => row.to_owned(),
-    }
-}
-
-/// Standard output. After its reader has gone away, output is silently dropped and the work
-/// continues.
-pub(crate) struct Stdout {
-    gone: bool,
-    is_terminal: bool,
-    pub style: Style,
-}
-
-impl Stdout {
-    pub(crate) fn new() -> Stdout {
-        let is_terminal = io::stdout().is_terminal();
-        Stdout { gone: false, is_terminal, style: Style::of(is_terminal) }
-    }
-
-    /// Whether its reader has gone away.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.gone
-    }
-
-    /// Writes all of `text`, a command's output, and flushes it.
-    ///
-    /// # Errors
-    /// If writing fails for another reason than a reader that has gone away, for example a full
-    /// disk.
-    pub(crate) fn print(&mut self, text: impl AsRef<[u8]>) -> Result<(), CliError> {
-        self.write_whole(text.as_ref()).map_err(CliError::Stdout)
-    }
-
-    /// As [`Stdout::print`], with lines that break between words on a terminal.
-    pub(crate) fn tell(&mut self, text: &str) -> Result<(), CliError> {
-        self.print(fitted(text, terminal_width()))
-    }
-
-    fn write_whole(&mut self, text: &[u8]) -> io::Result<()> {
-        if self.gone {
-            return Ok(());
-        }
-        let write = || {
-            let mut stdout = io::stdout().lock();
-            stdout.write_all(text).and_then(|()| stdout.flush())
-        };
-        match if self.is_terminal { aside(write) } else { write() } {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                self.gone = true;
-                Ok(())
-            }
-            result => result,
-        }
     }
 }
 
@@ -244,16 +192,6 @@ pub(crate) fn safe(text: &str) -> String {
 }
 
 /// Complete writes like [`Stdout::print`], for callers that need a writer.
-impl Write for Stdout {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.write_whole(bytes).map(|()| bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// `bytes` unchanged if a shell accepts them, otherwise in quotes, with `$'\033'` for characters
 /// that must not reach a terminal.
 pub(crate) fn quoted(bytes: &[u8]) -> String {
@@ -333,7 +271,7 @@ pub(crate) fn set_bars(bars: Option<MultiProgress>) {
 }
 
 /// Hides the bars while `write` prints.
-fn aside<T>(write: impl FnOnce() -> T) -> T {
+pub(super) fn aside<T>(write: impl FnOnce() -> T) -> T {
     let bars = BARS.hold().clone();
     match bars {
         Some(bars) => bars.suspend(write),

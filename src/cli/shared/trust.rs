@@ -7,17 +7,17 @@ use clap::builder::BoolishValueParser;
 use clap::{Arg, Args, ValueEnum};
 use serde::{Deserialize, Deserializer};
 
-use super::error::{CliError, PolicyError};
+use super::error::CliError;
 use super::file::read_input;
 use super::parse;
 use super::size::ByteSize;
 use super::terminal::{Style, complain};
 use ociseek_format::image::coverage::Share;
-use ociseek_format::image::{ImageName, NotIndexed, json};
+use ociseek_format::image::{ImageName, JsonError, NotIndexed, json};
 use ociseek_ops::lazy_from::{LazyFrom, LazyRule};
 use ociseek_ops::trust::{AcceptedTrust, TrustLevel, TrustRules};
 use ociseek_ops::verify::policy::{FineRule, Policy, ToolPattern};
-use ociseek_ops::verify::signature::{Certificate, PublicKey, Trust, TrustError};
+use ociseek_ops::verify::signature::{Certificate, PublicKey, Trust};
 
 /// Whose word is taken.
 #[derive(Debug, Clone, Args)]
@@ -103,7 +103,7 @@ impl LazyFromArgs {
             && policy.is_none()
             && signature_key.is_empty()
             && signature_cert.is_empty();
-        if nobody { Err(CliError::Usage(NOBODY_VOUCHES)) } else { Ok(()) }
+        if nobody { Err(CliError::usage(NOBODY_VOUCHES)) } else { Ok(()) }
     }
 
     /// The repositories.
@@ -112,7 +112,7 @@ impl LazyFromArgs {
     /// If none is named.
     pub(crate) fn named(&self) -> Result<&[LazyRule], CliError> {
         let is_named = self.lazy_from.iter().any(LazyRule::is_word);
-        if is_named { Ok(&self.lazy_from) } else { Err(CliError::Usage(NOBODY_VOUCHES)) }
+        if is_named { Ok(&self.lazy_from) } else { Err(CliError::usage(NOBODY_VOUCHES)) }
     }
 
     /// The operator's word.
@@ -121,13 +121,13 @@ impl LazyFromArgs {
     /// If there is none, or the policy, a key or a certificate cannot be used.
     pub(crate) fn word(&self, trust: &TrustArgs) -> Result<LazyFrom, CliError> {
         if trust.trust.is_some() {
-            return Err(CliError::Usage(
+            return Err(CliError::usage(
                 "--trust is for commands that read one image: here, lazy-from names the repositories whose indexes \
                  count",
             ));
         }
         let policy = trust.policy()?;
-        LazyFrom::new(self.lazy_from.clone(), policy).ok_or(CliError::Usage(NOBODY_VOUCHES))
+        LazyFrom::new(self.lazy_from.clone(), policy).ok_or(CliError::usage(NOBODY_VOUCHES))
     }
 }
 
@@ -311,14 +311,14 @@ impl PolicyArgs {
         let mut keys = Vec::new();
         let mut certificates = Vec::new();
         if let Some(path) = &self.policy {
-            let unusable = |source| CliError::Policy { path: path.clone(), source };
-            let file = PolicyFile::parse(&read_input(path, MAX_FILE as u64)?).map_err(unusable)?;
-            file.fill(&mut policy).map_err(unusable)?;
+            let unusable = || CliError::at(path, "the policy cannot be used");
+            let file = PolicyFile::parse(&read_input(path, MAX_FILE as u64)?).map_err(unusable())?;
+            file.fill(&mut policy).map_err(unusable())?;
             let beside = |file: PathBuf| path.parent().unwrap_or(Path::new("")).join(file);
             keys = file.signature_keys.into_iter().flatten().map(beside).collect();
             certificates = file.signature_certs.into_iter().flatten().map(beside).collect();
             if policy.is_empty() && keys.is_empty() && certificates.is_empty() {
-                return Err(unusable(PolicyError::NoRule));
+                return Err(unusable()(PolicyError::NoRule));
             }
         }
         policy.least_coverage = self.min_coverage.or(policy.least_coverage);
@@ -336,6 +336,19 @@ impl PolicyArgs {
         policy.trust = trust(&keys, &certificates)?;
         Ok(policy)
     }
+}
+
+/// Why a policy cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum PolicyError {
+    #[error(transparent)]
+    Json(#[from] JsonError),
+    #[error("{field}: {why}")]
+    Value { field: &'static str, why: String },
+    #[error("{0} is empty: omit it to skip the rule")]
+    EmptyList(&'static str),
+    #[error("it has no rules")]
+    NoRule,
 }
 
 impl PolicyFile {
@@ -372,22 +385,20 @@ impl PolicyFile {
     }
 }
 
+const UNUSABLE_SIGNER: &str = "not a usable key or certificate";
+
 fn trust(keys: &[PathBuf], certificates: &[PathBuf]) -> Result<Trust, CliError> {
     let mut trust = Trust::default();
-    let unusable = |path: &PathBuf| {
-        let path = path.clone();
-        move |source: TrustError| CliError::Trust { path, source }
-    };
     for path in keys {
         trust.keys.extend(
             PublicKey::read(&path.display().to_string(), &read_input(path, MAX_FILE as u64)?)
-                .map_err(unusable(path))?,
+                .map_err(CliError::at(path, UNUSABLE_SIGNER))?,
         );
     }
     for path in certificates {
         let read =
             Certificate::read(&path.display().to_string(), &read_input(path, MAX_FILE as u64)?);
-        trust.certificates.extend(read.map_err(unusable(path))?);
+        trust.certificates.extend(read.map_err(CliError::at(path, UNUSABLE_SIGNER))?);
     }
     Ok(trust)
 }

@@ -9,7 +9,7 @@ use tracing::Level;
 use tracing::metadata::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
-use super::error::{CliError, LogFilterError};
+use super::error::{CliError, ForUser, USAGE};
 use super::parse;
 use super::terminal::{Style, UseOfColors, complain, safe, use_colors};
 use ociseek_hook::log::json_line;
@@ -139,6 +139,25 @@ impl From<LogLevel> for Level {
             LogLevel::Info => Level::INFO,
             LogLevel::Debug => Level::DEBUG,
         }
+    }
+}
+
+/// The value of `OCISEEK_LOG` if it is not a valid filter.
+#[derive(Debug, thiserror::Error)]
+#[error("OCISEEK_LOG: {0:?} is neither a level nor TARGET=LEVEL")]
+struct LogFilterError(String);
+
+impl ForUser for LogFilterError {
+    fn hint(&self) -> Option<String> {
+        Some(
+            "levels are off, error, warn, info, debug and trace; for example: \
+             OCISEEK_LOG=ociseek=debug,rustls=trace (docs/environment.md lists the targets)"
+                .into(),
+        )
+    }
+
+    fn exit_code(&self) -> u8 {
+        USAGE
     }
 }
 

@@ -15,7 +15,7 @@ use toml::{Table, Value};
 use super::SnapshotterArgs;
 use crate::cli::args::{Cli, Command, NodeCommand};
 use crate::cli::help;
-use crate::cli::shared::error::CliError;
+use crate::cli::shared::error::{CliError, ForUser};
 
 /// Larger files are not configurations.
 const MAX_BYTES: u64 = 1 << 20;
@@ -284,12 +284,18 @@ pub(crate) struct ConfigFileError {
     source: ConfigFileFault,
 }
 
-impl ConfigFileError {
-    /// Whether the file is missing.
-    pub(crate) fn is_missing(&self) -> bool {
-        matches!(&self.source, ConfigFileFault::Read(error) if error.kind() == io::ErrorKind::NotFound)
+impl ForUser for ConfigFileError {
+    fn hint(&self) -> Option<String> {
+        let ConfigFileFault::Read(error) = &self.source else { return None };
+        (error.kind() == io::ErrorKind::NotFound).then(|| {
+            "ociseek snapshotter --print-config > FILE writes one with all keys; \
+             docs/snapshotter.md describes them"
+                .into()
+        })
     }
+}
 
+impl ConfigFileError {
     pub(super) fn at(path: &Path) -> impl FnOnce(ConfigFileFault) -> ConfigFileError {
         |source| ConfigFileError { path: path.to_owned(), source }
     }

@@ -90,11 +90,11 @@ pub(super) fn place(host: &Path) -> Result<ContainerdFile, CliError> {
     let path = below(host, layout.main);
     let text = match fs::read_to_string(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        read => read.map_err(|source| CliError::Read { path: path.clone(), source })?,
+        read => read.map_err(CliError::read(&path))?,
     };
     let refuse = |why: String| {
         let why = format!("{why} (nothing was changed)");
-        CliError::Read { path: path.clone(), source: io::Error::other(why) }
+        CliError::at(&path, "cannot read")(why)
     };
     let table: toml::Table = text.parse().map_err(|_| refuse("it is not valid TOML".to_owned()))?;
     let Some(folder) = layout.folder_in(&text, &table) else {
@@ -167,7 +167,7 @@ pub(super) fn configure(
     let others = fs::read_to_string(&path).ok().filter(|found| !found.starts_with(HEAD));
     if others.is_some() {
         let kept = kept(&path);
-        fs::rename(&path, &kept).map_err(|source| CliError::Write { path: kept, source })?;
+        fs::rename(&path, &kept).map_err(CliError::write(&kept))?;
     }
     put(host, &file.path, text.as_bytes(), 0o644)
 }
@@ -190,7 +190,7 @@ pub(super) fn restore(host: &Path) -> Result<Option<&'static str>, CliError> {
         if text.contains("proxy_plugins.ociseek") {
             let why = "it names the snapshotter: remove those lines and restart containerd first, since \
                        no pod could start otherwise";
-            return Err(CliError::Read { path: main, source: io::Error::other(why) });
+            return Err(CliError::at(&main, "cannot read")(why));
         }
         let mut places = folders(layout.main, &text.parse().unwrap_or_default());
         places.push(layout.folder.to_owned());
@@ -201,7 +201,7 @@ pub(super) fn restore(host: &Path) -> Result<Option<&'static str>, CliError> {
             }
             let kept = kept(&path);
             if kept.exists() {
-                fs::rename(&kept, &path).map_err(|source| CliError::Write { path, source })?;
+                fs::rename(&kept, &path).map_err(CliError::write(&path))?;
             } else {
                 remove(&path)?;
             }
@@ -213,6 +213,8 @@ pub(super) fn restore(host: &Path) -> Result<Option<&'static str>, CliError> {
 
 #[cfg(test)]
 mod tests {
+    use ociseek_format::progress::causes;
+
     use super::*;
 
     /// Main files as their distributions write them, shortened.
@@ -284,8 +286,9 @@ mod tests {
             let files: Vec<(usize, &str)> =
                 files.iter().map(|(layout, text)| (*layout, text.as_str())).collect();
             let host = host(&files);
-            let CliError::Read { source, .. } = place(host.path()).unwrap_err() else { panic!() };
-            assert!(source.to_string().contains(why), "{source}");
+            let error = place(host.path()).unwrap_err();
+            let shown = causes(&error);
+            assert!(shown.contains(why), "{shown}");
         }
     }
 

@@ -14,7 +14,8 @@ use crate::cli::shared::caches;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::{Coded, CoverageJson, text as text_of};
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::terminal::{Stdout, fitted, safe, terminal_width};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::terminal::{fitted, safe, terminal_width};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::ImageName;
@@ -101,5 +102,5 @@ pub(crate) async fn run(
         OutputFormat::Json => text_of(&report)?,
     };
     Stdout::new().print(text)?;
-    if lazy { Ok(()) } else { Err(CliError::Unused) }
+    if lazy { Ok(()) } else { Err(CliError::not_lazy()) }
 }

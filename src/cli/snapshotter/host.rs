@@ -31,14 +31,14 @@ pub(super) fn put(host: &Path, path: &str, content: &[u8], mode: u32) -> Result<
         persist(file, &path, true)?;
         Ok(true)
     };
-    write().map_err(|source| CliError::Write { path: path.clone(), source })
+    write().map_err(CliError::write(&path))
 }
 
 /// Removes a file that may be missing.
 pub(super) fn remove(path: &Path) -> Result<(), CliError> {
     match fs::remove_file(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(CliError::Write { path: path.to_owned(), source })
+            Err(CliError::write(path)(source))
         }
         _ => Ok(()),
     }

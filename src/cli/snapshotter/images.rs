@@ -23,7 +23,7 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::source::Images;
 use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
-use ociseek_format::image::{ImageName, Reference};
+use ociseek_format::image::{ImageName, ImageNameError, Reference};
 use ociseek_format::progress::{Progress, causes};
 use ociseek_ops::ahead::{DocumentsAhead, Fetching, FetchingAhead};
 use ociseek_ops::judge::{JudgedLayer, NotLazy, judge};
@@ -156,9 +156,8 @@ impl NodeImages {
         name: &str,
         answers: &Recall,
     ) -> Result<(Vec<JudgedLayer>, DocumentsAhead), NotLazy> {
-        let image = ImageName::from_str(name).map_err(|source| {
-            NotLazy::of(&CliError::ImageName { typed: name.to_owned(), source })
-        })?;
+        let image =
+            ImageName::from_str(name).map_err(|source| NotLazy::of(&not_a_name(name)(source)))?;
         let settings = self.settings();
         let trust = settings.word.rules_for(&image)?;
         let judging = |registry: RegistryArgs| {
@@ -290,7 +289,7 @@ impl NodeImages {
     ) -> Result<OpenedLayers, CliError> {
         let name = &stack.top.image;
         let parsed = ImageName::from_str(name);
-        let image = parsed.map_err(|source| CliError::ImageName { typed: name.clone(), source })?;
+        let image = parsed.map_err(not_a_name(name))?;
         let file = answers.to_owned();
         let read = blocking(move || Ok::<_, CliError>(Recall::read(&file))).await?;
         let recalled = match (read, self.known(name)) {
@@ -461,6 +460,11 @@ impl LazyImages for NodeImages {
         };
         self.metrics.count(counter, if attempt.has_succeeded { done } else { "failed" });
     }
+}
+
+fn not_a_name(typed: &str) -> impl FnOnce(ImageNameError) -> CliError {
+    let what = format!("{typed:?} is not the name of an image");
+    move |source| CliError::because(what, source)
 }
 
 /// In a second.

@@ -1,7 +1,6 @@
 //! `ociseek snapshotter install`, what a DaemonSet runs on each node, and `uninstall`.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -115,11 +114,14 @@ pub(super) fn run(args: InstallArgs) -> Result<(), CliError> {
     check(&host)?;
     // As sd_booted(3) does: systemctl would fail only when the files are written.
     if !below(&host, "/run/systemd/system").is_dir() {
-        return Err(CliError::NoSystemd(host));
+        return Err(CliError::new(format!(
+            "systemd does not run on the host at {host:?}: it has no /run/systemd/system"
+        ))
+        .with_hint("have its own service manager run ociseek snapshotter --config FILE"));
     }
     let configuration = configuration(&host, config.as_deref(), &lazy_from)?;
     let place = configure_containerd.then(|| containerd::place(&host)).transpose()?;
-    let program = fs::read("/proc/self/exe").map_err(CliError::Start)?;
+    let program = fs::read("/proc/self/exe").map_err(CliError::start)?;
     let unit = UNIT.replace(PACKAGED, PROGRAM);
     let mut changed = put(&host, PROGRAM, &program, 0o755)?;
     link(&host);
@@ -158,7 +160,7 @@ pub(super) fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
     }
     enter(&host)?;
     if is_in_container() {
-        return Err(CliError::Usage(
+        return Err(CliError::usage(
             "run uninstall on the host: a container cannot unmount the host's images",
         ));
     }
@@ -221,7 +223,14 @@ fn check(host: &Path) -> Result<(), CliError> {
     // Without following links: they are the host's.
     let has = |path: &str| fs::symlink_metadata(below(host, path)).is_ok();
     let is_host = has("/etc") && ["/usr/bin/systemctl", "/bin/systemctl"].into_iter().any(has);
-    if is_host { Ok(()) } else { Err(CliError::NotAHost(host.to_owned())) }
+    if is_host {
+        return Ok(());
+    }
+    let what = "is not the root directory of a host with systemd: it has no systemctl";
+    Err(CliError::new(format!("{host:?} {what}")).with_hint(
+        "in a container, name the directory where the host's / is mounted, such as /host; on the \
+         host, /",
+    ))
 }
 
 /// From here on, paths are those of the host: its systemctl talks to its systemd.
@@ -230,7 +239,7 @@ fn enter(host: &Path) -> Result<(), CliError> {
         rustix::process::chroot(host)?;
         std::env::set_current_dir("/")
     };
-    enter().map_err(|source| CliError::Read { path: host.to_owned(), source })
+    enter().map_err(CliError::read(host))
 }
 
 /// Waits until the snapshotter says that it serves.
@@ -245,10 +254,10 @@ async fn answers(socket: &Path, patience: Duration) -> Result<(), CliError> {
         };
         if begun.elapsed() > patience {
             let socket = socket.display();
-            return Err(CliError::Start(io::Error::other(format!(
+            return Err(CliError::start(format!(
                 "the snapshotter does not answer at {socket}: {why}; journalctl -u {NAME} says why, and containerd's \
                  configuration was left unchanged"
-            ))));
+            )));
         }
         sleep(Duration::from_millis(200)).await;
     }
@@ -278,12 +287,12 @@ fn configuration(
     if let Some(path) = given {
         checked(path)?;
         let text = fs::read_to_string(path);
-        return text.map(Some).map_err(|source| CliError::Read { path: path.to_owned(), source });
+        return text.map(Some).map_err(CliError::read(path));
     }
     if hosts.exists() {
         let args = checked(&hosts)?;
         if !lazy_from.is_empty() && args.lazy_from.lazy_from != lazy_from {
-            return Err(CliError::Usage(
+            return Err(CliError::usage(
                 "the host's /etc/ociseek/snapshotter.toml names other repositories: change lazy-from there",
             ));
         }
@@ -299,9 +308,7 @@ fn configuration(
 }
 
 fn systemctl(arguments: &[&str]) -> Result<(), CliError> {
-    let failed = |why: String| {
-        CliError::Start(io::Error::other(format!("systemctl {}: {why}", arguments.join(" "))))
-    };
+    let failed = |why: String| CliError::start(format!("systemctl {}: {why}", arguments.join(" ")));
     let output = Command::new("systemctl")
         .args(arguments)
         .output()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tracing::info;
 
-use crate::cli::shared::error::{CliError, HookError};
+use crate::cli::shared::error::CliError;
 use ociseek_hook::http::{Monitored, PATIENCE, monitor};
 use ociseek_hook::metrics::{Counters, Durations, Metrics};
 use ociseek_hook::server::listen_openly;
@@ -197,7 +197,7 @@ pub(super) async fn served(
     service: MonitoredSnapshotter,
 ) -> Result<impl Future<Output = ()> + use<>, CliError> {
     let listener = match address {
-        Some(address) => Some(listen_openly(address).await.map_err(HookError::from)?),
+        Some(address) => Some(listen_openly(address).await?),
         None => None,
     };
     if let Some(address) = listener.as_ref().and_then(|listener| listener.local_addr().ok()) {

@@ -21,7 +21,7 @@ use crate::cli::shared::progress::Display;
 use crate::cli::shared::signals::{self, Interrupt};
 use crate::cli::shared::size::ByteSize;
 use crate::cli::shared::source::check_hosts;
-use crate::cli::shared::terminal::Stdout;
+use crate::cli::shared::stdout::Stdout;
 use crate::cli::shared::trust::{LazyFromArgs, of_a_node};
 use crate::cli::shared::verbosity::{LogLevel, VerbosityArgs};
 use crate::cli::{blocking, until};
@@ -210,7 +210,7 @@ pub(crate) async fn run(
     };
     // One that comes before the server serves does not end it, either.
     let hangups = configured.as_ref().map(|_| signals::hangups()).transpose();
-    let hangups = hangups.map_err(CliError::Start)?;
+    let hangups = hangups.map_err(CliError::start)?;
     verbosity.set_log_level(args.log_level);
     let SnapshotterArgs { socket, root, containerd, metrics_listen, memory, image_service, .. } =
         &args;
@@ -240,11 +240,11 @@ pub(crate) async fn run(
     });
     let snapshotter = Snapshotter::open(&root, Arc::<NodeImages>::clone(&images), memory).await;
     let snapshotter =
-        Arc::new(snapshotter.map_err(|source| CliError::Snapshots { path: root, source })?);
+        Arc::new(snapshotter.map_err(CliError::at(&root, "the snapshotter cannot use it"))?);
     let service = MonitoredSnapshotter { metrics, snapshotter: Arc::clone(&snapshotter), cache };
     let monitored = metrics::served(metrics_listen, service).await?;
     let listener = Listener::bind(&socket);
-    let listener = listener.map_err(|source| CliError::Write { path: socket.clone(), source })?;
+    let listener = listener.map_err(CliError::write(&socket))?;
     let reloading = configured.map(|(table, path)| Reloading {
         path,
         started: table.clone(),
@@ -264,7 +264,7 @@ pub(crate) async fn run(
     let observer: CallObserver = Arc::new(move |call| metrics::count(&counted, call));
     let serving = serve(snapshotter, listener, observer, image_service, interrupted.map(|_| ()));
     let ended = tokio::select! {
-        ended = serving => ended.map_err(CliError::Start),
+        ended = serving => ended.map_err(CliError::start),
         () = monitored => Ok(()),
         never = forgetting => match never {},
         never = reloading => match never {},
@@ -283,7 +283,7 @@ pub(crate) async fn run(
 fn settings(args: SnapshotterArgs) -> Result<NodeSettings, CliError> {
     let SnapshotterArgs { mut lazy, lazy_from, record_starts, bandwidth, .. } = args;
     if lazy.stats.is_some() || lazy.view.index.is_some() || lazy.registry.password_stdin {
-        return Err(CliError::Usage(
+        return Err(CliError::usage(
             "--stats-file, --index and --password-stdin are for one image",
         ));
     }

@@ -13,7 +13,8 @@ use crate::cli::shared::args::{FormatArgs, OutputFormat};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::size::{counted, human};
-use crate::cli::shared::terminal::{Stdout, Style, safe};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::terminal::{Style, safe};
 use ociseek_ops::mount_server::StartRecord;
 use ociseek_snapshotter::{KeptImage, KeptState, kept, memory};
 
@@ -91,7 +92,7 @@ pub(super) fn status(args: StatusArgs) -> Result<(), CliError> {
         OutputFormat::Text => status.text(stdout.style),
     };
     stdout.print(text)?;
-    if status.running && status.silent_mounts == 0 { Ok(()) } else { Err(CliError::NotServing) }
+    if status.running && status.silent_mounts == 0 { Ok(()) } else { Err(CliError::not_serving()) }
 }
 
 pub(super) fn images(args: ImagesArgs) -> Result<(), CliError> {
@@ -116,7 +117,7 @@ struct Place {
 fn place(args: PlaceArgs) -> Result<Place, CliError> {
     // One that was typed is meant to be there.
     if let Some(root) = &args.root {
-        std::fs::read_dir(root).map_err(|source| CliError::Read { path: root.clone(), source })?;
+        std::fs::read_dir(root).map_err(CliError::read(root))?;
     }
     let configured = config::or_defaults(args.config.as_deref())?;
     Ok(Place {
@@ -127,7 +128,7 @@ fn place(args: PlaceArgs) -> Result<Place, CliError> {
 }
 
 fn look(root: &Path) -> Result<KeptState, CliError> {
-    kept(root).map_err(|source| CliError::Read { path: root.to_owned(), source })
+    kept(root).map_err(CliError::read(root))
 }
 
 /// The process that listens on a socket. Must be called on a tokio runtime.

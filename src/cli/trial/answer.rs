@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::cli::shared::hint::{new_name, quoted_name};
+use crate::cli::shared::remedy::{new_name, quoted_name};
 use crate::cli::shared::size::{duration, human};
 use crate::cli::shared::terminal::quoted;
 use ociseek_format::image::ImageName;

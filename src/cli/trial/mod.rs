@@ -19,7 +19,8 @@ use crate::cli::shared::parse;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::read_image::{FoundImage, ReadArgs, tell_stats};
 use crate::cli::shared::signals::Interrupt;
-use crate::cli::shared::terminal::{Stdout, complain, safe};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::terminal::{complain, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::{boxed, until};
 use answer::{Link, Startup, TrialAnswer};
@@ -211,7 +212,10 @@ pub(super) async fn run(
                 Err(ProgramError::NoCommand) => {}
                 files => drop(files?),
             }
-            return Err(CliError::NotRecorded { why: why_not.unwrap_or_default() });
+            return Err(CliError::new(format!(
+                "no startup was recorded, because no container could run: {}",
+                why_not.unwrap_or_default()
+            )));
         };
         let mut lines = Vec::new();
         ran.touches
@@ -244,7 +248,7 @@ pub(super) async fn run(
         (Report::of(&image, &documents, reads, &budget), image)
     })
     .await;
-    let (facts, image) = facts.map_err(|error| CliError::Start(error.into()))?;
+    let (facts, image) = facts.map_err(CliError::start)?;
     let why_missing = why_not.is_some();
     let startup = match (&ran, &profile) {
         (Some(ran), _) => {
@@ -283,9 +287,9 @@ pub(super) async fn run(
         tell_stats(&image);
     }
     match status {
-        0 if ran.is_none() && why_missing && facts.startup.is_none() => Err(CliError::Exit(FAILED)),
+        0 if ran.is_none() && why_missing && facts.startup.is_none() => Err(CliError::exit(FAILED)),
         0 => Ok(()),
-        code => Err(CliError::Exit(code)),
+        code => Err(CliError::exit(code)),
     }
 }
 
@@ -296,19 +300,19 @@ fn read(touch: &Touch) -> RecordedRead {
 fn check(args: &TryArgs) -> Result<(), CliError> {
     let runtime = args.runtime.as_ref().and_then(|runtime| runtime.file_name()?.to_str());
     if let Some("docker" | "podman" | "nerdctl" | "containerd" | "ctr" | "crictl") = runtime {
-        return Err(CliError::Usage("--runtime is an OCI runtime, such as runc or crun"));
+        return Err(CliError::usage("--runtime is an OCI runtime, such as runc or crun"));
     }
     let ending = args.output.as_ref().and_then(|file| file.extension());
     match ending.and_then(|ending| ending.to_str()) {
-        Some("pdf") => Err(CliError::Usage(
+        Some("pdf") => Err(CliError::usage(
             "the report is an HTML page: name it .html, and print it to PDF in a browser",
         )),
-        Some("json") => Err(CliError::Usage("--output writes an HTML page. For JSON, use --json")),
-        Some("jsonl") => Err(CliError::Usage(
+        Some("json") => Err(CliError::usage("--output writes an HTML page. For JSON, use --json")),
+        Some("jsonl") => Err(CliError::usage(
             "--output writes an HTML page. To record the startup, use --record FILE",
         )),
         _ if args.is_page_on_stdout() && args.format.is_json() => {
-            Err(CliError::Usage("standard output takes the page or the JSON, not both"))
+            Err(CliError::usage("standard output takes the page or the JSON, not both"))
         }
         _ => Ok(()),
     }
@@ -317,8 +321,11 @@ fn check(args: &TryArgs) -> Result<(), CliError> {
 fn profile(args: &TryArgs) -> Result<Option<Vec<RecordedRead>>, CliError> {
     let Some(path) = &args.profile else { return Ok(None) };
     let text = read_input(path, MAX_LIST)?;
-    let reads =
-        record::parse(&text).map_err(|source| CliError::Profile { path: path.clone(), source })?;
+    let reads = record::parse(&text).map_err(|error| {
+        CliError::at(path, "not a recorded startup")(error).with_hint(
+            "ociseek try IMAGE --record FILE records one, and so does ociseek mount --record",
+        )
+    })?;
     Ok(Some(reads))
 }
 

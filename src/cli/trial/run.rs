@@ -77,7 +77,7 @@ pub(super) async fn container(
     // Dropped last: a directory that contains a mount must not be deleted.
     let mut temporary = tempfile::Builder::new();
     temporary.prefix("ociseek-try-").permissions(Permissions::from_mode(0o700));
-    let temporary = temporary.tempdir().map_err(CliError::Start)?;
+    let temporary = temporary.tempdir().map_err(CliError::start)?;
     let dir = temporary.path().join("bundle");
     let options = RunOptions {
         command: args.command(),
@@ -94,7 +94,7 @@ pub(super) async fn container(
     });
     let live_bundle = match until(interrupted, mounting).await {
         Ok(live_bundle) => live_bundle,
-        Err(error @ CliError::Interrupted(_)) => return Err(error),
+        Err(error) if error.is_interrupted() => return Err(error),
         Err(error) => return Ok((opened.image, Err(causes(&error)))),
     };
     let container = format!("ociseek-try-{}", std::process::id());

@@ -11,12 +11,14 @@ use crate::cli::shared::args::{
     CacheArgs, FormatArgs, IndexName, LayerJobsArgs, OutputFormat, PlatformsArgs, RegistryArgs,
 };
 use crate::cli::shared::error::CliError;
-use crate::cli::shared::hint::convert_again;
+use crate::cli::shared::hint::lost_hint;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
+use crate::cli::shared::remedy::{convert_again, convert_original, or_fine, to_index};
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::source::Images;
-use crate::cli::shared::terminal::{Stdout, Style, fitted, quoted, safe, terminal_width};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::terminal::{Style, fitted, quoted, safe, terminal_width};
 use crate::cli::shared::trust::PolicyArgs;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::shared::{caches, difference, parse};
@@ -25,6 +27,7 @@ use ociseek_format::image::soci::Version;
 use ociseek_format::image::{ImageName, Platform};
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_ops::discover::DiscoverError;
+use ociseek_ops::doctor::NoIndex;
 use ociseek_ops::resolve::{PlatformChoice, ResolveError};
 use ociseek_ops::verify::policy::Ruling;
 use ociseek_ops::verify::{
@@ -156,7 +159,7 @@ pub(super) async fn run(args: VerifyArgs, verbosity: VerbosityArgs) -> Result<()
         }
     };
     stdout.print(text)?;
-    if verified.differences().next().is_some() { Err(CliError::Differs) } else { Ok(()) }
+    if verified.differences().next().is_some() { Err(CliError::differs()) } else { Ok(()) }
 }
 
 /// The error of a verification. It names the image if that must be made again.
@@ -164,18 +167,15 @@ fn failure(image: &ImageName, error: VerifyError) -> CliError {
     if let VerifyError::Discover(cause) = &error
         && let DiscoverError::Resolve(ResolveError::Lost { is_enabled, .. }) = **cause
     {
-        return CliError::Incomplete {
-            image: Box::new(image.clone()),
-            is_enabled,
-            source: Box::new(error),
-        };
+        let hint = lost_hint(is_enabled, &convert_original(image));
+        return CliError::because(format!("{image} is incomplete"), error).with_hint(hint);
     }
     if let VerifyError::NoIndex(_, why) = &error {
-        return CliError::NoIndex {
-            image: Box::new(image.clone()),
-            why: why.clone(),
-            source: Box::new(error),
+        let hint = match why {
+            NoIndex::Impossible { has_large_zstd: true, .. } => or_fine(image),
+            _ => to_index(image, why).unwrap_or_else(|| why.to_string()),
         };
+        return CliError::from(error).with_hint(hint);
     }
     error.into()
 }

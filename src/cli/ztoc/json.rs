@@ -6,7 +6,7 @@ use std::io::{self, BufWriter};
 use serde::{Serialize, Serializer};
 
 use crate::cli::shared::json::{DigestText, Document, utf8};
-use crate::cli::shared::terminal::Stdout;
+use crate::cli::shared::stdout::Stdout;
 use crate::cli::ztoc::layer::{self, spans};
 use ociseek_format::digest::Digest;
 use ociseek_format::tar::PaxRecord;

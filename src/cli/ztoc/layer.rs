@@ -18,7 +18,8 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::indexing::layer_options;
 use crate::cli::shared::json::{DigestText, text as text_of};
 use crate::cli::shared::size::{counted, duration, human, rate};
-use crate::cli::shared::terminal::{Stdout, Style, complain, safe};
+use crate::cli::shared::stdout::Stdout;
+use crate::cli::shared::terminal::{Style, complain, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::budget::Budget;
 use ociseek_format::digest::{Algorithm, Digest};
@@ -43,7 +44,7 @@ pub(crate) fn create(
         && !is_std(&args.output)
         && args.output.metadata().is_ok_and(|there| there.is_file());
     if keeps {
-        return Err(CliError::Exists(args.output.clone()));
+        return Err(CliError::exists(&args.output));
     }
     let guide = args.guide.as_deref().map(read_ztoc).transpose()?.map(|(_, ztoc)| Arc::new(ztoc));
     let layer = index(&args.layer, layer_options(&args.build), guide, args.memory.max_memory.0)?;
@@ -51,7 +52,9 @@ pub(crate) fn create(
     let ztoc = match layer.outcome {
         Outcome::Ztoc(ztoc) => ztoc,
         Outcome::Unservable(source) => {
-            return Err(CliError::Unservable { path: args.layer.clone(), source });
+            let what = "no ztoc written: no consumer could serve files from this layer";
+            return Err(CliError::at(&args.layer, what)(source)
+                .with_hint("ociseek index leaves out such layers and indexes the others"));
         }
     };
     let summary = summary(&ztoc, layer.size, seconds);
@@ -63,8 +66,8 @@ pub(crate) fn create(
         return Ok(());
     }
     write_whole(&args.output, &ztoc.bytes, args.force).map_err(|source| match source.kind() {
-        io::ErrorKind::AlreadyExists => CliError::Exists(args.output.clone()),
-        _ => CliError::Write { path: args.output.clone(), source },
+        io::ErrorKind::AlreadyExists => CliError::exists(&args.output),
+        _ => CliError::write(&args.output)(source),
     })?;
     let summary = if verbosity.quiet { String::new() } else { format!("{summary}\n") };
     stdout.print(summary)
@@ -85,9 +88,9 @@ fn index(
     indexed.map_err(|error| match error {
         ChunksError::Next(source) => unreadable(path, source),
         ChunksError::Layer(LayerError::Memory(source)) => {
-            CliError::LayerMemory { path: path.to_owned(), source }
+            CliError::at(path, "the layer does not fit into memory")(source)
         }
-        ChunksError::Layer(source) => CliError::Layer { path: path.to_owned(), source },
+        ChunksError::Layer(source) => CliError::at(path, "the layer is broken")(source),
     })
 }
 
@@ -137,6 +140,9 @@ fn write_whole(path: &Path, bytes: &[u8], force: bool) -> io::Result<()> {
     persist(file, &path, force)
 }
 
+const NOT_REPLACED: &str =
+    "use --force to replace existing files, or an empty directory for --output";
+
 /// Extracts until `still_wanted` returns false.
 pub(crate) fn extract(
     args: &ZtocExtractArgs,
@@ -145,12 +151,16 @@ pub(crate) fn extract(
 ) -> Result<(), CliError> {
     let path = &args.layer;
     let (_, ztoc) = read_ztoc(&args.ztoc)?;
-    let blob = File::open(path).map_err(|source| CliError::Read { path: path.clone(), source })?;
+    let blob = File::open(path).map_err(CliError::read(path))?;
     let extracted = SpanTable::new(Arc::new(ztoc)).map_err(ExtractError::Spans).and_then(|table| {
         let mut output = Output::new(&args.output, args.force)?;
         extract::extract(&table, &blob, &mut output, still_wanted)
     });
-    let extracted = extracted.map_err(|source| CliError::Extract { path: path.clone(), source })?;
+    let extracted = extracted.map_err(|source| {
+        let is_there = matches!(source, ExtractError::Exists { .. });
+        let error = CliError::at(path, "cannot extract")(source);
+        if is_there { error.with_hint(NOT_REPLACED) } else { error }
+    })?;
     for warning in &extracted.warnings {
         complain(&format!("{} {}", Style::stderr().yellow("warning:"), safe(warning)));
     }
@@ -209,7 +219,7 @@ pub(super) fn spans(ztoc: &Ztoc) -> impl Iterator<Item = Span> {
     })
 }
 
-/// Verifies the ztoc. Fails with [`CliError::Differs`] if differences were found and printed.
+/// Verifies the ztoc. Fails with [`CliError::differs`] if differences were found and printed.
 pub(crate) fn verify(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), CliError> {
     let bytes = read_ztoc_bytes(&args.ztoc)?;
     let (ztoc, malformed) = match decode(&bytes) {
@@ -230,7 +240,7 @@ pub(crate) fn verify(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), C
         OutputFormat::Json => text_of(Proven::of(&bytes, ztoc.as_deref(), &proof))?,
     };
     stdout.print(text)?;
-    if proof.holds() { Ok(()) } else { Err(CliError::Differs) }
+    if proof.holds() { Ok(()) } else { Err(CliError::differs()) }
 }
 
 fn text(ztoc: Option<&Ztoc>, proof: &Proof) -> String {

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use crate::cli::shared::args::{BuildArgs, FormatArgs, MemoryArgs, OutputFormat};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::size::{counted, human};
-use crate::cli::shared::terminal::Stdout;
+use crate::cli::shared::stdout::Stdout;
 use ociseek_format::digest::Digest;
 use ociseek_format::printable::is_hostile;
 use ociseek_format::ztoc::{FileKind, FileMetadata, MAX_ENCODED, Ztoc, decode};
@@ -156,13 +156,13 @@ pub(crate) fn show(args: &ZtocShowArgs, stdout: &mut Stdout) -> Result<(), CliEr
         OutputFormat::Text => write_text(&bytes, &ztoc, stdout),
         OutputFormat::Json => json::write(&bytes, &ztoc, stdout),
     }
-    .map_err(CliError::Stdout)
+    .map_err(CliError::stdout)
 }
 
 /// Reads a ztoc, up to the size limit of ztocs.
 pub(crate) fn read_ztoc(path: &Path) -> Result<(Vec<u8>, Ztoc), CliError> {
     let bytes = read_ztoc_bytes(path)?;
-    let ztoc = decode(&bytes).map_err(|source| CliError::Ztoc { path: path.to_owned(), source })?;
+    let ztoc = decode(&bytes).map_err(CliError::at(path, "not a usable ztoc"))?;
     Ok((bytes, ztoc))
 }
 
@@ -175,7 +175,8 @@ pub(crate) fn read_ztoc_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
         .read_to_end(&mut bytes)
         .map_err(|source| unreadable(path, source))?;
     if bytes.len() as u64 > limit {
-        return Err(CliError::ZtocTooLarge { path: path.to_owned(), limit });
+        let what = format!("{}: not a ztoc: it is larger than {limit} bytes", path.display());
+        return Err(CliError::new(what));
     }
     Ok(bytes)
 }
@@ -193,11 +194,7 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
 }
 
 pub(crate) fn unreadable(path: &Path, source: io::Error) -> CliError {
-    if is_std(path) {
-        CliError::Stdin(source)
-    } else {
-        CliError::Read { path: path.to_owned(), source }
-    }
+    if is_std(path) { CliError::stdin(source) } else { CliError::read(path)(source) }
 }
 
 /// Prints `ztoc`, which was decoded from `bytes`.

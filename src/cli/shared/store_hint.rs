@@ -1,13 +1,74 @@
-//! Hints for failures of registries.
+//! Hints for failures of registries and image layouts.
 
 use std::env;
+use std::error::Error;
 use std::path::Path;
 
 use super::terminal::quoted;
 use ociseek_format::image::ecr;
+use ociseek_format::progress::sources;
+use ociseek_store::StoreError;
+use ociseek_store::layout::LayoutError;
 use ociseek_store::registry::{CertificateFault, CredentialOrigin, HelperError, RegistryError};
 
-pub(crate) fn registry_hint(error: &RegistryError) -> Option<String> {
+/// The hint for the first cause that is an error of a store.
+pub(crate) fn cause_hint(error: &(dyn Error + 'static)) -> Option<String> {
+    sources(error).find_map(|cause| match cause.downcast_ref() {
+        Some(error) => store_hint(error),
+        None => registry_hint(cause.downcast_ref()?),
+    })
+}
+
+pub(super) fn store_hint(error: &StoreError) -> Option<String> {
+    match error {
+        StoreError::Registry(error) => registry_hint(error),
+        StoreError::Local(LayoutError::NoImage { .. }) => Some(
+            "what ociseek index --output oci:DIR writes is an index without its image: name the \
+             image that it \
+             was made for"
+                .into(),
+        ),
+        _ => None,
+    }
+}
+
+/// Many registries do not delete manifests unless they are configured to.
+pub(crate) fn delete_hint(error: &StoreError) -> Option<String> {
+    match error {
+        // GitHub and Docker Hub answer 405, Quay and Harbor 403 to logins that may only push,
+        // Google 400 and 409 for a manifest that a tag or an index still names.
+        StoreError::Registry(error)
+            if error.refused_method() == Some("DELETE")
+                && matches!(error.status(), Some(400 | 409 | 412)) =>
+        {
+            Some(format!(
+                "{} does not delete a manifest that a tag or an image index still names, or that \
+                 is immutable: \
+                 remove those first, with the registry's own tool",
+                error.host().unwrap_or("the registry")
+            ))
+        }
+        StoreError::Registry(error)
+            if error.refused_method() == Some("DELETE")
+                && matches!(error.status(), Some(401 | 403)) =>
+        {
+            Some(format!(
+                "{} does not let this login delete manifests: use one that may, or the registry's \
+                 own tool",
+                error.host().unwrap_or("the registry")
+            ))
+        }
+        StoreError::Registry(error) if matches!(error.status(), Some(405 | 501)) => Some(format!(
+            "{} does not allow deleting manifests: enable it (distribution: \
+             REGISTRY_STORAGE_DELETE_ENABLED=true), \
+             or use the registry's own tool",
+            error.host().unwrap_or("the registry")
+        )),
+        _ => None,
+    }
+}
+
+fn registry_hint(error: &RegistryError) -> Option<String> {
     if let RegistryError::CertsD { .. } = error {
         return Some("see the TLS section of docs/laptop.md for the file names".into());
     }
