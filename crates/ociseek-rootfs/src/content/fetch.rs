@@ -11,9 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
+use super::budget::ReadBudget;
 use super::claim::MissingSpans;
 use super::in_flight::{FetchRole, SpanRequest};
 use super::inner::{CountGuard, Layer, LayerHandle};
@@ -88,8 +89,7 @@ impl LayerHandle {
 
     async fn fetch(&self, mut group: VecDeque<SpanRequest>) {
         let layer = self.layer.digest();
-        let deadline = self.inner.options.deadline;
-        let begun = Instant::now();
+        let budget = ReadBudget::new(self.inner.options.deadline);
         let asked = group.len();
         let first = group.front().map(|wanted| wanted.promise.span().0);
         let spans: Vec<SpanId> = group.iter().map(|wanted| wanted.promise.span()).collect();
@@ -100,26 +100,27 @@ impl LayerHandle {
         };
         self.fetch_windows(spans.into_iter(), purpose);
         let mut arrived = ArrivedSpans::default();
-        let received = timeout(deadline, self.receive(&mut group, &mut arrived, purpose)).await;
+        let receiving = self.receive(&mut group, &mut arrived, purpose, budget);
+        let received = budget.wait(receiving).await;
         // What has arrived is whole, whatever came after it.
-        self.hand_over(&mut arrived, purpose);
+        self.hand_over(&mut arrived, purpose, budget);
         debug!(
             name: "fetched", target: "ociseek::content",
             %layer, first_span = first, spans = asked - group.len(), of = asked,
-            ms = begun.elapsed().as_millis() as u64,
+            ms = budget.elapsed().as_millis() as u64,
         );
         // The spans left in the group did not arrive.
         for wanted in group {
             let span = wanted.promise.span();
             let error = match &received {
-                Ok(Ok(())) => continue,
-                Ok(Err(Failed::Store(source))) => {
+                Some(Ok(())) => continue,
+                Some(Err(Failed::Store(source))) => {
                     ReadError::Fetch { layer, span, source: Arc::clone(source) }
                 }
-                Ok(Err(Failed::TooLarge(bytes))) => {
+                Some(Err(Failed::TooLarge(bytes))) => {
                     ReadError::TooLarge { layer, span, bytes: *bytes, limit: MAX_COMPRESSED }
                 }
-                Err(_) => ReadError::Deadline { layer, span, after: deadline },
+                None => budget.exceeded(self, span),
             };
             wanted.promise.complete(Err(error));
         }
@@ -132,6 +133,7 @@ impl LayerHandle {
         group: &mut VecDeque<SpanRequest>,
         arrived: &mut ArrivedSpans,
         purpose: Purpose,
+        budget: ReadBudget,
     ) -> Result<(), Failed> {
         let LayerHandle { inner, layer, .. } = self;
         let (Some(first), Some(last)) = (group.front(), group.back()) else { return Ok(()) };
@@ -154,7 +156,7 @@ impl LayerHandle {
                 Some(due) => match timeout_at(due, race.next()).await {
                     Ok(next) => next?,
                     Err(_) => {
-                        self.hand_over(arrived, purpose);
+                        self.hand_over(arrived, purpose, budget);
                         continue;
                     }
                 },
@@ -185,11 +187,11 @@ impl LayerHandle {
                     let is_awaited = wanted.promise.cause() == FetchCause::Read;
                     if is_awaited {
                         // It does not queue behind those that nobody waits for.
-                        self.hand_over(arrived, purpose);
+                        self.hand_over(arrived, purpose, budget);
                     }
                     arrived.push(ArrivedSpan { wanted, blob });
                     if is_awaited || arrived.bytes >= HANDED || group.is_empty() {
-                        self.hand_over(arrived, purpose);
+                        self.hand_over(arrived, purpose, budget);
                     }
                 }
             }
@@ -197,12 +199,13 @@ impl LayerHandle {
     }
 
     /// Has what has arrived decoded.
-    fn hand_over(&self, arrived: &mut ArrivedSpans, purpose: Purpose) {
+    fn hand_over(&self, arrived: &mut ArrivedSpans, purpose: Purpose, budget: ReadBudget) {
         arrived.bytes = 0;
         arrived.since = None;
         let spans = take(&mut arrived.spans);
         if !spans.is_empty() {
-            tokio::spawn(self.clone().finish(spans, purpose, Arc::clone(&arrived.permit)));
+            let permit = Arc::clone(&arrived.permit);
+            tokio::spawn(self.clone().finish(spans, purpose, budget, permit));
         }
     }
 
@@ -211,13 +214,14 @@ impl LayerHandle {
         self,
         spans: Vec<ArrivedSpan>,
         purpose: Purpose,
+        budget: ReadBudget,
         permit: Arc<Option<OwnedSemaphorePermit>>,
     ) {
         let begun = Instant::now();
         let mut decodable = Vec::with_capacity(spans.len());
         for ArrivedSpan { wanted, blob } in spans {
             let span = wanted.promise.span();
-            let windows = match self.windows(span, purpose).await {
+            let windows = match self.windows(span, purpose, budget).await {
                 Ok(windows) => windows,
                 Err(error) => {
                     wanted.promise.complete(Err(error));
@@ -228,25 +232,24 @@ impl LayerHandle {
             if self.layer.window_checks.was_used(next) {
                 // It may not be in memory any more. The span that is decoded now shows whether it
                 // was right.
-                let _ = self.windows(next, purpose).await;
+                let _ = self.windows(next, purpose, budget).await;
             }
             decodable.push(DecodableSpan { wanted, windows, blob, begun });
         }
         let layer = self.layer.digest();
-        let deadline = self.inner.options.deadline;
         for mut damaged in self.decode_off(decodable, Attempt::First).await {
             // A cache between us and the registry may have stored wrong bytes.
             let span = damaged.wanted.promise.span();
             self.inner.counts.retries.add(1);
-            let fetched = timeout(deadline, self.fetch_past_caches(span, purpose)).await;
+            let fetched = budget.wait(self.fetch_past_caches(span, purpose)).await;
             let error = match fetched {
-                Ok(Ok(blob)) => {
+                Some(Ok(blob)) => {
                     damaged.blob = blob;
                     self.decode_off(vec![damaged], Attempt::Last).await;
                     continue;
                 }
-                Ok(Err(source)) => ReadError::Fetch { layer, span, source: Arc::new(source) },
-                Err(_) => ReadError::Deadline { layer, span, after: deadline },
+                Some(Err(source)) => ReadError::Fetch { layer, span, source: Arc::new(source) },
+                None => budget.exceeded(&self, span),
             };
             damaged.wanted.promise.complete(Err(error));
         }

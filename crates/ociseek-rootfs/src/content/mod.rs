@@ -15,6 +15,7 @@
 //! Fetches are independent tasks, so a reader that disappears does not affect others. Errors are
 //! not remembered: the next read tries again.
 
+mod budget;
 mod claim;
 mod fetch;
 mod in_flight;
@@ -33,7 +34,7 @@ mod windows;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -41,6 +42,7 @@ use serde::Serialize;
 
 use super::cache::SpanCache;
 use crate::layers::{OpenError, OpenLayer};
+use budget::ReadBudget;
 use inner::{Inner, LayerHandle};
 pub use observer::ReadObserver;
 use ociseek_format::digest::Digest;
@@ -78,9 +80,8 @@ impl Content {
     /// never blocks. The future may be dropped at any time.
     ///
     /// # Errors
-    /// If the bytes cannot be fetched within the deadline (twice that, if the layer must be opened
-    /// without its fine document), or do not match the ztoc. Each error message is also reported as
-    /// a warning once. A read fails at once if its span missed the
+    /// If the bytes cannot be fetched within the deadline, or do not match the ztoc. Each error
+    /// message is also reported as a warning once. A read fails at once if its span missed the
     /// deadline within the last second.
     pub async fn read(
         &self,
@@ -88,20 +89,20 @@ impl Content {
         at: Uncompressed,
         size: usize,
     ) -> Result<Bytes, ReadError> {
+        let budget = ReadBudget::new(self.inner.options.deadline);
         let read = async {
             let on = self.on(layer)?;
             if let Some(other) = on.replacement() {
-                return other.read(at, size).await;
+                return other.read(at, size, budget).await;
             }
-            match on.read(at, size).await {
+            match on.read(at, size, budget).await {
                 Ok(bytes) => Ok(bytes),
-                Err(error) => on.read_without_document(error, at, size).await,
+                Err(error) => on.read_without_document(error, at, size, budget).await,
             }
         };
-        let begun = Instant::now();
         let result = read.await.inspect_err(|error| self.inner.failed(error));
         if let Some(observer) = self.inner.observer.get() {
-            observer.observe(begun.elapsed(), result.as_ref().err());
+            observer.observe(budget.elapsed(), result.as_ref().err());
         }
         result
     }

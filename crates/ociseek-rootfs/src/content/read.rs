@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use tokio::task::{spawn_blocking, yield_now};
-use tokio::time::timeout;
 use tracing::trace;
 
+use super::budget::ReadBudget;
 use super::fetch::Disk;
 use super::in_flight::{FetchRole, SpanRequest, Waiter};
 use super::inner::{CountGuard, LayerHandle};
@@ -52,7 +52,12 @@ fn joined(parts: Vec<Part>, size: usize) -> Option<Bytes> {
 }
 
 impl LayerHandle {
-    pub(super) async fn read(&self, at: Uncompressed, size: usize) -> Result<Bytes, ReadError> {
+    pub(super) async fn read(
+        &self,
+        at: Uncompressed,
+        size: usize,
+        budget: ReadBudget,
+    ) -> Result<Bytes, ReadError> {
         let layer = self.layer.digest();
         self.inner.check_index(self.layer.open.how)?;
         if size == 0 {
@@ -68,15 +73,14 @@ impl LayerHandle {
             // Callers that poll once to see whether the bytes are here need not have a runtime.
             yield_now().await;
             let _waiting = CountGuard::new(&self.inner.waiting);
-            let deadline = self.inner.options.deadline;
-            match timeout(deadline, self.gather(&mut parts, ahead)).await {
-                Ok(gathered) => gathered?,
-                Err(_) => {
+            match budget.wait(self.gather(&mut parts, ahead, budget)).await {
+                Some(gathered) => gathered?,
+                None => {
                     let missing =
                         || parts.iter().filter(|part| part.found.is_none()).map(|part| part.span);
                     self.inner.misses.add(missing().map(|span| self.span(span)));
                     let span = missing().next().unwrap_or_default();
-                    return Err(ReadError::Deadline { layer, span, after: deadline });
+                    return Err(budget.exceeded(self, span));
                 }
             }
         }
@@ -117,9 +121,9 @@ impl LayerHandle {
         &self,
         parts: &mut [Part],
         mut ahead: Option<Range<u64>>,
+        budget: ReadBudget,
     ) -> Result<(), ReadError> {
         let inner = &self.inner;
-        let layer = self.layer.digest();
         for look in 0..LOOKS {
             self.look_in_memory(parts);
             self.look_on_disk(parts).await;
@@ -127,11 +131,7 @@ impl LayerHandle {
                 .iter()
                 .find(|part| part.found.is_none() && inner.misses.has(self.span(part.span)));
             if let Some(missed) = missed.filter(|_| look == 0) {
-                return Err(ReadError::Deadline {
-                    layer,
-                    span: missed.span,
-                    after: inner.options.deadline,
-                });
+                return Err(budget.exceeded(self, missed.span));
             }
             let disk = if look == 0 { Disk::Ask } else { Disk::Skip };
             let mut waiters = self.join(parts, ahead.take(), disk);
@@ -159,7 +159,7 @@ impl LayerHandle {
             .find(|part| part.found.is_none())
             .map(|part| part.span)
             .unwrap_or_default();
-        Err(ReadError::Lost { layer, span })
+        Err(ReadError::Lost { layer: self.layer.digest(), span })
     }
 
     /// Looks in memory for the missing parts. Returns how many it found.

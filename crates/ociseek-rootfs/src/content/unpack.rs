@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use tokio::time::timeout;
 
 use super::ReadError;
+use super::budget::ReadBudget;
 use super::fetch::Disk;
 use super::in_flight::SpanRequest;
 use super::inner::{Layer, LayerHandle};
@@ -254,21 +254,21 @@ impl LayerHandle {
         error: ReadError,
         at: Uncompressed,
         size: usize,
+        budget: ReadBudget,
     ) -> Result<Bytes, ReadError> {
         if self.layer.open.document.is_none() || !error.is_of_document() {
             return Err(error);
         }
-        self.replace(&error).await;
+        self.replace(&error, budget).await;
         self.inner.check_index(self.layer.open.how)?;
         match self.replacement() {
-            Some(other) => other.read(at, size).await,
+            Some(other) => other.read(at, size, budget).await,
             None => Err(error),
         }
     }
 
-    /// Opens the layer without its fine document, because of `error`. Waits for at most the
-    /// deadline of a read.
-    async fn replace(&self, error: &ReadError) {
+    /// Opens the layer without its fine document, because of `error`.
+    async fn replace(&self, error: &ReadError, budget: ReadBudget) {
         let Some(open) = self.inner.reopen.get().cloned() else { return };
         let on = self.clone();
         let why = causes(error);
@@ -300,6 +300,6 @@ impl LayerHandle {
             });
             opened.await.is_ok()
         });
-        let _ = timeout(self.inner.options.deadline, opening).await;
+        let _ = budget.wait(opening).await;
     }
 }

@@ -11,8 +11,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use tokio::time::timeout;
 
+use super::budget::ReadBudget;
 use super::fetch::CountedPart;
 use super::inner::LayerHandle;
 use super::lru::Lru;
@@ -111,6 +111,7 @@ impl LayerHandle {
         &self,
         span: SpanId,
         purpose: Purpose,
+        budget: ReadBudget,
     ) -> Result<Option<Arc<Windows>>, ReadError> {
         let layer = self.layer.digest();
         let Some(page) = self.document().and_then(|(head, _)| head.page_of(span)) else {
@@ -119,10 +120,9 @@ impl LayerHandle {
         if let Some(windows) = self.inner.windows.get((layer, page)) {
             return Ok(Some(windows));
         }
-        let after = self.inner.options.deadline;
-        match timeout(after, self.load(std::iter::once(span), purpose)).await {
-            Ok(loaded) => Ok(loaded?.into_iter().next()),
-            Err(_) => Err(ReadError::Deadline { layer, span, after }),
+        match budget.wait(self.load(std::iter::once(span), purpose)).await {
+            Some(loaded) => Ok(loaded?.into_iter().next()),
+            None => Err(budget.exceeded(self, span)),
         }
     }
 
