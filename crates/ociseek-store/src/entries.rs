@@ -18,6 +18,10 @@ pub const OPEN: OFlags =
 /// After this time, a temporary file belongs to no running process. A file that is further in the
 /// future than this is from before the clock was set back.
 pub(super) const STALE: Duration = Duration::from_secs(60 * 60);
+/// An entry that was read this long after it was made is one that is needed again, and counts as
+/// used [`BONUS`] later: what containers start from stays when a large model is read once.
+const AGAIN: Duration = Duration::from_secs(60);
+const BONUS: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Creates a cache's directory and its missing parents.
 pub fn make_dir(dir: &Path) -> io::Result<()> {
@@ -109,7 +113,7 @@ impl Usage {
 
 /// The file of an entry.
 struct Entry {
-    /// 1970 if the clock has been set back since: it is not known when, and whatever is read again
+    /// The time of its last use, and a bonus if it was used again. 1970 if the clock has been set back since: it is not known when, and whatever is read again
     /// gets a new time.
     used: SystemTime,
     size: u64,
@@ -141,13 +145,24 @@ fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
             && name.len() == 64
             && name.bytes().all(|b| b.is_ascii_hexdigit())
         {
-            let used = if is_future && age > STALE { SystemTime::UNIX_EPOCH } else { used };
+            let used = if is_future && age > STALE {
+                SystemTime::UNIX_EPOCH
+            } else {
+                // Not all file systems know when a file was made.
+                rank(metadata.created().unwrap_or(used), used)
+            };
             // Files of several spans have holes.
             let size = metadata.len().min(metadata.blocks().saturating_mul(512));
             entries.push(Entry { used, size, path: file.path() });
         }
     }
     Ok(entries)
+}
+
+/// The time by which entries are evicted, of one that was made and last used at these times.
+fn rank(made: SystemTime, used: SystemTime) -> SystemTime {
+    let is_used_again = used.duration_since(made).is_ok_and(|later| later > AGAIN);
+    if is_used_again { used + BONUS } else { used }
 }
 
 /// Removes the least recently used entries until they take 9/10 of `max` bytes, if they take more
@@ -209,5 +224,19 @@ mod tests {
         assert_eq!(there(&[&writing, &abandoned]), [true, false]);
         assert_eq!(evict(dir.path(), 250).unwrap(), Eviction { left: 200, evicted: 1 });
         assert_eq!(there(&[&older, &newer, &soon]), [false, true, true]);
+    }
+
+    #[test]
+    fn what_is_read_once_does_not_displace_what_is_needed_again() {
+        const HOUR: Duration = Duration::from_secs(60 * 60);
+        let start = SystemTime::now();
+        let needed_again = rank(start, start + 2 * AGAIN);
+        let once = |later| rank(start + later, start + later + AGAIN / 2);
+        assert!(needed_again > once(HOUR));
+        // It is not kept for ever.
+        assert!(needed_again < once(25 * HOUR));
+        assert!(rank(start, start + 2 * AGAIN) < rank(start, start + HOUR));
+        // The clock was set back since.
+        assert_eq!(rank(start + HOUR, start), start);
     }
 }
