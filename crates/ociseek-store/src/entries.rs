@@ -113,8 +113,8 @@ impl Usage {
 
 /// The file of an entry.
 struct Entry {
-    /// The time of its last use, and a bonus if it was used again. 1970 if the clock has been set back since: it is not known when, and whatever is read again
-    /// gets a new time.
+    /// The time of its last use, and a bonus if it was used again. 1970 if the clock has been set
+    /// back since: it is not known when, and whatever is read again gets a new time.
     used: SystemTime,
     size: u64,
     path: PathBuf,

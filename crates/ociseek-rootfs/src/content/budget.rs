@@ -1,12 +1,12 @@
 //! The time that a read, or a fetch in the background, may take. Each part of the work gets what is
-//! left of it, so that no retry and no second request starts the deadline anew.
+//! left of it: no retry and no second request has a deadline of its own.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
 use super::ReadError;
-use super::inner::LayerHandle;
+use ociseek_format::digest::Digest;
 use ociseek_format::offset::SpanId;
 
 /// When the deadline is over.
@@ -33,8 +33,8 @@ impl ReadBudget {
     }
 
     /// The error of a span that did not arrive in time.
-    pub(super) fn exceeded(self, of: &LayerHandle, span: SpanId) -> ReadError {
-        ReadError::Deadline { layer: of.layer.digest(), span, after: self.deadline }
+    pub(super) fn exceeded(self, layer: Digest, span: SpanId) -> ReadError {
+        ReadError::Deadline { layer, span, after: self.deadline }
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
         let spent = deadline - Duration::from_millis(50);
         let budget = ReadBudget { begun: Instant::now() - spent, deadline };
         assert_eq!(budget.wait(ready(1)).await, Some(1));
-        // A part that began the deadline anew would end in ten minutes.
+        // With a deadline of its own, a part would end in ten minutes.
         assert_eq!(budget.wait(pending::<u8>()).await, None);
         assert_eq!(budget.wait(pending::<u8>()).await, None);
         assert!(budget.elapsed() >= deadline);

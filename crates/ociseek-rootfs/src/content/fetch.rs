@@ -120,7 +120,7 @@ impl LayerHandle {
                 Some(Err(Failed::TooLarge(bytes))) => {
                     ReadError::TooLarge { layer, span, bytes: *bytes, limit: MAX_COMPRESSED }
                 }
-                None => budget.exceeded(self, span),
+                None => budget.exceeded(layer, span),
             };
             wanted.promise.complete(Err(error));
         }
@@ -249,7 +249,7 @@ impl LayerHandle {
                     continue;
                 }
                 Some(Err(source)) => ReadError::Fetch { layer, span, source: Arc::new(source) },
-                None => budget.exceeded(&self, span),
+                None => budget.exceeded(layer, span),
             };
             damaged.wanted.promise.complete(Err(error));
         }

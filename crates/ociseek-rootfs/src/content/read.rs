@@ -80,7 +80,7 @@ impl LayerHandle {
                         || parts.iter().filter(|part| part.found.is_none()).map(|part| part.span);
                     self.inner.misses.add(missing().map(|span| self.span(span)));
                     let span = missing().next().unwrap_or_default();
-                    return Err(budget.exceeded(self, span));
+                    return Err(budget.exceeded(layer, span));
                 }
             }
         }
@@ -131,7 +131,7 @@ impl LayerHandle {
                 .iter()
                 .find(|part| part.found.is_none() && inner.misses.has(self.span(part.span)));
             if let Some(missed) = missed.filter(|_| look == 0) {
-                return Err(budget.exceeded(self, missed.span));
+                return Err(budget.exceeded(self.layer.digest(), missed.span));
             }
             let disk = if look == 0 { Disk::Ask } else { Disk::Skip };
             let mut waiters = self.join(parts, ahead.take(), disk);

@@ -122,7 +122,7 @@ impl LayerHandle {
         }
         match budget.wait(self.load(std::iter::once(span), purpose)).await {
             Some(loaded) => Ok(loaded?.into_iter().next()),
-            None => Err(budget.exceeded(self, span)),
+            None => Err(budget.exceeded(layer, span)),
         }
     }
 
