@@ -428,6 +428,52 @@ fn containers_outlive_a_store_that_is_killed() {
     assert!(mounts_below(Path::new(&machine.at("layers"))).is_empty());
 }
 
+/// One that hangs is not one that ended: it may go on at any time.
+#[test]
+fn podman_works_while_a_store_hangs() {
+    let (Some(machine), Some(layers)) = (Machine::new(), debian_layers()) else { return };
+    let Some(images) = Images::new(&machine) else { return };
+    let two = images.push("two:v1", &[&layers.join("debian-rootfs.go.tar.gz")]);
+    images.index("two:v1", &["--kind", "fine", "--min-layer-size=0"]);
+    let store = machine.store(&[]);
+    machine.podman(&["pull", "--quiet", &two]);
+    let container =
+        machine.podman(&["run", "--detach", &two, "/bin/sh", "-c", "while :; do sleep 1; done"]);
+    let exec = |script: &str| machine.podman(&["exec", container.trim(), "/bin/sh", "-c", script]);
+    assert!(exec("cat /etc/issue").contains("Debian"));
+    let is_answering = || {
+        let root = format!("--root={}", machine.at("state"));
+        Command::new(program()).args(["store", "status", &root]).output().unwrap().status.success()
+    };
+    for file in ["GPL-3", "Artistic"] {
+        assert!(is_answering());
+        store.child.signal(Signal::STOP);
+        std::thread::scope(|scope| {
+            let file = format!("/usr/share/common-licenses/{file}");
+            let reader = scope.spawn(move || exec(&format!("wc -c <{file}")));
+            for args in [&["ps", "--quiet"][..], &["images", "--quiet"]] {
+                let mut command = machine.command("lazy", args);
+                let mut listing = ChildProcess::spawn(command.stdout(Stdio::null()));
+                wait_until("podman answers while the store hangs", || listing.ended().is_some());
+                assert!(listing.ended().is_some_and(|status| status.success()), "{args:?}");
+            }
+            assert!(!is_answering());
+            // What containers read still waits.
+            assert!(!reader.is_finished());
+            store.child.signal(Signal::CONT);
+            assert!(reader.join().unwrap().trim().parse::<u64>().unwrap() > 1000);
+        });
+        wait_until("the store answers", is_answering);
+        assert_eq!(machine.shell(&two, "cat /etc/passwd >/dev/null && echo READY"), "READY\n");
+    }
+    machine.podman(&["rm", "--force", "--time", "0", container.trim()]);
+    machine.podman(&["rmi", &two]);
+    assert_eq!(machine.used(), 0);
+    store.end(Signal::TERM);
+    wait_until("no process is left", || machine.keepers().is_empty());
+    assert!(mounts_below(Path::new(&machine.at("layers"))).is_empty());
+}
+
 /// What overlayfs shows of mounted layers is what it shows of those that podman unpacked.
 #[test]
 fn files_are_those_that_podman_unpacks() {

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -156,6 +157,11 @@ impl ImageDir {
             lazy: Arc::clone(&self.0.lazy),
             keeper: self.0.keeper.clone(),
         }
+    }
+
+    /// Blocks until the keeper runs.
+    pub(crate) fn keep_socket(&self, socket: OwnedFd) -> Option<OwnedFd> {
+        self.0.keeper.keep_socket(socket)
     }
 
     /// Whether this is the mount point of an image.

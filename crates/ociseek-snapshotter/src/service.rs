@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::fs::{self, DirBuilder, Permissions};
 use std::future::Future;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -22,8 +22,6 @@ use tonic::server::{Grpc, NamedService};
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
-
-use ociseek_rootfs::fuse::{given_socket, store_socket};
 
 use super::image_service::ImageService;
 use super::messages::{
@@ -56,8 +54,8 @@ impl From<SnapshotError> for Status {
     }
 }
 
-/// A socket that only its owner can use, and the one of the server before this one, if the service
-/// manager has kept it: connections that nobody has accepted wait there.
+/// A socket that only its owner can use, and the one of the server before this one, if it was kept:
+/// connections that nobody has accepted wait there.
 #[derive(Debug)]
 pub struct Listener(Vec<UnixListener>);
 
@@ -65,9 +63,14 @@ impl Listener {
     /// Listens on `path`, in a directory that is created if it is missing. A socket that another
     /// process left there is replaced.
     ///
+    /// `keep` has the socket kept, and returns an earlier one.
+    ///
     /// # Errors
     /// If there is another kind of file, or the socket cannot be made.
-    pub fn bind(path: &Path) -> io::Result<Listener> {
+    pub fn bind(
+        path: &Path,
+        keep: impl FnOnce(OwnedFd) -> Option<OwnedFd>,
+    ) -> io::Result<Listener> {
         if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
             let why = "something else than a socket has this name";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
@@ -82,9 +85,9 @@ impl Listener {
         let listener = UnixListener::bind(&new)?;
         fs::set_permissions(&new, Permissions::from_mode(0o600))?;
         fs::rename(&new, path)?;
-        store_socket(listener.as_fd());
+        let kept = listener.as_fd().try_clone_to_owned()?;
         let mut listeners = vec![listener];
-        if let Some(socket) = given_socket() {
+        if let Some(socket) = keep(kept) {
             let earlier = std::os::unix::net::UnixListener::from(socket);
             earlier.set_nonblocking(true)?;
             listeners.push(UnixListener::from_std(earlier)?);
@@ -347,15 +350,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/ociseek/snapshotter.sock");
         for _ in 0..2 {
-            Listener::bind(&path).unwrap();
+            Listener::bind(&path, |_| None).unwrap();
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
             // It is in the way of the next one.
             fs::create_dir(path.with_added_extension("new")).unwrap();
         }
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        assert_eq!(Listener::bind(&file).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-        assert!(Listener::bind(&file.join("socket")).is_err());
+        assert_eq!(
+            Listener::bind(&file, |_| None).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
+        assert!(Listener::bind(&file.join("socket"), |_| None).is_err());
     }
 
     /// The body of a gRPC message.

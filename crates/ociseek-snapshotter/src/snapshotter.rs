@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -107,6 +108,12 @@ impl Snapshotter {
     /// From now on, all mounts together use this many bytes of memory.
     pub fn limit_memory(&self, bytes: u64) {
         self.images.limit_memory(bytes);
+    }
+
+    /// Has the socket kept that calls come to, also while no process serves them, and returns the
+    /// one of an earlier process.
+    pub fn keep_socket(&self, socket: OwnedFd) -> Option<OwnedFd> {
+        block_in_place(|| self.images.keep_socket(socket))
     }
 
     /// Whether all mounts answer.

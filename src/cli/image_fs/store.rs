@@ -30,7 +30,7 @@ use ociseek_ops::layer_store::{ImageOpener, MountedStore, StoreOptions, StorePoi
 use ociseek_ops::mount::opaque_xattr;
 use ociseek_ops::open::OpenOptions;
 use ociseek_rootfs::content::ContentOptions;
-use ociseek_rootfs::fuse::ExistingMount;
+use ociseek_rootfs::fuse::{ExistingMount, MountLook};
 use ociseek_store::Source;
 
 const STORE_LONG_ABOUT: &str = "\
@@ -62,6 +62,8 @@ Exit status: 0 stopped by SIGINT, SIGTERM or SIGHUP, or unmounted; 1 failure, 2 
 
 /// How long the kernel may take to end a session that nobody uses.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
+/// For how long the store may not answer until it is started again.
+const SILENCE: Duration = Duration::from_secs(20);
 /// Decoded content that is kept in memory for each open image, in bytes.
 const MEMORY: u64 = 16 << 20;
 
@@ -167,11 +169,15 @@ pub(crate) async fn run(
         Some(log) => log.ready()?,
         None => notify::ready(),
     }
+    let look = MountLook::start(mount.point().to_owned());
+    let answers = || look.as_ref().is_none_or(|look| look.look() < SILENCE);
     let ended = tokio::select! {
         biased;
         Ok(_) = interrupted => None,
         ended = mount.ended() => Some(ended),
+        never = notify::alive(answers) => match never {},
     };
+    drop(look);
     if let Some(ended) = ended {
         MountedStore::give_up(keeper.as_ref());
         return Ok(ended?);

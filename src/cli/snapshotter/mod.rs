@@ -243,7 +243,7 @@ pub(crate) async fn run(
         Arc::new(snapshotter.map_err(CliError::at(&root, "the snapshotter cannot use it"))?);
     let service = MonitoredSnapshotter { metrics, snapshotter: Arc::clone(&snapshotter), cache };
     let monitored = metrics::served(metrics_listen, service).await?;
-    let listener = Listener::bind(&socket);
+    let listener = Listener::bind(&socket, |socket| snapshotter.keep_socket(socket));
     let listener = listener.map_err(CliError::write(&socket))?;
     let reloading = configured.map(|(table, path)| Reloading {
         path,
@@ -268,6 +268,7 @@ pub(crate) async fn run(
         () = monitored => Ok(()),
         never = forgetting => match never {},
         never = reloading => match never {},
+        never = notify::alive(|| true) => match never {},
     };
     if ended.is_ok() {
         // Without this, reads that are not answered would fail. The next server answers them.

@@ -16,6 +16,7 @@ use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::stdout::Stdout;
 use crate::cli::shared::terminal::{Style, safe};
 use ociseek_ops::mount_server::StartRecord;
+use ociseek_rootfs::fuse::ProcessId;
 use ociseek_snapshotter::{KeptImage, KeptState, kept, memory};
 
 /// Which snapshotter.
@@ -131,11 +132,12 @@ fn look(root: &Path) -> Result<KeptState, CliError> {
     kept(root).map_err(CliError::read(root))
 }
 
-/// The process that listens on a socket. Must be called on a tokio runtime.
-fn listener(connection: &UnixStream) -> Option<u32> {
+/// The process that began to listen on a socket. None if the kernel does not say. Must be called on
+/// a tokio runtime.
+fn listener(connection: &UnixStream) -> Option<i32> {
     connection.set_nonblocking(true).ok()?;
     let connection = tokio::net::UnixStream::from_std(connection.try_clone().ok()?).ok()?;
-    connection.peer_cred().ok()?.pid().map(i32::cast_unsigned)
+    connection.peer_cred().ok()?.pid().filter(|pid| *pid > 0)
 }
 
 #[derive(Serialize)]
@@ -143,7 +145,7 @@ fn listener(connection: &UnixStream) -> Option<u32> {
 pub(crate) struct Status {
     /// The path of the socket.
     socket: String,
-    /// Whether a process listens on the socket.
+    /// Whether a process serves the socket.
     running: bool,
     /// The directory of the snapshots.
     root: String,
@@ -172,9 +174,13 @@ impl Status {
         let mounts = || kept.images.iter().flat_map(|image| &image.mounts);
         let connection = UnixStream::connect(socket);
         let server = connection.as_ref().ok().and_then(listener);
+        // The socket is kept open while nobody serves it.
+        let running =
+            connection.is_ok() && server.is_none_or(|server| ProcessId::of(server).is_some());
+        let server = server.filter(|_| running).map(i32::cast_unsigned);
         Status {
             socket: socket.display().to_string(),
-            running: connection.is_ok(),
+            running,
             root: root.display().to_string(),
             snapshots: kept.snapshots,
             images: kept.images.len(),

@@ -239,6 +239,15 @@ fn layers(registry: &Faulty) -> Vec<(&'static str, String)> {
         let frame = [&b"\x50\x2a\x4d\x18"[..], &0_u32.to_le_bytes()].concat();
         frame.repeat(500_000)
     };
+    let tiny = [file("f", &letters(7).take(200_000).collect::<Vec<u8>>()), end()].concat();
+    // A frame header with a window of 2 MiB, and raw blocks (RFC 8878 section 3.1.1.2).
+    let blocks = {
+        let last = tiny.len() - 1;
+        let block = |(n, byte): (usize, &u8)| [u8::from(n == last) | 1 << 3, 0, 0, *byte];
+        let frame = b"\x28\xb5\x2f\xfd\x00\x58".iter().copied();
+        frame.chain(tiny.iter().enumerate().flat_map(block)).collect::<Vec<u8>>()
+    };
+    let frames = tiny.chunks(4).flat_map(|four| zstd::encode_all(four, 1).unwrap()).collect();
     // A frame that requests a window of 2 GiB.
     let window = b"\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00".to_vec();
     let own_index = {
@@ -288,6 +297,8 @@ fn layers(registry: &Faulty) -> Vec<(&'static str, String)> {
             image(registry, 4, &[(GZIP, [many_members(), small()].concat())]),
         ),
         ("500,000 skippable zstd frames", image(registry, 5, &[(ZSTD, skipped)])),
+        ("200,000 zstd blocks of a byte", image(registry, 14, &[(ZSTD, blocks)])),
+        ("50,000 zstd frames of four bytes", image(registry, 15, &[(ZSTD, frames)])),
         ("a zstd window of 2 GiB", image(registry, 6, &[(ZSTD, window)])),
         ("spans of zstd that refer to 120 MiB", image(registry, 13, &[(ZSTD, far_references())])),
         (

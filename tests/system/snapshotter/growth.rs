@@ -16,8 +16,10 @@ use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::mounts::wait_until;
 use crate::support::servers::tool;
 
-const IMAGES: usize = 30;
-const CYCLES: usize = 200;
+const IMAGES: usize = 100;
+/// When figures are printed, too.
+const FEW: usize = 30;
+const CYCLES: usize = 1000;
 /// By then, unused content is dropped, and freed memory is returned.
 const IDLE: Duration = Duration::from_secs(70);
 /// After every so many cycles, the server or the keeper is killed.
@@ -42,9 +44,14 @@ fn files(busybox: &Path, number: usize) -> Vec<u8> {
 /// The descriptors, threads and bytes of memory (`Pss`) of a process.
 fn taken(pid: u32) -> (usize, usize, u64) {
     let count = |dir: &str| fs::read_dir(format!("/proc/{pid}/{dir}")).map_or(0, Iterator::count);
+    (count("fd"), count("task"), memory(pid, "Pss:"))
+}
+
+/// A kind of memory of a process, in bytes.
+fn memory(pid: u32, kind: &str) -> u64 {
     let memory = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    let pss = memory.lines().find_map(|line| line.strip_prefix("Pss:")?.split_whitespace().next());
-    (count("fd"), count("task"), pss.map_or(0, |kib| kib.parse::<u64>().unwrap() << 10))
+    let kib = memory.lines().find_map(|line| line.strip_prefix(kind)?.split_whitespace().next());
+    kib.map_or(0, |kib| kib.parse::<u64>().unwrap() << 10)
 }
 
 /// The files of the snapshotter's state.
@@ -118,7 +125,7 @@ async fn nothing_grows_while_images_come_and_go() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[ignore = "takes minutes, for docs/contributing/measuring.md"]
-async fn a_node_with_thirty_images_and_two_hundred_cycles() {
+async fn a_node_with_a_hundred_images_and_a_thousand_cycles() {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
     let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
     let registry = Faulty::honest(settings).await;
@@ -128,25 +135,32 @@ async fn a_node_with_thirty_images_and_two_hundred_cycles() {
         let mut serving = node.snapshotter();
         let _containerd = node.containerd();
         let print = |when: &str, serving: u32| {
-            let (descriptors, threads, memory) = taken(serving);
-            let keeper = node.keeper().map_or((0, 0, 0), |pid| taken(pid.cast_unsigned()));
+            let (descriptors, threads, _) = taken(serving);
+            let keeper = node.keeper().map(i32::cast_unsigned);
+            let megabytes = |pid| memory(pid, "Rss:") as f64 / 1e6;
+            let rows = fs::metadata(node.at("lazy/state.json")).map_or(0, |file| file.len());
             println!(
                 "{when}: server {descriptors} descriptors, {threads} threads, {:.1} MB; keeper {} \
-                 descriptors, {:.1} MB; {} files",
-                memory as f64 / 1e6,
-                keeper.0,
-                keeper.2 as f64 / 1e6,
+                 descriptors, {:.1} MB; {} files, {rows} bytes of rows",
+                megabytes(serving),
+                keeper.map_or(0, |pid| taken(pid).0),
+                keeper.map_or(0.0, megabytes),
                 state(&node)
             );
         };
         print("no image", serving.id());
         let names: Vec<String> =
             (0..IMAGES).map(|number| container(&format!("growth-{number}"))).collect();
-        for (image, name) in images.iter().zip(&names) {
+        for (number, (image, name)) in images.iter().zip(&names).enumerate() {
+            if number == FEW {
+                print("30 images mounted", serving.id());
+                thread::sleep(IDLE);
+                print("after 70 s", serving.id());
+            }
             node.pull(image, "ociseek");
             node.start(name, image);
         }
-        print("30 images mounted", serving.id());
+        print("100 images mounted", serving.id());
         let points: Vec<String> = node
             .lazy_mounts()
             .iter()
@@ -172,7 +186,7 @@ async fn a_node_with_thirty_images_and_two_hundred_cycles() {
                 readers.into_iter().map(|reader| reader.join().unwrap()).collect();
             took.sort();
             println!(
-                "8 MB were read in 30 containers after {:?} to {:?}",
+                "8 MB were read in 100 containers after {:?} to {:?}",
                 took[0],
                 took[IMAGES - 1]
             );

@@ -30,6 +30,7 @@ mod operators;
 mod outages;
 mod races;
 mod starts;
+mod strangers;
 mod userns;
 
 /// Bytes in a second. The speed is not tested here.

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -52,12 +53,11 @@ state = "DIR/state"
   restrict_oom_score_adj = true
 "#;
 
-/// All images here are the tests' own.
 const CONFIG: &str = r#"socket = "DIR/ociseek.sock"
 root = "DIR/lazy"
 containerd = "DIR/containerd.sock"
 cache-dir = "DIR/cache"
-lazy-from = ["*"]
+lazy-from = LAZY_FROM
 metrics-listen = "METRICS"
 memory = "100MiB"
 "#;
@@ -68,6 +68,8 @@ pub struct Node {
     programs: PathBuf,
     /// Where the snapshotter serves metrics.
     metrics: String,
+    /// The repositories whose images start lazily: all, which are the tests' own.
+    pub lazy_from: String,
     /// More lines of the snapshotter's configuration.
     pub config: String,
     /// What keeps devices besides the snapshotter.
@@ -124,6 +126,7 @@ impl Node {
             dir,
             programs,
             metrics: format!("127.0.0.1:{}", free_port()),
+            lazy_from: r#"["*"]"#.to_owned(),
             config: String::new(),
             manager: None,
         }
@@ -134,9 +137,8 @@ impl Node {
     }
 
     pub fn snapshotter(&self) -> ChildProcess {
-        if self.manager.is_none() {
-            let _ = fs::remove_file(self.at("ociseek.sock"));
-        }
+        let socket = || fs::metadata(self.at("ociseek.sock")).ok().map(|socket| socket.ino());
+        let earlier = socket();
         let stored = self.manager.as_ref().map(ServiceManager::stored);
         let mut command = match &stored {
             // nohup(1) has SIGHUP ignored, which must not keep the configuration from being read.
@@ -162,7 +164,8 @@ impl Node {
         };
         let config = CONFIG
             .replace("DIR", self.dir.path().to_str().unwrap())
-            .replace("METRICS", &self.metrics);
+            .replace("METRICS", &self.metrics)
+            .replace("LAZY_FROM", &self.lazy_from);
         fs::write(self.at("snapshotter.toml"), config + &self.config).unwrap();
         let log = fs::File::options().create(true).append(true).open(self.at("snapshotter.log"));
         command
@@ -172,7 +175,7 @@ impl Node {
         let mut child = ChildProcess::spawn(&mut command);
         wait_until("the snapshotter listens", || {
             assert!(child.ended().is_none(), "the snapshotter ended");
-            Path::new(&self.at("ociseek.sock")).exists()
+            socket().is_some_and(|socket| Some(socket) != earlier)
         });
         if Path::new(&self.at("containerd.sock")).exists() {
             // containerd waits a second after it could not connect.

@@ -3,13 +3,16 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::http::Response;
 use bytes::Bytes;
 use rustix::process::Signal;
 use serde_json::json;
@@ -19,8 +22,10 @@ use super::{index, programs, push};
 use crate::bundle::{self, rootfs};
 use crate::support::child_process::ChildProcess;
 use crate::support::corpus::debian_layers;
-use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings, problem, stalls};
-use crate::support::mounts::wait_until;
+use crate::support::faulty::{
+    Faulty, ReceivedRequest, RegistrySettings, no_response, problem, stalls,
+};
+use crate::support::mounts::{can_mount, wait_until};
 use crate::support::sandbox::program;
 use crate::support::servers::{Server, run, tool};
 
@@ -121,6 +126,75 @@ fn containers_outlive_a_kill_of_everything_if_the_service_manager_keeps_devices(
     node.end(name);
     node.ctr(&["images", "rm", "--sync", &image]);
     nothing_is_left(&node);
+}
+
+/// Not only with systemd: the process that keeps the devices has the socket, too.
+#[test]
+fn calls_wait_while_the_snapshotter_restarts() {
+    let (Some(programs), Some((_registry, image))) = (programs(), registry(&[])) else { return };
+    let node = Node::new(programs, &image);
+    let mut serving = node.snapshotter();
+    let _containerd = node.containerd();
+    node.pull(&image, "ociseek");
+    let list = ["snapshots", "--snapshotter", "ociseek", "ls"];
+    for signal in [Signal::KILL, Signal::TERM, Signal::KILL] {
+        serving.signal(signal);
+        serving.end();
+        let status = node.inspected("status");
+        assert_eq!((status.0, &status.1["running"]), (Some(3), &json!(false)), "{signal:?}");
+        thread::scope(|scope| {
+            // They fail at once if nobody listens.
+            let calls: Vec<_> = (0..3).map(|_| scope.spawn(|| node.try_ctr(&list))).collect();
+            thread::sleep(Duration::from_millis(500));
+            serving = node.snapshotter();
+            for call in calls {
+                let output = call.join().unwrap();
+                let error = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{signal:?}: {error}");
+            }
+        });
+        assert_eq!(node.inspected("status").1["running"], true);
+    }
+    node.ctr(&["images", "rm", "--sync", &image]);
+    nothing_is_left(&node);
+    // Nobody waits for a snapshotter that does not come back.
+    serving.kill();
+    wait_until("the socket is closed", || {
+        UnixStream::connect(node.at("ociseek.sock")).is_err() && node.keeper().is_none()
+    });
+}
+
+#[test]
+fn the_service_manager_hears_that_servers_answer() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    fs::create_dir(at("layers")).unwrap();
+    let manager = UnixDatagram::bind(at("notify")).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let options = [format!("--cache-dir={}", at("cache")), "--lazy-from=*".to_owned()];
+    for (door, place) in [
+        ("snapshotter", vec![format!("--socket={}", at("s")), format!("--root={}", at("one"))]),
+        ("store", vec![format!("--root={}", at("two")), at("layers")]),
+    ] {
+        let mut command = Command::new(program());
+        command.arg(door).args(&options).args(place);
+        command.env("NOTIFY_SOCKET", at("notify")).env("WATCHDOG_USEC", "400000");
+        let mut serving = ChildProcess::spawn(command.stderr(Stdio::null()));
+        let mut told = 0;
+        while told < 3 {
+            let mut message = [0; 512];
+            let length = manager.recv(&mut message).unwrap();
+            told += usize::from(&message[..length] == b"WATCHDOG=1");
+        }
+        serving.signal(Signal::TERM);
+        assert!(serving.end().success(), "{door}");
+        manager.set_nonblocking(true).unwrap();
+        while manager.recv(&mut [0; 512]).is_ok() {}
+        manager.set_nonblocking(false).unwrap();
+    }
 }
 
 /// As after a reboot: no process and no mount is there any more, and nothing in `/run`.
@@ -286,13 +360,24 @@ async fn an_image_is_unpacked_if_nobody_says_whether_it_has_an_index() {
 /// The same manifest in `dev`, which was pulled first, and in `prod`. Then `dev` is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_image_that_was_promoted_outlives_its_first_repository() {
+    promoted(|| problem(404, "NAME_UNKNOWN", "the repository does not exist")).await;
+}
+
+/// The same, but `dev` takes requests and never answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_image_that_was_promoted_outlives_the_silence_of_its_first_repository() {
+    promoted(no_response).await;
+}
+
+/// `gone` is what `dev` answers in the end.
+async fn promoted(gone: impl Fn() -> Response<Body> + Send + Sync + 'static) {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
     let is_gone = Arc::new(AtomicBool::new(false));
-    let gone = Arc::clone(&is_gone);
+    let is_over = Arc::clone(&is_gone);
     let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
     let lie = move |request: &ReceivedRequest, _: &Faulty| {
-        let is_there = !gone.load(Ordering::Relaxed) || !request.path.starts_with("/v2/dev/");
-        (!is_there).then(|| problem(404, "NAME_UNKNOWN", "the repository does not exist"))
+        let is_there = !is_over.load(Ordering::Relaxed) || !request.path.starts_with("/v2/dev/");
+        (!is_there).then(&gone)
     };
     let registry = Faulty::start(settings, lie).await;
     registry.add_image("v1", &rootfs(&busybox));
@@ -303,7 +388,7 @@ async fn an_image_that_was_promoted_outlives_its_first_repository() {
         let mut serving = node.snapshotter();
         let mut containerd = node.containerd();
         node.pull(&dev, "ociseek");
-        let name = &*container("promoted");
+        let name = &*container(&format!("promoted-{}", registry.address.port()));
         node.start(name, &dev);
         node.pull(&prod, "ociseek");
         is_gone.store(true, Ordering::Relaxed);

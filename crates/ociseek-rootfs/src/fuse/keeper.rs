@@ -2,8 +2,9 @@
 //! kernel's side of a mount lives as long as a process has its device open (see `handover`).
 //!
 //! The keeper does little else, so that nothing but its own end loses the mounts: it stands in for
-//! the server of a store (see `stand_in`). It listens on a socket in the directory of the server
-//! that started it. Each message is one JSON document, with at most one descriptor.
+//! the server of a store (see `stand_in`), and keeps the socket of the snapshotter open between two
+//! servers. It listens on a socket in the directory of the server that started it. Each message is
+//! one JSON document, with at most one descriptor.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -24,17 +25,22 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::device::{is_fuse, is_over};
+use super::look::MountLook;
 use super::stand_in::StandIn;
 use ociseek_format::digest::Digest;
 
-/// How often a keeper looks whether mounts are gone, with and without a server. Waiting for that in
-/// poll(2) would wake it with each request.
+/// How often a keeper looks whether mounts are gone. Waiting for that in poll(2) would wake it with
+/// each request.
 const LOOK: Duration = Duration::from_secs(60);
-const LOOK_ALONE: Duration = Duration::from_secs(2);
-/// For how long a store has no server until the keeper stands in for it, and how often it looks
-/// for requests then.
+/// The same without a server, or with a store.
+const LOOK_SOON: Duration = Duration::from_secs(2);
+/// For how long a store has no server, or one that does not answer, until the keeper stands in for
+/// it, and how often it looks for requests then.
 const PATIENCE: Duration = Duration::from_secs(3);
+const SILENCE: Duration = Duration::from_secs(5);
 const STAND_IN: Duration = Duration::from_millis(50);
+/// For how long connections to a server that has ended wait for the next one.
+const SOCKET: Duration = Duration::from_secs(10);
 /// How long a server may take to receive an answer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// The longest message, in bytes.
@@ -62,9 +68,11 @@ pub type LeftMount = (HeldMount, OwnedFd);
 pub(super) enum KeeperOrder {
     /// Keep the device that comes with this. It replaces another of the same name.
     Keep(HeldMount),
+    /// Keep the socket that comes with this, in place of another.
+    KeepSocket,
     /// Close the device of this name.
     Release(String),
-    /// KeeperAnswer all mounts with their devices, and then the end.
+    /// Answer all mounts with their devices, the socket, and then the end.
     List,
 }
 
@@ -73,7 +81,24 @@ pub(super) enum KeeperOrder {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum KeeperAnswer {
     Kept(HeldMount),
+    Socket,
     End,
+}
+
+/// What a keeper has.
+#[derive(Default)]
+struct Kept {
+    mounts: BTreeMap<String, (HeldMount, OwnedFd)>,
+    /// What the server listens on. Connections wait there for the next server.
+    socket: Option<OwnedFd>,
+}
+
+impl Kept {
+    /// The devices of stores.
+    fn stores(&self) -> impl Iterator<Item = (&HeldMount, &OwnedFd)> {
+        let mounts = self.mounts.values().map(|(mount, device)| (mount, device));
+        mounts.filter(|(mount, _)| mount.tree.is_none())
+    }
 }
 
 /// Keeps the devices that come on the socket `listener`, which is not listening yet. Returns when
@@ -84,48 +109,72 @@ pub(super) enum KeeperAnswer {
 pub fn keep_devices(listener: &OwnedFd) -> io::Result<()> {
     // The server sees by this call who keeps its devices (unix(7), SO_PEERCRED).
     listen(listener, 4)?;
-    let mut kept = BTreeMap::new();
+    let mut kept = Kept::default();
     let mut server: Option<OwnedFd> = None;
     let mut last_served = Instant::now();
+    let mut looks = BTreeMap::new();
     let mut stand_in = None;
     loop {
-        let has_store = kept.values().any(|(mount, _): &(HeldMount, _)| mount.tree.is_none());
-        let is_alone = server.is_none() && has_store && last_served.elapsed() >= PATIENCE;
-        let (wait, connection) = match &server {
-            Some(server) => (LOOK, server.as_fd()),
-            None if is_alone => (STAND_IN, listener.as_fd()),
-            None => (LOOK_ALONE, listener.as_fd()),
+        let is_unserved = match &server {
+            Some(_) => looks.values().any(|look: &MountLook| look.waits() >= SILENCE),
+            None => last_served.elapsed() >= PATIENCE,
+        };
+        let has_store = kept.stores().next().is_some();
+        let stands_in = is_unserved && has_store;
+        let wait = match &server {
+            _ if stands_in => STAND_IN,
+            Some(_) if !has_store => LOOK,
+            Some(_) | None => LOOK_SOON,
         };
         let wait = Timespec::try_from(wait).map_err(io::Error::other)?;
-        let mut looked = [
-            PollFd::new(listener, PollFlags::IN),
-            PollFd::from_borrowed_fd(connection, PollFlags::IN),
-        ];
+        let connection = server.as_ref().unwrap_or(listener);
+        let mut looked =
+            [PollFd::new(listener, PollFlags::IN), PollFd::new(connection, PollFlags::IN)];
         let ready = retry_on_intr(|| poll(&mut looked, Some(&wait)))?;
         let [is_asked, is_told] = [0, 1].map(|at: usize| !looked[at].revents().is_empty());
         if ready == 0 {
-            kept.retain(|_, (_, device)| matches!(is_over(device), Ok(false)));
-            if kept.is_empty() && server.is_none() {
+            kept.mounts.retain(|_, (_, device)| matches!(is_over(device), Ok(false)));
+            if server.is_none() && last_served.elapsed() >= SOCKET {
+                kept.socket = None;
+            }
+            if kept.mounts.is_empty() && kept.socket.is_none() && server.is_none() {
                 return Ok(());
             }
-            if is_alone {
-                let stores = kept.values().filter(|(mount, _)| mount.tree.is_none());
-                let stand_in = stand_in.get_or_insert_with(StandIn::new);
+            if server.is_some() {
+                look_at(&kept, &mut looks);
+            }
+            if stands_in {
+                let stand_in = stand_in
+                    .get_or_insert_with(|| StandIn::new(kept.stores().map(|(_, device)| device)));
                 // An error means that the session is over.
-                stores.for_each(|(_, device)| drop(stand_in.answer(device)));
+                kept.stores().for_each(|(_, device)| drop(stand_in.answer(device)));
+            } else {
+                stand_in = None;
             }
         } else if is_asked {
             // One that comes later takes over.
             server = accepted(listener).or(server);
-            stand_in = None;
+            (stand_in, looks) = (None, BTreeMap::new());
         } else if is_told
             && let Some(connection) = &server
             && !matches!(serve(connection, &mut kept), Ok(true))
         {
-            server = None;
+            (server, looks) = (None, BTreeMap::new());
             last_served = Instant::now();
         }
     }
+}
+
+/// Looks whether the server answers the requests for stores.
+fn look_at(kept: &Kept, looks: &mut BTreeMap<PathBuf, MountLook>) {
+    looks.retain(|point, _| kept.stores().any(|(mount, _)| mount.point == *point));
+    for (HeldMount { point, .. }, _) in kept.stores() {
+        if !looks.contains_key(point) {
+            // If there cannot be another thread, it is started later.
+            looks.extend(MountLook::start(point.clone()).map(|look| (point.clone(), look)));
+        }
+    }
+    looks.values().for_each(|look| _ = look.look());
 }
 
 /// A connection of this user.
@@ -137,22 +186,23 @@ fn accepted(listener: &OwnedFd) -> Option<OwnedFd> {
 }
 
 /// Does what the next message asks. Returns whether there was one.
-fn serve(
-    connection: &OwnedFd,
-    kept: &mut BTreeMap<String, (HeldMount, OwnedFd)>,
-) -> io::Result<bool> {
+fn serve(connection: &OwnedFd, kept: &mut Kept) -> io::Result<bool> {
     match receive(connection.as_fd())? {
         None => return Ok(false),
         Some((KeeperOrder::Keep(mount), Some(device))) if is_fuse(&device)? => {
-            kept.insert(mount.name.clone(), (mount, device));
+            kept.mounts.insert(mount.name.clone(), (mount, device));
         }
         Some((KeeperOrder::Keep(_), _)) => {}
+        Some((KeeperOrder::KeepSocket, socket)) => kept.socket = socket,
         Some((KeeperOrder::Release(name), _)) => {
-            kept.remove(&name);
+            kept.mounts.remove(&name);
         }
         Some((KeeperOrder::List, _)) => {
-            for (mount, device) in kept.values() {
+            for (mount, device) in kept.mounts.values() {
                 send(connection.as_fd(), &KeeperAnswer::Kept(mount.clone()), Some(device.as_fd()))?;
+            }
+            if let Some(socket) = &kept.socket {
+                send(connection.as_fd(), &KeeperAnswer::Socket, Some(socket.as_fd()))?;
             }
             send(connection.as_fd(), &KeeperAnswer::End, None)?;
         }
@@ -250,7 +300,7 @@ mod tests {
     #[test]
     fn only_fuse_devices_are_kept() {
         let (here, there) = pair();
-        let mut kept = BTreeMap::new();
+        let mut kept = Kept::default();
         let mount = |name: &str| HeldMount {
             name: name.into(),
             point: "/point".into(),
@@ -263,7 +313,7 @@ mod tests {
         for _ in 0..2 {
             assert!(serve(&there, &mut kept).unwrap());
         }
-        assert!(kept.is_empty());
+        assert!(kept.mounts.is_empty());
         let Ok(device) = super::super::open_device() else { return };
         for order in [KeeperOrder::Keep(mount("device")), KeeperOrder::List] {
             let device = matches!(order, KeeperOrder::Keep(_)).then(|| device.as_fd());
@@ -274,6 +324,6 @@ mod tests {
         assert!(matches!(answer, (KeeperAnswer::Kept(kept), Some(_)) if kept == mount("device")));
         assert!(matches!(receive(here.as_fd()).unwrap(), Some((KeeperAnswer::End, None))));
         send(here.as_fd(), &KeeperOrder::Release("device".into()), None).unwrap();
-        assert!(serve(&there, &mut kept).unwrap() && kept.is_empty());
+        assert!(serve(&there, &mut kept).unwrap() && kept.mounts.is_empty());
     }
 }

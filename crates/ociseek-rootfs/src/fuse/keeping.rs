@@ -45,8 +45,8 @@ const UNPROTECTED: &str =
 /// The pause before a keeper that ended is replaced.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The process that keeps the devices of a server's mounts. It is started for the first mount, and
-/// again when it ends. It stays when this and its clones are dropped.
+/// The process that keeps the devices of a server's mounts, and its socket. It is started for the
+/// first of them, and again when it ends. It stays when this and its clones are dropped.
 #[derive(Clone)]
 pub struct DeviceKeeper(Arc<Handle>);
 
@@ -61,14 +61,16 @@ struct Shared {
     is_over: AtomicBool,
 }
 
-/// The mounts whose devices are kept, by their names.
-type KeptMounts = BTreeMap<String, (HeldMount, Arc<OwnedFd>)>;
-
 #[derive(Default)]
 struct Kept {
-    mounts: KeptMounts,
+    /// The mounts whose devices are kept, by their names.
+    mounts: BTreeMap<String, (HeldMount, Arc<OwnedFd>)>,
     /// Those that the service manager has, and gave to this process.
     given: BTreeMap<String, HeldMount>,
+    /// What this process listens on.
+    socket: Option<OwnedFd>,
+    /// What the process before this one listened on.
+    left_socket: Option<OwnedFd>,
     /// Whether a thread replaces the keeper when it ends.
     is_watched: bool,
 }
@@ -104,7 +106,8 @@ impl DeviceKeeper {
         let mut left = Vec::new();
         if let Some((running, of_keeper)) = found(dir) {
             Shared::watched(&shared, &mut kept, running);
-            left = of_keeper;
+            left = of_keeper.mounts;
+            kept.left_socket = of_keeper.socket;
         }
         match mounts() {
             Ok(mounts) => {
@@ -126,15 +129,22 @@ impl DeviceKeeper {
     pub fn keep(&self, mount: HeldMount, device: Arc<OwnedFd>) {
         let shared = &self.0.0;
         let mut kept = shared.kept.hold();
-        if !kept.is_watched {
-            match start(&shared.dir, &kept.mounts) {
-                Ok(running) => Shared::watched(shared, &mut kept, running),
-                Err(error) => warn!(name: "keeper", %error, "{UNPROTECTED}"),
-            }
-        }
+        Shared::run(shared, &mut kept);
         shared.tell(&KeeperOrder::Keep(mount.clone()), Some(&device));
         manager::store(&mount, &device);
         kept.mounts.insert(mount.name.clone(), (mount, device));
+    }
+
+    /// Has the socket kept that this process listens on, and returns the one of the process before
+    /// it: connections may wait there. Blocks until the keeper runs.
+    pub fn keep_socket(&self, socket: OwnedFd) -> Option<OwnedFd> {
+        let shared = &self.0.0;
+        let mut kept = shared.kept.hold();
+        Shared::run(shared, &mut kept);
+        shared.tell(&KeeperOrder::KeepSocket, Some(&socket));
+        manager::store_socket(&socket);
+        kept.socket = Some(socket);
+        manager::given_socket().or(kept.left_socket.take()).filter(manager::listens)
     }
 
     /// Has the device closed.
@@ -159,6 +169,16 @@ impl Drop for Handle {
 }
 
 impl Shared {
+    /// Starts a keeper, unless there is one.
+    fn run(shared: &Arc<Shared>, kept: &mut Kept) {
+        if !kept.is_watched {
+            match start(&shared.dir, kept) {
+                Ok(running) => Shared::watched(shared, kept, running),
+                Err(error) => warn!(name: "keeper", %error, "{UNPROTECTED}"),
+            }
+        }
+    }
+
     /// Starts the thread that replaces the keeper when it ends.
     fn watched(shared: &Arc<Shared>, kept: &mut Kept, running: Running) {
         let Running { connection, child } = running;
@@ -219,7 +239,7 @@ impl Shared {
             }
             // Devices that come meanwhile wait, and are sent to this keeper.
             let kept = self.kept.hold();
-            match start(&self.dir, &kept.mounts) {
+            match start(&self.dir, &kept) {
                 Ok(Running { connection, child }) => {
                     let connection = Arc::new(connection);
                     *self.connection.hold() = Some(Arc::clone(&connection));
@@ -233,7 +253,7 @@ impl Shared {
 
 /// The keeper that the state names, and what it has. One that does not answer is killed. If the
 /// state is damaged, the socket says which process it is: only this user can use the directory.
-fn found(dir: &Path) -> Option<(Running, Vec<LeftMount>)> {
+fn found(dir: &Path) -> Option<(Running, Left)> {
     let warned = |text: &str| warn!(name: "keeper", "{text}");
     if fs::symlink_metadata(dir.join(SOCKET)).is_ok_and(|found| !found.file_type().is_socket()) {
         state_file::set_aside(&dir.join(SOCKET), "it is not a socket", &warned);
@@ -271,21 +291,29 @@ fn found(dir: &Path) -> Option<(Running, Vec<LeftMount>)> {
     }
 }
 
+/// What an earlier server left with the keeper.
+#[derive(Default)]
+struct Left {
+    mounts: Vec<LeftMount>,
+    socket: Option<OwnedFd>,
+}
+
 /// What the keeper has, as far as it is what the kernel has mounted.
-fn left(connection: &OwnedFd) -> io::Result<Vec<LeftMount>> {
+fn left(connection: &OwnedFd) -> io::Result<Left> {
     send(connection.as_fd(), &KeeperOrder::List, None)?;
     let mounts = mounts()?;
-    let mut left = Vec::new();
+    let mut left = Left::default();
     loop {
         match receive(connection.as_fd())? {
             Some((KeeperAnswer::Kept(kept), Some(device))) => {
                 if is_mounted(&kept, &device, &mounts) {
-                    left.push((kept, device));
+                    left.mounts.push((kept, device));
                 } else {
                     send(connection.as_fd(), &KeeperOrder::Release(kept.name), None)?;
                 }
             }
             Some((KeeperAnswer::Kept(_), None)) => {}
+            Some((KeeperAnswer::Socket, socket)) => left.socket = socket,
             Some((KeeperAnswer::End, _)) => break,
             None => return Err(io::ErrorKind::UnexpectedEof.into()),
         }
@@ -304,7 +332,7 @@ fn is_mounted(kept: &HeldMount, device: &OwnedFd, mounts: &[MountInfo]) -> bool 
 }
 
 /// Starts a keeper.
-fn start(dir: &Path, mounts: &KeptMounts) -> io::Result<Running> {
+fn start(dir: &Path, kept: &Kept) -> io::Result<Running> {
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     match fs::remove_file(dir.join(SOCKET)) {
@@ -329,8 +357,11 @@ fn start(dir: &Path, mounts: &KeptMounts) -> io::Result<Running> {
             }
         };
         set_socket_timeout(&connection, Timeout::Recv, None)?;
-        for (mount, device) in mounts.values() {
+        for (mount, device) in kept.mounts.values() {
             send(connection.as_fd(), &KeeperOrder::Keep(mount.clone()), Some(device.as_fd()))?;
+        }
+        if let Some(socket) = &kept.socket {
+            send(connection.as_fd(), &KeeperOrder::KeepSocket, Some(socket.as_fd()))?;
         }
         // Only a keeper that has all devices is found by the next server.
         state_file::save(dir, STATE, &State { keeper: Some(keeper) })?;

@@ -6,11 +6,15 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
+use rustix::fs::StatFs;
+
 use super::fill::own_files;
 use ociseek_store::lock::Hold;
 
 /// How long mounts may take to answer statfs(2), all together.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The pause after a stand-in answered in place of a server.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// Those mounts that answer soon. A thread may stay behind for each other one.
 pub fn answering<'a>(points: impl Iterator<Item = &'a PathBuf>) -> Vec<PathBuf> {
@@ -19,8 +23,7 @@ pub fn answering<'a>(points: impl Iterator<Item = &'a PathBuf>) -> Vec<PathBuf> 
         let point = point.clone();
         let tell = tell.clone();
         thread::spawn(move || {
-            // A stand-in for a server has no length of names (see `stand_in`).
-            if rustix::fs::statfs(&point).is_ok_and(|stats| stats.f_namelen > 0) {
+            if rustix::fs::statfs(&point).is_ok_and(|stats| is_of_server(&stats)) {
                 // Nobody waits any longer.
                 let _ = tell.send(point);
             }
@@ -30,6 +33,11 @@ pub fn answering<'a>(points: impl Iterator<Item = &'a PathBuf>) -> Vec<PathBuf> 
     let end = Instant::now() + PATIENCE;
     let next = || told.recv_timeout(end.saturating_duration_since(Instant::now())).ok();
     std::iter::from_fn(next).collect()
+}
+
+/// Whether a server answered. A stand-in has no length of names (see `stand_in`).
+fn is_of_server(stats: &StatFs) -> bool {
+    stats.f_namelen > 0
 }
 
 /// A thread that looks at a mount, one time after the other: a look at a mount without a server
@@ -54,9 +62,12 @@ impl MountLook {
         let look = move || {
             let can_look = own_files().is_ok();
             for () in asks {
-                if can_look {
-                    // An error is an answer, too.
-                    let _ = rustix::fs::statfs(&point);
+                // An error is an answer, too.
+                while can_look
+                    && rustix::fs::statfs(&point).is_ok_and(|stats| !is_of_server(&stats))
+                    && Arc::strong_count(&waiting) > 1
+                {
+                    thread::sleep(AGAIN);
                 }
                 *waiting.hold() = None;
             }
@@ -65,7 +76,7 @@ impl MountLook {
         Some(MountLook { ask, asked })
     }
 
-    /// Looks, unless the last look has no answer yet. Returns for how long it has none.
+    /// Looks, unless the last look has no answer of a server yet. Returns for how long it has none.
     pub fn look(&self) -> Duration {
         let mut asked = self.asked.hold();
         if asked.is_none() && self.ask.send(()).is_ok() {

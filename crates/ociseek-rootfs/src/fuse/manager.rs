@@ -88,22 +88,24 @@ fn remove_named(name: &str) {
 }
 
 /// Has the manager keep the socket that this server listens on, in place of an earlier one.
-pub fn store_socket(socket: BorrowedFd<'_>) {
+pub(super) fn store_socket(socket: &OwnedFd) {
     remove_named(SOCKET);
     let state = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={SOCKET}");
-    if let Err(error) = notify_manager(&state, Some(socket)) {
+    if let Err(error) = notify_manager(&state, Some(socket.as_fd())) {
         warn!(name: "keeper", %error, "the service manager does not keep the socket");
     }
 }
 
-/// The socket that the server before this one listened on. Connections may wait there.
-pub fn given_socket() -> Option<OwnedFd> {
+/// The socket that the server before this one listened on.
+pub(super) fn given_socket() -> Option<OwnedFd> {
     let mut given = all_given().hold();
     let place = given.iter().position(|(name, _)| name == SOCKET)?;
-    let (_, socket) = given.swap_remove(place);
-    let listens =
-        socket_domain(&socket) == Ok(AddressFamily::UNIX) && socket_acceptconn(&socket) == Ok(true);
-    listens.then_some(socket)
+    Some(given.swap_remove(place).1)
+}
+
+/// Whether this is a socket of this machine that listens.
+pub(super) fn listens(socket: &OwnedFd) -> bool {
+    socket_domain(socket) == Ok(AddressFamily::UNIX) && socket_acceptconn(socket) == Ok(true)
 }
 
 /// The name of a device with the manager, which allows 255 bytes without `:`. It has what the

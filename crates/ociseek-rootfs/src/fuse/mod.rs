@@ -12,7 +12,7 @@ pub use host::Release;
 pub use keeper::{HeldMount, LeftMount, keep_devices};
 pub use keeping::{DeviceKeeper, KEEPER, keeper_of};
 pub use look::{MountLook, answering};
-pub use manager::{given_socket, notify_manager, store_socket};
+pub use manager::notify_manager;
 pub use memory::{process_memory, release_freed_memory};
 pub use mounts::{
     ExistingMount, FS_TYPE, MountInfo, mounted_at, mounts, prepare, take_down, without_following,

@@ -1,8 +1,9 @@
-//! Answers for a store whose server was killed and is not back yet.
+//! Answers for a store whose server was killed and is not back yet, or hangs.
 //!
 //! podman looks into the directory of a store in each command, also for images that it has pulled.
 //! Without an answer, every command would wait. Containers use only files inside of layers: their
-//! requests wait for the next server.
+//! requests wait for the server. One that hangs may go on at any time: each request is read by one
+//! process, and the kernel takes the first answer to it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -57,11 +58,14 @@ enum Reaction {
 }
 
 impl StandIn {
-    pub(super) fn new() -> StandIn {
+    /// Begins to stand in for the server of these devices.
+    pub(super) fn new<'a>(devices: impl Iterator<Item = &'a OwnedFd>) -> StandIn {
+        // What the server has read and not answered. An error means that the session is over.
+        devices.for_each(|device| drop(device.try_clone().and_then(resend)));
         StandIn { buffer: vec![0; LARGEST] }
     }
 
-    /// Answers what waits now, and returns at once. No other process may read from the device.
+    /// Answers what waits now, and returns at once.
     pub(super) fn answer(&mut self, device: &OwnedFd) -> io::Result<()> {
         let mut file = File::from(device.try_clone()?);
         let flags = fcntl_getfl(&file)?;
