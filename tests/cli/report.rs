@@ -193,6 +193,32 @@ fn the_report_shows_what_a_start_fetches_with_a_fine_index() {
     );
 }
 
+/// Nobody wants to wait until all of a large image is read, for the row about an index that it does
+/// not have.
+#[test]
+fn the_fine_index_is_enough_for_the_report() {
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    profile(&sandbox, &[("dir1/file1", 0, 10), ("dir2/file1", 2000, 10)]);
+    sandbox.json(0, &index(&["--json", "--kind=fine", "oci:img"]));
+    let with_profile =
+        ["try", "--no-run", "--json", "--no-cache", "--profile=start.jsonl", "oci:img"];
+    let report = sandbox.json(0, &with_profile);
+    assert_eq!((&report["index"], &report["coverage"]["layers"]), (&Value::Null, &json!(0)));
+    assert_eq!(report["fine"]["coverage"]["layers"], 3);
+    assert_eq!(report["layers"][0]["reason"]["code"], "too-small");
+    let html = page(&sandbox, &["--profile=start.jsonl", "oci:img"]);
+    assert!(html.contains("<dt>Fine index</dt>"), "{html}");
+    // Reading a layer would show that it is broken.
+    let layer = report["layers"][0]["digest"].as_str().unwrap();
+    let blob = sandbox.path("img/blobs/sha256").join(&layer["sha256:".len()..]);
+    let mut bytes = std::fs::read(&blob).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&blob, bytes).unwrap();
+    assert_eq!(sandbox.json(0, &with_profile), report);
+}
+
 /// The bytes that a trace says it needs are those that the report says.
 #[test]
 fn without_an_index_the_layers_are_read() {

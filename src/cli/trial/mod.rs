@@ -193,7 +193,7 @@ pub(super) async fn run(
     let opening = boxed(async || {
         let started = Instant::now();
         let found = FoundImage::new(&args.image, &args.read, display.clone()).await?;
-        let image = found.open(&args.read, profile.is_some() || args.no_run).await?;
+        let image = found.open(&args.read, false).await?;
         Ok::<_, CliError>((found, image, started.elapsed()))
     });
     let (found, image, opened_in) = until(interrupted, display.during(&name, opening)).await?;
@@ -233,8 +233,9 @@ pub(super) async fn run(
             files => files?,
         },
     };
-    // The parts of the report are about the SOCI index, and take the fine one from its documents.
-    let image = if image.fine.is_some() && ran.is_some() {
+    // The parts of the report are about the SOCI index, if there is one, and take the fine one from
+    // its documents.
+    let image = if image.fine.is_some() && image.index.is_some() {
         let again = display.during(&name, found.open(&args.read, true));
         // The signal that ended the container is not one for this.
         if interrupted.is_terminated() { again.await? } else { until(interrupted, again).await? }

@@ -31,7 +31,7 @@ pub struct LayerBreakdown {
     pub descriptor: Descriptor,
     /// A lower layer with the same blob, which is shown instead.
     pub same_as: Option<LayerId>,
-    /// Whether consumers of the index can read it lazily.
+    /// Whether consumers of the SOCI index can read it lazily.
     pub lazy: Lazy,
     /// The command that created it, if the image's config states it.
     pub created_by: Option<String>,
@@ -153,8 +153,8 @@ pub(super) fn layers(
             descriptor: facts.descriptor.clone(),
             same_as: (!is_first).then_some(*first),
             lazy: match facts.how {
-                LayerAccess::Fine | LayerAccess::Index => Lazy::Yes,
-                LayerAccess::Local | LayerAccess::Whole => {
+                LayerAccess::Index => Lazy::Yes,
+                LayerAccess::Fine | LayerAccess::Local | LayerAccess::Whole => {
                     Lazy::No(uncovered(image, &facts.descriptor))
                 }
             },

@@ -53,7 +53,8 @@ pub(super) fn sizes(
     let could = tables(&|layer| match layer.lazy {
         Lazy::Yes => true,
         Lazy::No(UncoveredReason::NoIndex(None)) => {
-            image.layers.get(layer.number.0 as usize).is_some_and(|l| l.how == LayerAccess::Local)
+            let opened = image.layers.get(layer.number.0 as usize);
+            opened.is_some_and(|l| matches!(l.how, LayerAccess::Fine | LayerAccess::Local))
         }
         Lazy::No(_) => false,
     });
