@@ -166,6 +166,12 @@ fn a_missing_image_is_reported() {
     let text = Sandbox::new().run(&index(&[&format!("{}/a/b:v1", server.host)]));
     assert!(text.contains("cannot find the image") && text.contains("hint: 404 from"), "{text}");
     assert!(text.ends_with("--- status 1 ---"), "{text}");
+    let Some((sandbox, _)) = copied(&server, &[]) else { return };
+    let image = format!("{}/a/b", server.host);
+    for missing in [&format!("{image}:v2"), &image] {
+        let text = sandbox.run(&index(&[missing]));
+        assert!(text.contains(&format!("check the tag (ociseek list {image} lists")), "{text}");
+    }
 }
 
 /// Anyone who may push can write the list of referrers under the tag of an image's digest. A listed

@@ -188,6 +188,10 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
             "404 from {host}: check the name, and create the repository first if this registry does not do so on a push"
         ),
         (404, _) if error.is_for_another_reason() => return None,
+        (404, _) if is_read && let Some(repository) = error.repository_without_tag() => format!(
+            "404 from {host}: check the tag (ociseek list {repository} lists those that there are) and the name; for a \
+             private image, run {login} first"
+        ),
         (404, _) if error.url().is_some_and(|url| url.ends_with("/manifests/latest")) => format!(
             "404 from {host}: check the name, and add the tag if there is none called latest; for a private image, run \
              {login} first"

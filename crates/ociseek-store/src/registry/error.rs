@@ -442,6 +442,16 @@ impl RegistryError {
         self.has_code("NAME_UNKNOWN")
     }
 
+    /// The repository whose tag the registry does not know (`MANIFEST_UNKNOWN`), with the registry's
+    /// name.
+    pub fn repository_without_tag(&self) -> Option<String> {
+        let (_, path) = self.url()?.split_once("/v2/")?;
+        let (repository, reference) = path.split_once("/manifests/")?;
+        let is_tag = self.has_code("MANIFEST_UNKNOWN") && !reference.contains(':');
+        is_tag.then_some(())?;
+        Some(format!("{}/{repository}", self.host()?))
+    }
+
     /// Whether the response has this error code of the distribution spec.
     pub(super) fn has_code(&self, code: &str) -> bool {
         matches!(self.root(), RegistryError::Answer(answer) if answer.codes.iter().any(|c| c == code))
