@@ -110,9 +110,9 @@ pub struct LargeFile {
 type FilePlace = (LayerId, u64);
 
 impl Report {
-    /// The facts about an image that was opened through its SOCI index, or through its fine index if
-    /// it has no other, with the parts that the recorded `reads` touch. `documents` are those of its
-    /// fine index.
+    /// The facts about an image that was opened through its SOCI index, or through its fine index
+    /// if it has no other, with the parts that the recorded `reads` touch. `documents` are those of
+    /// its fine index.
     ///
     /// # Errors
     /// If there is not enough memory for them, or the reads belong to another image.

@@ -442,13 +442,14 @@ impl RegistryError {
         self.has_code("NAME_UNKNOWN")
     }
 
-    /// The repository whose tag the registry does not know (`MANIFEST_UNKNOWN`), with the registry's
-    /// name.
+    /// The repository whose tag the registry does not know (`MANIFEST_UNKNOWN`), after the
+    /// registry's name.
     pub fn repository_without_tag(&self) -> Option<String> {
         let (_, path) = self.url()?.split_once("/v2/")?;
         let (repository, reference) = path.split_once("/manifests/")?;
-        let is_tag = self.has_code("MANIFEST_UNKNOWN") && !reference.contains(':');
-        is_tag.then_some(())?;
+        if reference.contains(':') || !self.has_code("MANIFEST_UNKNOWN") {
+            return None;
+        }
         Some(format!("{}/{repository}", self.host()?))
     }
 
