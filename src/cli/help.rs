@@ -8,8 +8,9 @@ use std::process::ExitCode;
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgAction, Command, Error};
+use clap::{Arg, ArgAction, Command, CommandFactory, Error};
 
+use super::args::Cli;
 use super::shared::terminal::{Style, complain};
 use super::slips::{self, called};
 
@@ -25,7 +26,8 @@ pub(super) fn print(mut message: Error, program: Command, arguments: Vec<OsStrin
     // In ls, -h is an option, as it is for ls. Alone it can only be meant as everywhere else.
     if matches!(&typed[..], [ls, h] if ls == "ls" && h == "-h") {
         let short = |help: Arg| help.action(ArgAction::HelpShort);
-        let program = brief(program.clone()).mut_subcommand("ls", |ls| ls.mut_arg("help", short));
+        // clap finds options of a command that was used by their places, which mut_arg changes.
+        let program = brief(Cli::command()).mut_subcommand("ls", |ls| ls.mut_arg("help", short));
         if let Err(help) = program.try_get_matches_from(["ociseek", "ls", "--help"]) {
             message = help;
         }
@@ -212,10 +214,7 @@ fn without_empty_variable(arg: Arg) -> Arg {
 mod tests {
     use std::collections::BTreeSet;
 
-    use clap::CommandFactory;
-
     use super::*;
-    use crate::cli::args::Cli;
 
     #[test]
     fn every_command_is_in_one_group() {

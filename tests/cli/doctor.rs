@@ -47,8 +47,8 @@ fn an_image_with_an_index() {
       AWS Fargate                                        whole  it does not support images with zstd layers
       AWS Fargate (accounts with earlier SOCI use)       whole  it does not support images with zstd layers
       Amazon SageMaker Studio                            whole  it reads version 2, but the index of the image is of version 1
-      ociseek snapshotter                                lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB; if lazy-from names its repository or signature-key its signer
-      ociseek store (podman, CRI-O)                      lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB; if lazy-from names its repository or signature-key its signer; podman 5.1 or later also needs --toc-digests
+      ociseek snapshotter                                lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB; if the node trusts it: lazy-from names its repository, or signature-key the key that signed it
+      ociseek store (podman, CRI-O)                      lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB; if the node trusts it: lazy-from names its repository, or signature-key the key that signed it; podman 5.1 or later also needs convert --toc-digests
       ociseek mount, bundle                              lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB
       note: index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95 was made by another tool, "test"
         next: ociseek verify --quick oci:img
@@ -247,8 +247,8 @@ fn platforms_are_shown_one_by_one() {
       AWS Fargate                                        whole  it reads version 2, but the index of the image is of version 1
       AWS Fargate (accounts with earlier SOCI use)       lazy   index d355c6ca9944 (version 1): 2 of 2 layers, 100% of 241.2 KiB
       Amazon SageMaker Studio                            whole  it reads version 2, but the index of the image is of version 1
-      ociseek snapshotter                                lazy   index d355c6ca9944: 2 of 2 layers, 100% of 241.2 KiB; if lazy-from names its repository or signature-key its signer
-      ociseek store (podman, CRI-O)                      lazy   index d355c6ca9944: 2 of 2 layers, 100% of 241.2 KiB; if lazy-from names its repository or signature-key its signer; podman 5.1 or later also needs --toc-digests
+      ociseek snapshotter                                lazy   index d355c6ca9944: 2 of 2 layers, 100% of 241.2 KiB; if the node trusts it: lazy-from names its repository, or signature-key the key that signed it
+      ociseek store (podman, CRI-O)                      lazy   index d355c6ca9944: 2 of 2 layers, 100% of 241.2 KiB; if the node trusts it: lazy-from names its repository, or signature-key the key that signed it; podman 5.1 or later also needs convert --toc-digests
       ociseek mount, bundle                              lazy   index d355c6ca9944: 2 of 2 layers, 100% of 241.2 KiB
       note: index sha256:d355c6ca99448a34a8995e0d10b33e041b590f5d451b70da9053d7136d58efce was made by another tool, "test"
         next: ociseek verify --quick oci:img
@@ -288,8 +288,8 @@ fn an_index_of_version_2() {
       AWS Fargate                                        whole  it does not support images with zstd layers
       AWS Fargate (accounts with earlier SOCI use)       whole  it does not support images with zstd layers
       Amazon SageMaker Studio                            lazy   index 4f7077e7503e (version 2): 3 of 4 layers, 99.99% of 262.2 KiB
-      ociseek snapshotter                                lazy   index 4f7077e7503e: 3 of 4 layers, 99.99% of 262.2 KiB; if lazy-from names its repository or signature-key its signer
-      ociseek store (podman, CRI-O)                      lazy   index 4f7077e7503e: 3 of 4 layers, 99.99% of 262.2 KiB; if lazy-from names its repository or signature-key its signer; podman 5.1 or later also needs --toc-digests
+      ociseek snapshotter                                lazy   index 4f7077e7503e: 3 of 4 layers, 99.99% of 262.2 KiB; if the node trusts it: lazy-from names its repository, or signature-key the key that signed it
+      ociseek store (podman, CRI-O)                      lazy   index 4f7077e7503e: 3 of 4 layers, 99.99% of 262.2 KiB; if the node trusts it: lazy-from names its repository, or signature-key the key that signed it; podman 5.1 or later also needs convert --toc-digests
       ociseek mount, bundle                              lazy   index 4f7077e7503e: 3 of 4 layers, 99.99% of 262.2 KiB
       note: index sha256:4f7077e7503eb69bfd0f250bf3a871a4b6d247137574494f2b5a9701826ee57c was made by another tool, "test"
         next: ociseek verify --quick oci:enabled

@@ -23,7 +23,7 @@ use super::discover::{DiscoverError, DiscoveredImage, PlatformImage, both};
 use super::open::{OpenImageError, OpenOptions, read_config};
 use super::trust::{Chosen, TrustOfLayers, choose};
 use ociseek_format::digest::Digest;
-use ociseek_format::image::{Coverage, Descriptor, LayerKind, Platform, config};
+use ociseek_format::image::{Coverage, Descriptor, LayerKind, Platform, config, coverage::Share};
 use ociseek_format::progress::{Progress, causes, sources};
 use ociseek_rootfs::layers::Caches;
 use ociseek_store::blob::Target;
@@ -74,13 +74,8 @@ pub enum NotLazy {
     #[error("it has an index, but none that the policy or the keys accept")]
     Untrusted,
     /// Its indexes cover too little.
-    #[error("its index covers {indexed} of {bytes} bytes, less than {COVERED_PERCENT}%")]
-    Coverage {
-        /// The bytes of layers with an index.
-        indexed: u64,
-        /// The bytes of all layers.
-        bytes: u64,
-    },
+    #[error("its index covers {0} of the image's bytes, less than {COVERED_PERCENT}%")]
+    Coverage(Share),
     /// Its layers are compressed with zstd, and have no fine index.
     #[error("its zstd layers have no fine index, and SOCI indexes do not cover them")]
     Zstd,
@@ -123,7 +118,7 @@ impl NotLazy {
             NotLazy::NotListed => "not-listed",
             NotLazy::NoIndex => "no-index",
             NotLazy::Untrusted => "untrusted",
-            NotLazy::Coverage { .. } => "coverage",
+            NotLazy::Coverage(_) => "coverage",
             NotLazy::Zstd => "zstd",
             NotLazy::OtherDocument { .. } => "other-document",
             NotLazy::Login(_) => "login",
@@ -237,7 +232,7 @@ pub fn covers_enough(
     } else if indexed == 0 {
         NotLazy::NoIndex
     } else {
-        NotLazy::Coverage { indexed, bytes }
+        NotLazy::Coverage(read.share())
     })
 }
 

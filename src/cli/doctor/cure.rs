@@ -79,7 +79,7 @@ pub(super) fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<
             Some(convert_fine(""))
         }
         Finding::NoStart(_) if is_enabled => Some(format!(
-            "ociseek try {image} --record start.jsonl, then {}",
+            "ociseek try {image} --record start.jsonl && {}",
             convert_fine("--profile start.jsonl ")
         )),
         Finding::NoFine { is_indexed: true } | Finding::UnusableFine { .. } => {
@@ -90,7 +90,7 @@ pub(super) fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<
         }
         Finding::BrokenDocument(_) => index("--kind fine --existing replace "),
         Finding::NoStart(_) => Some(format!(
-            "ociseek try {image} --record start.jsonl, then ociseek index --kind fine --profile start.jsonl {image}"
+            "ociseek try {image} --record start.jsonl && ociseek index --kind fine --profile start.jsonl {image}"
         )),
         Finding::Foreign { .. } => Some(format!("ociseek verify --quick {image}")),
         Finding::NotListed(_)

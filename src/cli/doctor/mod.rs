@@ -194,9 +194,9 @@ fn rows(found: &Diagnosis) -> Vec<Row> {
 fn condition(door: Door) -> &'static str {
     match door {
         Door::Store => {
-            "lazy-from names its repository or signature-key its signer; podman 5.1 or later also needs --toc-digests"
+            "the node trusts it: lazy-from names its repository, or signature-key the key that signed it; podman 5.1 or later also needs convert --toc-digests"
         }
-        _ => "lazy-from names its repository or signature-key its signer",
+        _ => "the node trusts it: lazy-from names its repository, or signature-key the key that signed it",
     }
 }
 
@@ -243,7 +243,7 @@ fn text(name: &str, found: &Diagnosis, with_details: bool, style: Style) -> Stri
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     for Row { name, mark, what } in rows {
         let mark = match mark {
-            Mark::Lazy => style.green("lazy "),
+            Mark::Lazy => style.green("lazy") + " ",
             Mark::Whole => style.yellow("whole"),
             Mark::Fails => style.red("fails"),
         };

@@ -57,7 +57,7 @@ pub(crate) fn switch(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "1" | "true" | "t" | "yes" | "y" | "on" => Ok(true),
         "" | "0" | "false" | "f" | "no" | "n" | "off" => Ok(false),
-        _ => Err("expected true or false".into()),
+        _ => Err("expected true or false, or yes or no".into()),
     }
 }
 

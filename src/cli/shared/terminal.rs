@@ -43,7 +43,8 @@ fn fitted_line(line: &str, columns: usize) -> String {
     }
     let is_command = content.contains("next:") || content.contains("Next:");
     let most = if is_command { columns - " \\".len() } else { columns };
-    let indent = content.len() - content.trim_start().len() + 2;
+    let plain = without_codes(content);
+    let indent = plain.len() - plain.trim_start().len() + 2;
     let mut text = String::new();
     let mut column = 0;
     let mut blanks = 0;
@@ -70,18 +71,18 @@ fn fitted_line(line: &str, columns: usize) -> String {
     text + &line[content.len()..]
 }
 
-/// The columns that a text takes, without the codes for colours.
+/// The columns that a text takes.
 fn shown_width(text: &str) -> usize {
-    let mut width = 0;
-    let mut in_code = false;
-    for c in text.chars() {
-        match c {
-            '\x1b' => in_code = true,
-            _ if in_code => in_code = !c.is_ascii_alphabetic(),
-            _ => width += 1,
-        }
-    }
-    width
+    without_codes(text).chars().count()
+}
+
+/// `text` without the codes for colours, each of which ends with a letter.
+fn without_codes(text: &str) -> String {
+    let mut parts = text.split('\x1b');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |plain, coded| {
+        plain + coded.trim_start_matches(|c: char| !c.is_ascii_alphabetic()).get(1..).unwrap_or("")
+    })
 }
 
 /// A row of a table that is cut to the width of a terminal.
@@ -349,6 +350,11 @@ mod tests {
         assert_eq!(
             fit(styled),
             "  \x1b[33mnote:\x1b[0m 2 layers are pulled\n    whole: they are small"
+        );
+        let row = "\x1b[2m  1d995bf94215     1.1 MiB  left out: small\x1b[0m";
+        assert_eq!(
+            fit(row),
+            "\x1b[2m  1d995bf94215     1.1 MiB\n    left out: small\x1b[0m"
         );
         let word = format!("  manifest sha256:{}\n", "0".repeat(64));
         assert_eq!(fit(&word), format!("  manifest\n    sha256:{}\n", "0".repeat(64)));

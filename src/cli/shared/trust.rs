@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::builder::BoolishValueParser;
 use clap::{Arg, Args, ValueEnum};
 use serde::{Deserialize, Deserializer};
 
@@ -34,8 +33,8 @@ pub(crate) struct TrustArgs {
     #[arg(long, value_name = "WORD", env = "OCISEEK_TRUST", value_enum)]
     pub trust: Option<TrustArg>,
 
-    /// Whether to read through fine indexes: yes or no
-    #[arg(long, value_name = "BOOL", value_parser = BoolishValueParser::new(), default_value = "yes")]
+    /// Whether to read through fine indexes
+    #[arg(long, value_name = "yes|no", value_parser = parse::switch, default_value = "yes")]
     #[arg(action = clap::ArgAction::Set, hide_short_help = true)]
     pub fine: bool,
 

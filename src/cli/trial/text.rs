@@ -65,7 +65,9 @@ fn wrapped(text: &mut String, paragraph: &str, style: Style) {
 /// A row for each way.
 fn table(text: &mut String, answer: &TrialAnswer<'_>, ways: &[Way]) {
     let links = answer.links();
-    let _ = write!(text, "\n  {:<34}{:>10}{:>8}", "Fetched until ready", "", "");
+    let columns = NAME + 18 + 12 * links.len();
+    let is_narrow = terminal_width().is_some_and(|width| width < columns);
+    let _ = write!(text, "\n{}{:>18}", row_name("Fetched until ready", is_narrow), "");
     for link in &links {
         let _ = write!(text, "{:>12}", speed(*link));
     }
@@ -74,13 +76,23 @@ fn table(text: &mut String, answer: &TrialAnswer<'_>, ways: &[Way]) {
         let about = if way.is_estimate { " (estimate)" } else { "" };
         let name = format!("{}{about}", way.kind.name());
         let share = format!("{}%", answer.percent(way.bytes));
-        let _ = write!(text, "  {name:<34}{:>10}{share:>8}", human(way.bytes));
+        let name = row_name(&name, is_narrow);
+        let _ = write!(text, "{name}{:>10}{share:>8}", human(way.bytes));
         for link in &links {
             let _ = write!(text, "{:>12}", duration(way.seconds(*link)));
         }
         let _ = writeln!(text);
     }
     wrapped(text, &answer.about_times(), Style::plain());
+}
+
+/// The columns of a row's name.
+const NAME: usize = 36;
+
+/// The beginning of a row. On a terminal that is too narrow for the table, the name has a line of
+/// its own.
+fn row_name(name: &str, is_narrow: bool) -> String {
+    if is_narrow { format!("  {name}\n  ") } else { format!("{:<NAME$}", format!("  {name}")) }
 }
 
 /// The layers that no SOCI index can have, by reason.
@@ -103,5 +115,16 @@ fn kinds(text: &mut String, answer: &TrialAnswer<'_>) {
         let sentences =
             format!("{layers} always pulled whole with a SOCI index. The reason{each}: {why}");
         wrapped(text, &sentences, Style::plain());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_a_narrow_table_have_lines_of_their_own() {
+        assert_eq!(row_name("pulled whole", true), "  pulled whole\n  ");
+        assert_eq!(row_name("pulled whole", false).len(), NAME);
     }
 }

@@ -508,8 +508,8 @@ fn the_text_of_doctor() {
       AWS Fargate                                        whole  it does not support images with zstd layers
       AWS Fargate (accounts with earlier SOCI use)       whole  it does not support images with zstd layers
       Amazon SageMaker Studio                            whole  it reads version 2, but the index of the image is of version 1
-      ociseek snapshotter                                lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB; if lazy-from names its repository or signature-key its signer
-      ociseek store (podman, CRI-O)                      lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB; if lazy-from names its repository or signature-key its signer; podman 5.1 or later also needs --toc-digests
+      ociseek snapshotter                                lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB; if the node trusts it: lazy-from names its repository, or signature-key the key that signed it
+      ociseek store (podman, CRI-O)                      lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB; if the node trusts it: lazy-from names its repository, or signature-key the key that signed it; podman 5.1 or later also needs convert --toc-digests
       ociseek mount, bundle                              lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB
       note: index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95 was made by another tool, "test"
         next: ociseek verify --quick oci:img
