@@ -102,6 +102,23 @@ fn every_link_has_a_target() {
     assert_eq!(broken, Vec::<String>::new());
 }
 
+/// What lies outside of `docs` is not in the books that are built.
+#[test]
+fn links_of_the_books_stay_in_the_books() {
+    let docs = root().join("docs").canonicalize().expect("is there");
+    let outside: Vec<String> = BOOKS
+        .into_iter()
+        .flat_map(pages)
+        .flat_map(|page| links(&page).into_iter().map(move |link| (page.clone(), link)))
+        .filter(|(page, link)| {
+            let file = page.with_file_name(link.split('#').next().unwrap_or_default());
+            file.canonicalize().is_ok_and(|file| !file.starts_with(&docs))
+        })
+        .map(|(page, link)| format!("{}: {link}", page.display()))
+        .collect();
+    assert_eq!(outside, Vec::<String>::new());
+}
+
 /// A link says where it leads: its text is not the name of a page's file.
 #[test]
 fn link_texts_are_not_file_names() {

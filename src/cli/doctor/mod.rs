@@ -196,7 +196,9 @@ fn condition(door: Door) -> &'static str {
         Door::Store => {
             "the node trusts it: lazy-from names its repository, or signature-key the key that signed it; podman 5.1 or later also needs convert --toc-digests"
         }
-        _ => "the node trusts it: lazy-from names its repository, or signature-key the key that signed it",
+        _ => {
+            "the node trusts it: lazy-from names its repository, or signature-key the key that signed it"
+        }
     }
 }
 

@@ -249,6 +249,19 @@ pub(super) async fn run(args: IndexArgs, verbosity: VerbosityArgs) -> Result<(),
     }
 }
 
+/// Whether it is a subcommand of other tools, or a kind: `soci index rm`. Docker Hub has no images
+/// of these names.
+fn is_other_word(image: &ImageName) -> bool {
+    let ImageName::Registry(reference) = image else { return false };
+    let word = reference.to_string();
+    let word =
+        word.strip_prefix("docker.io/library/").and_then(|word| word.strip_suffix(":latest"));
+    word.is_some_and(|word| {
+        ["create", "fine", "info", "list", "ls", "push", "remove", "rm", "show", "v1", "v2"]
+            .contains(&word)
+    })
+}
+
 /// Checks that clap cannot express.
 fn check(args: &IndexArgs, versions: &Versions, kinds: Kinds) -> Result<(), CliError> {
     if let Some(saved) = args.images.iter().find(|image| matches!(image, ImageName::Saved { .. })) {
@@ -263,6 +276,12 @@ fn check(args: &IndexArgs, versions: &Versions, kinds: Kinds) -> Result<(), CliE
              SOCI-enabled image: ociseek convert {} oci:DIR",
             quoted(saved.as_bytes())
         )));
+    }
+    if args.images.iter().any(is_other_word) {
+        return Err(CliError::Usage(
+            "index has no subcommands, and a comma separates its kinds (--kind v1,fine): ociseek list lists indexes, \
+             ociseek rm removes them, and ociseek doctor --verbose shows them",
+        ));
     }
     let archive = args.images.iter().any(|image| matches!(image, ImageName::Archive { .. }));
     if archive && args.output.is_none() && !args.dry_run {

@@ -113,8 +113,10 @@ const KINDS: &str = "v1, v2=TAG, fine or fine=TAG";
 fn tag_meant(text: &str) -> Option<String> {
     let text = text.to_ascii_lowercase();
     match &*text {
-        "1" | "soci" | "soci-v1" | "sociv1" | "version1" => Some("v1".to_owned()),
-        "2" | "soci-v2" | "sociv2" | "version2" | "enabled" => Some("'v2={tag}-soci'".to_owned()),
+        "1" | "soci-v1" | "sociv1" | "version1" => Some("v1".to_owned()),
+        "2" | "soci" | "soci-v2" | "sociv2" | "version2" | "enabled" => {
+            Some("'v2={tag}-soci'".to_owned())
+        }
         _ if text.contains(' ') => Some(
             text.split_whitespace()
                 .map(|word| word.trim_matches(','))

@@ -352,10 +352,7 @@ mod tests {
             "  \x1b[33mnote:\x1b[0m 2 layers are pulled\n    whole: they are small"
         );
         let row = "\x1b[2m  1d995bf94215     1.1 MiB  left out: small\x1b[0m";
-        assert_eq!(
-            fit(row),
-            "\x1b[2m  1d995bf94215     1.1 MiB\n    left out: small\x1b[0m"
-        );
+        assert_eq!(fit(row), "\x1b[2m  1d995bf94215     1.1 MiB\n    left out: small\x1b[0m");
         let word = format!("  manifest sha256:{}\n", "0".repeat(64));
         assert_eq!(fit(&word), format!("  manifest\n    sha256:{}\n", "0".repeat(64)));
         let command = "    next: ociseek convert r.example/a:1 'a b c d e' r.example/a:1-soci\n";

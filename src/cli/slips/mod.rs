@@ -71,6 +71,16 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
                     .to_owned(),
             );
         }
+        ErrorKind::ValueValidation if is_every_platform(error) => {
+            return Some(
+                "without --platform, index and convert take all platforms, and other commands this machine's"
+                    .to_owned(),
+            );
+        }
+        // Where a value is wanted, clap takes -1 for another option.
+        ErrorKind::InvalidValue if typed.iter().any(|word| is_negative(word)) => {
+            return Some(NO_NEGATIVE.to_owned());
+        }
         ErrorKind::InvalidValue if is_other_format(error) => {
             return Some("for other formats, filter the JSON: --json | jq".to_owned());
         }
@@ -103,17 +113,21 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
                 })
             })
         }
+        _ if command == word => behind(&word, typed, program),
         _ if !word.starts_with('-') => surplus(command, typed),
-        _ if word[1..].starts_with(|c: char| c.is_ascii_digit()) => {
-            Some("no number is negative here".to_owned())
-        }
+        _ if is_negative(&word) => Some(NO_NEGATIVE.to_owned()),
         _ => {
             let called = called(program, typed);
             let is_it = |row: &&(&str, &[&str], &str)| {
                 row.1.contains(&&*word)
                     && (row.0 == command || row.0.is_empty() && knows(&called, row.2))
             };
-            OPTIONS.iter().find(is_it).map(|row| row.2.to_owned())
+            let row = OPTIONS.iter().find(is_it).map(|row| row.2.to_owned());
+            let lower = word.to_ascii_lowercase();
+            row.or_else(|| {
+                (lower != word && knows(&called, &lower))
+                    .then(|| format!("options are in lower case: {lower}"))
+            })
         }
     };
     // Of a short word, two wrong letters are another word.
@@ -131,6 +145,23 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
         error.remove(ContextKind::Usage);
     }
     hint
+}
+
+const NO_NEGATIVE: &str = "no number is negative here";
+
+fn is_negative(word: &str) -> bool {
+    word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+/// The hint for an option before the command that has it.
+fn behind(option: &str, typed: &[String], program: Command) -> Option<String> {
+    let command = typed.iter().find_map(|word| program.find_subcommand(word))?;
+    let name = command.get_name();
+    let long = option.strip_prefix("--")?;
+    command
+        .get_arguments()
+        .any(|arg| arg.get_long() == Some(long))
+        .then(|| format!("options of a command follow its name: ociseek {name} {option}"))
 }
 
 /// The hint for a path in place of the image, and something behind it.
@@ -206,6 +237,13 @@ fn takes_value(command: &Command, option: &str) -> bool {
     command
         .get_arguments()
         .any(|arg| arg.get_long() == option.strip_prefix("--") && arg.get_action().takes_values())
+}
+
+/// Whether `--platform` has a word for all of them.
+fn is_every_platform(error: &clap::Error) -> bool {
+    let text = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    text(ContextKind::InvalidArg).starts_with("--platform")
+        && ["all", "any", "*"].contains(&text(ContextKind::InvalidValue).as_str())
 }
 
 /// Whether `--format` has a value of another tool: a template, or a kind of table.

@@ -2,7 +2,7 @@
 
 /// Words of other tools, and what does the same here. The first text is the command whose
 /// subcommand a row is about; an empty one is any.
-pub(super) const COMMANDS: [(&str, &[&str], &str); 47] = [
+pub(super) const COMMANDS: [(&str, &[&str], &str); 48] = [
     (
         "snapshotter",
         &["list", "ls", "ps", "mounts"],
@@ -76,7 +76,7 @@ pub(super) const COMMANDS: [(&str, &[&str], &str); 47] = [
         &["start", "run", "server", "listen"],
         "ociseek hook serve receives push notifications",
     ),
-    ("ztoc", &["info", "list"], "ociseek ztoc show FILE shows a ztoc"),
+    ("ztoc", &["info", "list", "ls", "get", "extract"], "ociseek ztoc show FILE shows a ztoc"),
     ("hook", &["consume", "queue"], "ociseek hook worker takes jobs from a queue"),
     (
         "",
@@ -117,6 +117,12 @@ pub(super) const COMMANDS: [(&str, &[&str], &str); 47] = [
     ),
     ("", &["delete", "remove"], "ociseek rm IMAGE removes the indexes of an image"),
     ("", &["find", "search"], "ociseek ls -R IMAGE lists all files of an image"),
+    (
+        "",
+        &["save", "load", "import", "archive"],
+        "ociseek reads images from files, as docker-archive:FILE, oci-archive:FILE and oci:DIR; skopeo copy writes and \
+         pushes such files",
+    ),
     ("", &["rmi"], "ociseek deletes no images, only their indexes: ociseek rm IMAGE"),
     (
         "",
@@ -153,7 +159,7 @@ pub(super) const COMMANDS: [(&str, &[&str], &str); 47] = [
     ),
     (
         "",
-        &["tags", "tree", "discover", "referrers", "images"],
+        &["tags", "list-tags", "repo", "tree", "discover", "referrers", "ref-list", "images"],
         "ociseek list REPOSITORY lists tags and their indexes",
     ),
     (
@@ -198,7 +204,7 @@ pub(super) const COMMANDS: [(&str, &[&str], &str); 47] = [
     ),
     (
         "",
-        &["ps", "containers"],
+        &["ps", "containers", "logs", "stop", "kill", "restart", "stats", "top"],
         "ociseek starts no containers itself: ask the runtime (runc list, crictl ps)",
     ),
     ("", &["fetch", "rebuild-db"], "not needed: ociseek works directly on registries and layouts"),
@@ -220,7 +226,7 @@ const ENGINES: &str =
 
 /// The same for options. The first text is the command that a row is for; an empty one is any that
 /// has the options which the hint names.
-pub(super) const OPTIONS: [(&str, &[&str], &str); 83] = [
+pub(super) const OPTIONS: [(&str, &[&str], &str); 86] = [
     ("index", &["--all", "-a"], "not needed: all platforms are the default"),
     ("convert", &["--all", "-a"], "not needed: all platforms are the default"),
     ("verify", &["--all", "-a"], "not needed: all platforms are the default"),
@@ -262,6 +268,11 @@ pub(super) const OPTIONS: [(&str, &[&str], &str); 83] = [
         &["--tls-cert", "--tls-key", "--cert", "--key", "--tls"],
         "hook serve speaks plain HTTP: put a proxy with TLS in front of it (docs/hook.md)",
     ),
+    (
+        "hook",
+        &["--token", "--password", "--auth", "--webhook-secret"],
+        "use --secret-file FILE, or OCISEEK_HOOK_SECRET",
+    ),
     ("hook", &["--state", "--db", "--data", "--data-dir"], "use --journal FILE"),
     (
         "hook",
@@ -285,6 +296,8 @@ pub(super) const OPTIONS: [(&str, &[&str], &str); 83] = [
         "keyless signatures are not read: use --signature-key FILE or --signature-cert FILE, or cosign verify \
          (docs/policy.md)",
     ),
+    ("mount", &["-d"], "use --detach"),
+    ("bundle", &["-d"], "use --detach"),
     ("mount", &["-t", "--type", "--bind"], "not needed: ociseek mount IMAGE DIR is enough"),
     (
         "bundle",
@@ -373,7 +386,16 @@ pub(super) const OPTIONS: [(&str, &[&str], &str); 83] = [
     ),
     (
         "convert",
-        &["--compression", "--compress", "--gzip", "--zstd", "--estargz"],
+        &[
+            "--compression",
+            "--compress",
+            "--gzip",
+            "--zstd",
+            "--zstdchunked",
+            "--estargz",
+            "--nydus",
+            "--overlaybd",
+        ],
         "layers stay as they are: for another compression, build the image again",
     ),
     ("snapshotter", &["--address", "--listen", "--addr", "-a"], "use --socket PATH"),

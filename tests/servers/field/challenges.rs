@@ -60,6 +60,16 @@ const CHALLENGES: &[Challenge] = &[
         header: r#"Bearer realm="http://HOST/token",service="container_registry",scope="*""#,
         asked: &["service=container_registry", "scope=*"],
     },
+    Challenge {
+        source: "github.com/project-zot/zot/issues/1125",
+        header: r#"Bearer realm="http://HOST/token",service="s",scope="repository::pull""#,
+        asked: &["service=s", OURS],
+    },
+    Challenge {
+        source: "github.com/regclient/regclient/pull/28",
+        header: r#"Bearer realm="http://HOST/token",scope="""#,
+        asked: &["/token?"],
+    },
 ];
 
 fn unauthorized(challenge: &str) -> Response<Body> {

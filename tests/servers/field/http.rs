@@ -85,12 +85,50 @@ async fn answers_may_be_framed_oddly() {
             "www.rfc-editor.org/rfc/rfc9110#section-8.8.3 (a weak ETag, and Vary)",
             vec![crlf(&manifest(ok, "ETag: W/\"abc\"\nVary: Accept-Encoding\n"))],
         ),
+        (
+            "proxies that add a Content-Type of their own",
+            vec![crlf(&manifest(ok, "Content-Type: text/plain\n"))],
+        ),
+        (
+            "github.com/containerd/containerd/issues/3110 (no length, as bintray.io)",
+            vec![crlf(&format!("HTTP/1.0 200 OK\nContent-Type: {OCI_MANIFEST}\n\n{CONTENT}"))],
+        ),
+        (
+            "github.com/Katello/katello/pull/10124 (in chunks)",
+            vec![crlf(&format!(
+                "{ok}\nContent-Type: {OCI_MANIFEST}\nTransfer-Encoding: chunked\n\n\
+                 {:x}\n{CONTENT}\n0\n\n",
+                CONTENT.len()
+            ))],
+        ),
     ] {
         let (host, _) = answers(all).await;
         let repository = Client::new(config()).unwrap().repository(&host, "a/b").unwrap();
         let read = repository.manifest(&tag()).await;
         let read = read.unwrap_or_else(|error| panic!("{source}: {error:?}"));
         assert_eq!(read.bytes, CONTENT.as_bytes(), "{source}");
+    }
+}
+
+/// Stores of files know no media types of manifests, and the manifest needs none in it (image-spec,
+/// manifest.md: SHOULD).
+#[tokio::test]
+async fn manifests_come_under_any_content_type() {
+    for kind in [
+        "text/plain; charset=utf-8",
+        "application/octet-stream",
+        "binary/octet-stream",
+        "application/json",
+        "Application/VND.OCI.image.manifest.v1+JSON; charset=UTF-8",
+    ] {
+        let (host, _) = answers(vec![crlf(&format!(
+            "HTTP/1.1 200 OK\nContent-Type: {kind}\nContent-Length: {}\n\n{CONTENT}",
+            CONTENT.len()
+        ))])
+        .await;
+        let repository = Client::new(config()).unwrap().repository(&host, "a/b").unwrap();
+        let read = repository.manifest(&tag()).await;
+        assert!(read.is_ok(), "{kind}: {:?}", read.err());
     }
 }
 

@@ -130,6 +130,54 @@ async fn a_helper_is_asked_by_the_bare_name_and_named_if_it_fails() {
     }
 }
 
+/// A login as other programs write it, and helpers that say more than they have to. The registry
+/// wants a login, or none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logins_of_other_programs_are_understood() {
+    let answer = |host: &str| json!({"ServerURL": host, "Username": "u", "Secret": "p"});
+    for (source, settings, file, script) in [
+        (
+            "kubernetes.io/docs/tasks/configure-pod-container/pull-image-private-registry",
+            locked(),
+            r#"{"auths":{"HOST":{"username":"u","password":"p","email":"e","auth":"dTpw"}}}"#,
+            "exit 1",
+        ),
+        (
+            "github.com/awslabs/amazon-ecr-credential-helper (it logs)",
+            locked(),
+            r#"{"credsStore":"own"}"#,
+            "echo 'level=debug msg=hit' >&2; echo 'ANSWER'",
+        ),
+        (
+            "github.com/docker/cli (a helper without the login)",
+            locked(),
+            r#"{"credsStore":"own","auths":{"HOST":{"auth":"dTpw"}}}"#,
+            "echo credentials not found in native keychain; exit 1",
+        ),
+        (
+            "github.com/OctopusDeploy/Calamari/pull/2059 (a public image)",
+            RegistrySettings::default(),
+            r#"{"credsStore":"own"}"#,
+            "echo credentials not found in native keychain >&2; exit 1",
+        ),
+    ] {
+        let registry = Faulty::honest(settings).await;
+        registry.add_image("v1", &tar(1, 2, 30_000));
+        let host = registry.host();
+        let sandbox = Sandbox::new();
+        std::fs::write(sandbox.path("auth.json"), file.replace("HOST", &host)).unwrap();
+        let script = script.replace("ANSWER", &answer(&host).to_string());
+        sandbox.script("docker-credential-own", &script);
+        let path = format!("{}:{}", sandbox.dir.path().display(), std::env::var("PATH").unwrap());
+        let text = tokio::task::block_in_place(|| {
+            let mut command = sandbox.command(&["ls", &format!("{host}/a/b:v1")]);
+            command.env("PATH", &path).env("REGISTRY_AUTH_FILE", sandbox.path("auth.json"));
+            crate::support::sandbox::shown(&mut command)
+        });
+        assert!(text.ends_with("--- status 0 ---"), "{source}: {text}");
+    }
+}
+
 /// kubelet 1.34 wants `cacheType` for providers that take the pod's token. Those that also work
 /// without one are asked.
 #[tokio::test]

@@ -22,6 +22,8 @@ const PARTS: &[(&str, Lie, bool)] = &[
     ("github.com/artifact-keeper/artifact-keeper/issues/3586", whole, true),
     // Like the first, but it says that it is a part.
     ("github.com/containerd/containerd/pull/12291", unnamed_part, false),
+    // A part, but it says that it is the whole.
+    ("github.com/dragonflyoss/client/pull/1874", part_as_whole, false),
 ];
 
 fn whole(request: &ReceivedRequest, registry: &Faulty) -> Option<Response<Body>> {
@@ -33,6 +35,12 @@ fn whole(request: &ReceivedRequest, registry: &Faulty) -> Option<Response<Body>>
 fn unnamed_part(request: &ReceivedRequest, registry: &Faulty) -> Option<Response<Body>> {
     let mut answer = whole(request, registry)?;
     *answer.status_mut() = 206.try_into().unwrap();
+    Some(answer)
+}
+
+fn part_as_whole(request: &ReceivedRequest, registry: &Faulty) -> Option<Response<Body>> {
+    let mut answer = request.is("GET", "/blobs/").then(|| registry.truth_now(request))?;
+    *answer.status_mut() = 200.try_into().unwrap();
     Some(answer)
 }
 
@@ -78,6 +86,8 @@ const REFERRERS: &[(&str, &str, Lie, Option<usize>)] = &[
         ok_page,
         Some(2),
     ),
+    // The path of the registry behind a proxy.
+    ("github.com/goharbor/harbor/pull/23237", "/v2/b/referrers/DIGEST?page=2", ok_page, Some(2)),
 ];
 
 fn ok_page(_: &ReceivedRequest, _: &Faulty) -> Option<Response<Body>> {
@@ -101,14 +111,16 @@ fn referrer(number: u8) -> Value {
 async fn referrers_come_in_pages() {
     for (source, link, second, count) in REFERRERS {
         let registry = Faulty::start(RegistrySettings::default(), move |request, registry| {
-            if !request.is("GET", "/referrers/") {
+            if !request.path.starts_with("/v2/a/b/referrers/") {
                 return None;
             }
             if request.path.contains("page=2") {
                 return second(request, registry);
             }
             let path = request.path.split('?').next().unwrap();
-            Some(linked(&json!([referrer(1)]), &link.replace("PATH", path)))
+            let digest = path.rsplit('/').next().unwrap();
+            let link = link.replace("PATH", path).replace("DIGEST", digest);
+            Some(linked(&json!([referrer(1)]), &link))
         })
         .await;
         registry.add_image("v1", &tar(1, 2, 30_000));
@@ -190,13 +202,23 @@ const TAGS: &[(&str, &[&str], Option<usize>)] = &[
         Some(2),
     ),
     ("github.com/gadievron/raptor/pull/495", &["PATH?last=a", "PATH?last=a"], None),
+    (
+        "github.com/sonatype/nexus-public/issues/1011",
+        &["/repository/docker/v2/a/b/tags/list?last=a"],
+        Some(2),
+    ),
+    (
+        "github.com/renovatebot/renovate/issues/15080 (a virtual repository of Artifactory)",
+        &["/v2/b/tags/list?n=1&last=1"],
+        Some(2),
+    ),
 ];
 
 #[tokio::test]
 async fn tags_come_in_pages() {
     for (source, links, count) in TAGS {
         let registry = Faulty::start(RegistrySettings::default(), move |request, registry| {
-            if !request.is("GET", "/tags/list") {
+            if !request.path.starts_with("/v2/a/b/tags/list") {
                 return None;
             }
             let page = registry.saw("GET", "/tags/list").len();

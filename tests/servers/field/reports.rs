@@ -114,6 +114,20 @@ const REFUSALS: &[Refusal] = &[
         not: LOGIN,
     },
     Refusal {
+        source: "github.com/jfrog/artifactory-docker-examples/issues/168",
+        status: 400,
+        body: r#"{"errors":[{"status":400,"message":"Unsupported docker repository request for 'v2'"}]}"#,
+        says: "400 Bad Request: Unsupported docker repository request for 'v2'",
+        not: LOGIN,
+    },
+    Refusal {
+        source: "github.com/podman-container-tools/skopeo/issues/2723 (HAProxy)",
+        status: 400,
+        body: "<html><body><h1>400 Bad request</h1>\nYour browser sent an invalid request.\n</body></html>\n",
+        says: "400 Bad request",
+        not: "<h1>",
+    },
+    Refusal {
         source: "github.com/goharbor/harbor/issues/22353",
         status: 413,
         body: "<html>\r\n<head><title>413 Request Entity Too Large</title></head>\r\n</html>",

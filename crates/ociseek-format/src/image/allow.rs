@@ -55,6 +55,10 @@ impl Glob {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum AllowError {
+    #[error("the rule is empty: is a variable not set?")]
+    Empty,
+    #[error("{typed:?} is not a valid rule: write it without {scheme}: {rest}")]
+    Scheme { typed: String, scheme: &'static str, rest: String },
     #[error(
         "{0:?} is not a valid rule: expected *.DOMAIN, {CANONICAL_REGISTRY}, optionally followed by a slash and a \
          repository glob"
@@ -70,6 +74,15 @@ impl FromStr for Allow {
     type Err = AllowError;
 
     fn from_str(typed: &str) -> Result<Allow, AllowError> {
+        if typed.is_empty() {
+            return Err(AllowError::Empty);
+        }
+        for scheme in ["https://", "http://"] {
+            if let Some(rest) = typed.strip_prefix(scheme) {
+                let [typed, rest] = [typed, rest].map(|text| text.chars().take(150).collect());
+                return Err(AllowError::Scheme { typed, scheme, rest });
+            }
+        }
         let (registry, repositories) =
             typed.split_once('/').map_or((typed, None), |(registry, glob)| (registry, Some(glob)));
         let registry = registry.to_ascii_lowercase();

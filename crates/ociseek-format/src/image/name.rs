@@ -83,7 +83,7 @@ pub enum ImageNameError {
     NoEnd { typed: String, last: char, what: &'static str },
     #[error("{typed:?} ends with a {what}")]
     Blank { typed: String, what: &'static str },
-    #[error("{typed:?} has a blank in it: each name is an argument of its own")]
+    #[error("{typed:?} has a blank or a comma in it: each name is an argument of its own")]
     Inside { typed: String },
     #[error("{typed:?} begins with a typographic dash: options begin with - or --")]
     Dash { typed: String },
@@ -239,7 +239,7 @@ fn refuse_slips(typed: &str) -> Result<(), ImageNameError> {
         _ if typed.contains([' ', '\t', ',', '\n']) => {
             Err(ImageNameError::Inside { typed: shown() })
         }
-        _ => match typed.chars().find(|c| !c.is_ascii() || *c == '\\') {
+        _ => match typed.chars().find(|c| !c.is_ascii() || "\\'\"".contains(*c)) {
             Some(what) => Err(ImageNameError::Character {
                 typed: shown(),
                 what,
@@ -545,9 +545,17 @@ mod tests {
             ("app:v1\u{200b}", "U+200B"),
             ("localhost\u{ff1a}5000/app", "U+FF1A"),
             ("localhost:5000\\app", "'\\\\' (U+005C)"),
+            ("'localhost:5000/app'", "(U+0027)"),
+            ("\"app:v1\"", "(U+0022)"),
+            ("img/", "write \"img\""),
+            ("localhost:5000/", "a part beside a slash is empty"),
+            ("localhost:5000//app:v1", "Is a variable not set?"),
+            ("localhost:5000/team/:v1", "Is a variable not set?"),
+            ("app:v1:v2", "more than one tag"),
+            ("localhost:port/app", "expected HOST or HOST:PORT"),
             ("app:v1 app:v2", "each name is an argument of its own"),
             ("app:v1,app:v2", "each name is an argument of its own"),
-            (" app:v1", "has a blank in it"),
+            (" app:v1", "has a blank or a comma in it"),
             ("<image>", "stands for a name"),
             ("{{image}}", "stands for a name"),
             ("%IMAGE%", "stands for a name"),

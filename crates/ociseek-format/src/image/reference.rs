@@ -41,13 +41,21 @@ pub enum ReferenceError {
     Empty,
     #[error("{0:?} is not a valid image name: repository names are lower case; write {1:?}")]
     UpperCase(String, String),
-    #[error("{0:?} is not a valid image name: {1:?} is not a registry host")]
+    #[error(
+        "{0:?} is not a valid image name: {1:?} is not a registry host; expected HOST or HOST:PORT"
+    )]
     Registry(String, String),
     #[error(
         "{0:?} is not a valid image name: {1:?} is not a repository; expected lower-case letters, digits and \
          single . _ - between slashes"
     )]
     Repository(String, String),
+    #[error(
+        "{0:?} is not a valid image name: a part beside a slash is empty. Is a variable not set?"
+    )]
+    EmptyPart(String),
+    #[error("{0:?} is not a valid image name: it has more than one tag")]
+    Tags(String),
     #[error("{0:?} is not a valid image name: separate the image and the path with a space")]
     Path(String),
     #[error("{0:?} is not a valid image name: it ends with a slash; write {1:?}")]
@@ -122,8 +130,14 @@ impl FromStr for Reference {
             return Err(ReferenceError::Path(shown));
         }
         let shorter = typed.trim_end_matches('/');
-        if shorter != typed && shorter.contains('/') {
+        if shorter != typed && (shorter.contains('/') || !looks_like_registry(shorter)) {
             return Err(ReferenceError::Slash(shown, shorter.to_owned()));
+        }
+        if repository.contains(':') {
+            return Err(ReferenceError::Tags(shown));
+        }
+        if repository.split('/').any(str::is_empty) {
+            return Err(ReferenceError::EmptyPart(shown));
         }
         if !is_repository(&repository) {
             return Err(ReferenceError::Repository(shown, repository));

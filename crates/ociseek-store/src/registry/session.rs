@@ -427,7 +427,8 @@ impl Registry {
 
     /// The URL of the next page of a list. It is at the registry: behind a proxy, a link may have
     /// the scheme or the host that the registry has there (containers/image reads it like this), or
-    /// a prefix of the path (sonatype/nexus-public#1011).
+    /// a prefix of the path (sonatype/nexus-public#1011), or it lacks the name of the virtual
+    /// repository (renovatebot/renovate#15080).
     pub(super) async fn next_page(
         &self,
         request: &Request,
@@ -444,7 +445,9 @@ impl Registry {
             what: "the link to the next page of the list is not a URL".to_owned(),
         })?;
         let path = request.url.path();
-        url.set_path(if linked.path().ends_with(path) { path } else { linked.path() });
+        let is_shorter = linked.path().strip_prefix("/v2").is_some_and(|rest| path.ends_with(rest));
+        let is_same = is_shorter || linked.path().ends_with(path);
+        url.set_path(if is_same { path } else { linked.path() });
         url.set_query(linked.query());
         Ok(url)
     }

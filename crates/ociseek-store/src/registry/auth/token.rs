@@ -244,7 +244,8 @@ pub(super) fn union(scope: &Scope, requested: Option<&str>) -> String {
     }
     let prefix = format!("repository:{repository}:");
     let own = access.actions();
-    let scope = match requested {
+    // A scope of no repository says nothing (project-zot/zot#1125).
+    let scope = match requested.filter(|scope| !scope.starts_with("repository::")) {
         None => format!("{prefix}{own}"),
         Some(requested) => {
             match requested.strip_prefix(&prefix).filter(|actions| !actions.contains(' ')) {
@@ -281,6 +282,7 @@ mod tests {
             (Access::Pull, Some("repository:a/b:pull,push"), "repository:a/b:pull,push"),
             (Access::Pull, Some("repository:a/b:*"), "repository:a/b:pull,*"),
             (Access::Pull, Some("registry:catalog:*"), "registry:catalog:*"),
+            (Access::Push, Some("repository::pull"), "repository:a/b:pull,push"),
             (
                 Access::Pull,
                 Some("repository:x:pull repository:a/b:pull"),
