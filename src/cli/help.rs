@@ -8,14 +8,18 @@ use std::process::ExitCode;
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgAction, Command, CommandFactory, Error};
+use clap::{Arg, ArgAction, Command, Error};
 
-use super::args::Cli;
 use super::shared::terminal::{Style, complain};
 use super::slips::{self, called};
 
-/// Prints `message`, which `program` gave for these arguments.
-pub(super) fn print(mut message: Error, program: Command, arguments: Vec<OsString>) -> ExitCode {
+/// Prints `message`, which `program` gave for these arguments. `unused` makes the program again.
+pub(super) fn print(
+    mut message: Error,
+    program: Command,
+    unused: fn() -> Command,
+    arguments: Vec<OsString>,
+) -> ExitCode {
     let typed = arguments.iter().skip(1).filter_map(|typed| typed.to_str().map(str::to_owned));
     let typed: Vec<String> = typed.collect();
     if is_short_asked_for(&message, &typed)
@@ -27,7 +31,7 @@ pub(super) fn print(mut message: Error, program: Command, arguments: Vec<OsStrin
     if matches!(&typed[..], [ls, h] if ls == "ls" && h == "-h") {
         let short = |help: Arg| help.action(ArgAction::HelpShort);
         // clap finds options of a command that was used by their places, which mut_arg changes.
-        let program = brief(Cli::command()).mut_subcommand("ls", |ls| ls.mut_arg("help", short));
+        let program = brief(unused()).mut_subcommand("ls", |ls| ls.mut_arg("help", short));
         if let Err(help) = program.try_get_matches_from(["ociseek", "ls", "--help"]) {
             message = help;
         }
@@ -214,7 +218,10 @@ fn without_empty_variable(arg: Arg) -> Arg {
 mod tests {
     use std::collections::BTreeSet;
 
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::cli::args::Cli;
 
     #[test]
     fn every_command_is_in_one_group() {

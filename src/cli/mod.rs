@@ -104,7 +104,9 @@ fn parse() -> Result<Cli, ExitCode> {
     let parsed = program
         .try_get_matches_from_mut(arguments())
         .and_then(|found| Cli::from_arg_matches(&found));
-    parsed.map_err(|message| help::print(message.format(&mut program), program, arguments()))
+    parsed.map_err(|message| {
+        help::print(message.format(&mut program), program, Cli::command, arguments())
+    })
 }
 
 /// The command line of a command that shows an image as a file system. None for other commands, for

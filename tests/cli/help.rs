@@ -469,7 +469,6 @@ fn slips_are_named() {
         (&["doctor", &bare], &format!("write \"r.io/a@{digest}\"")),
         (&["doctor", &digest], "a digest without its repository"),
         (&["r.io/a:1"], "a command comes first: ociseek try r.io/a:1"),
-        (&["index", "--kind=soci", "r.io/a:1"], "did you mean v1?"),
         (&["mount", "--layer", "x", "r.io/a:1", "mnt"], "0 is the layer at the bottom"),
         (&["index", "--jobs=auto", "r.io/a:1"], "expected a whole number from 1 to 256"),
         (&["index", "--kind=fien", "r.io/a:1"], "did you mean fine?"),

@@ -194,7 +194,8 @@ fn rows(found: &Diagnosis) -> Vec<Row> {
 fn condition(door: Door) -> &'static str {
     match door {
         Door::Store => {
-            "the node trusts it: lazy-from names its repository, or signature-key the key that signed it; podman 5.1 or later also needs convert --toc-digests"
+            "the node trusts it: lazy-from names its repository, or signature-key the key that signed it; \
+             podman 5.1 or later also needs convert --toc-digests"
         }
         _ => {
             "the node trusts it: lazy-from names its repository, or signature-key the key that signed it"

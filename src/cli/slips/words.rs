@@ -236,7 +236,7 @@ pub(super) const OPTIONS: [(&str, &[&str], &str); 86] = [
         &["--containerd-address", "--containerd-socket", "--namespace", "-n"],
         "not needed: containerd connects to the snapshotter, at --socket",
     ),
-    ("convert", &["-n", "--address"], ENGINES),
+    ("convert", &["-n", "--address", "--standalone"], ENGINES),
     ("index", &["-n", "--address"], ENGINES),
     ("convert", &["--v1"], "convert writes version 2; ociseek index attaches version 1"),
     ("convert", &["--v2", "--v2-only"], "not needed: convert writes version 2"),
