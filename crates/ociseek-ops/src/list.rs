@@ -116,6 +116,8 @@ pub async fn tags(repository: &Repository) -> Result<Vec<NamedTarget>, StoreErro
         places.extend(tags.map(|tag| NamedTarget { target: Target::Tag(tag.clone()), name: tag }));
     }
     places.sort_by(|a, b| a.name.cmp(&b.name));
+    // Pages overlap if a tag is written meanwhile.
+    places.dedup_by(|a, b| a.name == b.name);
     Ok(places)
 }
 

@@ -168,7 +168,7 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
         }
         (401, None) => format!("401 from {host}: run {login}, or use --creds USER:PASSWORD"),
         // The registry's own words say more.
-        (403, _) if error.says(&["quota", "limit", "immutable", "vulnerab", "space"]) => {
+        (403, _) if error.says(&["quota", "limit", "immutable", "vulnerab", "space", "block"]) => {
             return None;
         }
         (403, _) if ecr::region(host).is_some() => {

@@ -245,6 +245,18 @@ async fn tags_come_in_pages() {
     }
 }
 
+/// A page may repeat what the one before it had, if a tag is written meanwhile.
+#[tokio::test]
+async fn a_tag_that_is_listed_twice_is_one() {
+    let registry = Faulty::start(RegistrySettings::default(), |request, _| {
+        let tags = json!({"name": "a/b", "tags": ["v1", "v2", "v1"]});
+        request.is("GET", "/tags/list").then(|| json_answer(200, &tags))
+    })
+    .await;
+    let tags = ociseek_ops::list::tags(&repository(&registry, config())).await.unwrap();
+    assert_eq!(tags.iter().map(|tag| &*tag.name).collect::<Vec<_>>(), ["v1", "v2"]);
+}
+
 /// A proxy of Nexus loses the attestations of an image. They are not needed to index it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attestations_that_cannot_be_read_do_not_stop_an_index() {

@@ -121,6 +121,13 @@ const REFUSALS: &[Refusal] = &[
         not: LOGIN,
     },
     Refusal {
+        source: "github.com/jfrog/jenkins-jfrog-plugin/issues/124 (Xray)",
+        status: 403,
+        body: r#"{"errors":[{"status":403,"message":"Artifact download request rejected: a/b/v1/manifest.json was not downloaded due to the download blocking policy configured in Xray for b."}]}"#,
+        says: "due to the download blocking policy configured in Xray",
+        not: LOGIN,
+    },
+    Refusal {
         source: "github.com/podman-container-tools/skopeo/issues/2723 (HAProxy)",
         status: 400,
         body: "<html><body><h1>400 Bad request</h1>\nYour browser sent an invalid request.\n</body></html>\n",
