@@ -507,6 +507,7 @@ fn slips_are_named() {
         (&["convert", "--platform=all", "r.io/a:1", "r.io/a:2"], "take all platforms"),
         (&["--plain-http", "list", "r.io/a"], "ociseek list --plain-http"),
         (&["load", "-i", "x.tar"], "docker-archive:FILE"),
+        (&["index", "--step-outputs=no/dir/f", "r.io/a:1"], "no/dir/f: cannot write: No such file"),
         (&["list", "--JSON", "r.io/a"], "options are in lower case: --json"),
         (&["hook", "serve", "--allow=", "--kind=v1"], "is a variable not set?"),
         (&["hook", "serve", "--allow=https://r.io", "--kind=v1"], "without https://"),

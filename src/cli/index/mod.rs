@@ -203,6 +203,7 @@ pub(super) async fn run(args: IndexArgs, verbosity: VerbosityArgs) -> Result<(),
     let progress: Arc<dyn Progress> = display.clone();
     let files =
         text::StepFiles { outputs: args.step_outputs.clone(), summary: args.step_summary.clone() };
+    files.begin()?;
     let mut options = options(&args, kinds, started)?;
     let images =
         Images::new(args.registry, args.images.iter().chain(&args.reuse.reuse_from), &progress)

@@ -285,6 +285,13 @@ pub(super) struct StepFiles {
 
 impl StepFiles {
     /// # Errors
+    /// If a file cannot be appended to: an image is not indexed before that is known.
+    pub(super) fn begin(&self) -> Result<(), CliError> {
+        let files = [&self.outputs, &self.summary];
+        files.into_iter().flatten().try_for_each(|file| append(file, ""))
+    }
+
+    /// # Errors
     /// If appending to a file fails.
     pub(super) fn write(&self, document: &Indexing) -> Result<(), CliError> {
         for (file, text) in
