@@ -279,7 +279,7 @@ fn check(args: &IndexArgs, versions: &Versions, kinds: Kinds) -> Result<(), CliE
         )));
     }
     if args.images.iter().any(is_other_word) {
-        return Err(CliError::Usage(
+        return Err(CliError::usage(
             "index has no subcommands, and a comma separates its kinds (--kind v1,fine): ociseek list lists indexes, \
              ociseek rm removes them, and ociseek doctor --verbose shows them",
         ));
