@@ -22,8 +22,8 @@ const PARTS: &[(&str, Lie, bool)] = &[
     ("github.com/artifact-keeper/artifact-keeper/issues/3586", whole, true),
     // Like the first, but it says that it is a part.
     ("github.com/containerd/containerd/pull/12291", unnamed_part, false),
-    // A part, but it says that it is the whole.
-    ("github.com/dragonflyoss/client/pull/1874", part_as_whole, false),
+    // A part under the status of the whole: its Content-Range tells.
+    ("github.com/dragonflyoss/client/pull/1874", part_as_whole, true),
 ];
 
 fn whole(request: &ReceivedRequest, registry: &Faulty) -> Option<Response<Body>> {
