@@ -177,6 +177,11 @@ impl TrialAnswer<'_> {
         if bytes < size { percent.min(99) } else { percent }
     }
 
+    /// That share for people.
+    pub(super) fn share(&self, bytes: u64) -> String {
+        shown(self.percent(bytes), bytes)
+    }
+
     /// The way that fetches least.
     fn best(&self) -> Option<Way> {
         let ways = self.ways();
@@ -203,11 +208,11 @@ impl TrialAnswer<'_> {
         };
         match (self.advice(), self.best()) {
             (Advice::Lazy(_), Some(best)) => format!(
-                "Load it lazily: startup fetches {at_least}{} instead of {} ({}%), which takes about {} instead of {} \
+                "Load it lazily: startup fetches {at_least}{} instead of {} ({}), which takes about {} instead of {} \
                  at {}",
                 human(best.bytes),
                 human(self.size()),
-                self.percent(best.bytes),
+                self.share(best.bytes),
                 duration(best.seconds(self.link.speed)),
                 duration(self.ways()[0].seconds(self.link.speed)),
                 speed(self.link.speed),
@@ -293,6 +298,11 @@ impl TrialAnswer<'_> {
     }
 }
 
+/// The share of `bytes` in percent. Only nothing is 0%.
+fn shown(percent: u64, bytes: u64) -> String {
+    if percent == 0 && bytes > 0 { "<1%".to_owned() } else { format!("{percent}%") }
+}
+
 /// `93 Mbit/s`
 pub(super) fn speed(bits: u64) -> String {
     match bits {
@@ -305,6 +315,11 @@ pub(super) fn speed(bits: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_small_share_is_not_nothing() {
+        assert_eq!([shown(0, 0), shown(0, 1), shown(7, 1)], ["0%", "<1%", "7%"]);
+    }
 
     #[test]
     fn speeds_are_printed_for_people() {

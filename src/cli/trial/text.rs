@@ -75,7 +75,7 @@ fn table(text: &mut String, answer: &TrialAnswer<'_>, ways: &[Way]) {
     for way in ways {
         let about = if way.is_estimate { " (estimate)" } else { "" };
         let name = format!("{}{about}", way.kind.name());
-        let share = format!("{}%", answer.percent(way.bytes));
+        let share = answer.share(way.bytes);
         let name = row_name(&name, is_narrow);
         let _ = write!(text, "{name}{:>10}{share:>8}", human(way.bytes));
         for link in &links {

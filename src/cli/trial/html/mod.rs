@@ -92,10 +92,10 @@ impl Page<'_> {
         let class = if way.bytes == self.answer.size() { "w" } else { "r" };
         write!(
             f,
-            "<tr><th>{}{about}</th><td class=\"n\">{}</td><td class=\"n\">{}%</td>",
+            "<tr><th>{}{about}</th><td class=\"n\">{}</td><td class=\"n\">{}</td>",
             way.kind.name(),
             human(way.bytes),
-            self.answer.percent(way.bytes),
+            Text(&self.answer.share(way.bytes)),
         )?;
         for link in self.answer.links() {
             let time = duration(way.seconds(link));
