@@ -391,7 +391,7 @@ fn an_image_that_names_only_its_fine_index_is_read_by_it() {
         "  AWS Fargate                                        whole  ",
         "  ociseek snapshotter                                lazy   fine index ",
         "  ociseek mount, bundle                              lazy   fine index ",
-        ", then ociseek convert --kind fine --profile start.jsonl --replace-tag oci:img:fine oci:img:fine\n",
+        " && ociseek convert --kind fine --profile start.jsonl --replace-tag oci:img:fine oci:img:fine\n",
     ] {
         assert!(doctor.contains(line), "{line}: {doctor}");
     }
