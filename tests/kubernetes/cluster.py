@@ -27,6 +27,7 @@ PKI = STATE / 'pki'
 NAME = 'ock8s'
 HUB = f'{NAME}-hub'
 NETWORK = '10.241.0'
+SERVICE = '10.96.0.1'
 API = f'https://{NETWORK}.1:6443'
 REGISTRY = 'registry.kube.test'
 PRIVATE = 'private.kube.test'
@@ -92,7 +93,7 @@ def certificates():
     authority, key = PKI / 'ca.crt', PKI / 'ca.key'
     run('openssl', 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '3650', '-subj', '/CN=test-authority',
         '-keyout', key, '-out', authority)
-    for name, names in (('api', f'IP:{NETWORK}.1,IP:10.96.0.1,DNS:kubernetes.default.svc'),
+    for name, names in (('api', f'IP:{NETWORK}.1,IP:{SERVICE},DNS:kubernetes.default.svc'),
                         ('registry', f'DNS:{REGISTRY},DNS:{PRIVATE}')):
         run('openssl', 'req', '-newkey', 'rsa:2048', '-nodes', '-subj', f'/CN={name}', '-keyout', PKI / f'{name}.key',
             '-out', PKI / f'{name}.csr')
@@ -127,6 +128,10 @@ def network():
     for number in (1, 2, 3):
         hub('ip', 'address', 'add', f'{NETWORK}.{number}/24', 'dev', 'br0')
     hub('sysctl', '-qw', 'net.ipv4.ip_forward=1')
+    # The service "kubernetes", which pods and programs on nodes reach by kube-proxy elsewhere.
+    hub('ip', 'address', 'add', f'{SERVICE}/32', 'dev', 'br0')
+    hub('iptables', '-t', 'nat', '-A', 'PREROUTING', '-d', SERVICE, '-p', 'tcp', '--dport', '443',
+        '-j', 'REDIRECT', '--to-ports', '6443')
 
 
 def registry(name, address, login=False):
@@ -262,6 +267,8 @@ class Node:
             first = int((self.folder / 'pid').read_text())
             os.kill(first, signal.SIGKILL)
             until(60, lambda: not pathlib.Path(f'/proc/{first}').exists())
+        # They would not outlive a machine, and the kubelet looks at each for seconds.
+        remove_cgroups(self.name)
 
     def ready(self, since=''):
         """Whether the kubelet said so at this time or later: the API server keeps what it last heard for a while."""
@@ -269,7 +276,7 @@ class Node:
         found = [one for one in node['status']['conditions'] if one['type'] == 'Ready']
         return any(one['status'] == 'True' and one['lastHeartbeatTime'] >= since for one in found)
 
-    def wait_ready(self, command=None):
+    def wait_ready(self, command=None, seconds=120):
         """Waits until the kubelet says that the node is ready, after this command if there is one."""
         since = ''
         if command:
@@ -277,8 +284,14 @@ class Node:
             time.sleep(1 - time.time() % 1)
             since = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())
             self.sh(command)
-        if not until(120, lambda: self.ready(since)):
+        if not until(seconds, lambda: self.ready(since)):
             raise RuntimeError(f'{self.name} is not ready: {kubectl("describe", "node", self.name)[-1500:]}')
+
+
+def remove_cgroups(node='.'):
+    groups = pathlib.Path('/sys/fs/cgroup')
+    for group in [groups / NAME / node, *groups.glob(f'*/{NAME}/{node}')]:
+        run('find', group, '-depth', '-type', 'd', '-exec', 'rmdir', '{}', '+', check=False)
 
 
 def up():
@@ -286,7 +299,7 @@ def up():
         if not needed.exists():
             sys.exit(f'{needed} is missing: run tests/kubernetes/build, and .ci/test --setup for containerd')
     down()
-    for name in ('containerd', 'containerd-shim-runc-v2', 'ctr', 'crictl'):
+    for name in ('containerd', 'containerd-shim-runc-v2', 'ctr', 'crictl', 'soci-snapshotter-grpc'):
         shutil.copy2(CONSUMER / name, FOLDER / 'bin' / name)
     certificates()
     network()
@@ -307,9 +320,7 @@ def down():
         run('ip', 'netns', 'delete', space)
         shutil.rmtree(f'/etc/netns/{space}', ignore_errors=True)
     time.sleep(0.5)
-    groups = pathlib.Path('/sys/fs/cgroup')
-    for group in [groups / NAME, *groups.glob(f'*/{NAME}')]:
-        run('find', group, '-depth', '-type', 'd', '-exec', 'rmdir', '{}', '+', check=False)
+    remove_cgroups()
     # One that was interrupted while it filled a node's disk has that mounted.
     for line in pathlib.Path('/proc/mounts').read_text().splitlines():
         if line.split()[1].startswith(f'{STATE}/'):

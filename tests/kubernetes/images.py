@@ -44,16 +44,25 @@ def debian():
     return path.read_bytes()
 
 
-def program():
-    """ociseek and what it links, so that any build will do."""
+def program(more=b''):
+    """ociseek and what it links, so that any build will do. `more` makes another program of it."""
     stripped = STATE / 'ociseek'
     run('strip', '-o', stripped, OCISEEK)
+    with open(stripped, 'ab') as file:
+        file.write(more)
     authorities = 'etc/ssl/certs/ca-certificates.crt'
     files = {'ociseek': stripped, authorities: pathlib.Path('/', authorities)}
     for word in run('ldd', OCISEEK, check=False).split():
         if word.startswith('/'):
             files[word.lstrip('/')] = pathlib.Path(word).resolve()
     return layer(files)
+
+
+def upgraded():
+    """The name of an image with another program."""
+    name = f'{REGISTRY}/ociseek:next'
+    push(name, ['/ociseek'], program(b'next'))
+    return name
 
 
 def push(name, entrypoint, *layers):

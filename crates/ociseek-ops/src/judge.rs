@@ -87,6 +87,9 @@ pub enum NotLazy {
         /// The other image.
         image: String,
     },
+    /// Its lowest layers are on the node already, unpacked for another image.
+    #[error("its lowest layers are unpacked on this node, by an image that is not lazy")]
+    UnpackedBase,
     /// The registry wants a login that may read it.
     #[error("the registry wants a login: {0}")]
     Login(String),
@@ -100,7 +103,7 @@ pub enum NotLazy {
 
 impl NotLazy {
     /// The words that [`NotLazy::code`] returns.
-    pub const CODES: [&str; 9] = [
+    pub const CODES: [&str; 10] = [
         "coverage",
         "failed",
         "login",
@@ -108,6 +111,7 @@ impl NotLazy {
         "not-listed",
         "other-document",
         "silent",
+        "unpacked-base",
         "untrusted",
         "zstd",
     ];
@@ -121,10 +125,16 @@ impl NotLazy {
             NotLazy::Coverage(_) => "coverage",
             NotLazy::Zstd => "zstd",
             NotLazy::OtherDocument { .. } => "other-document",
+            NotLazy::UnpackedBase => "unpacked-base",
             NotLazy::Login(_) => "login",
             NotLazy::Silent(_) => "silent",
             NotLazy::Failed(_) => "failed",
         }
+    }
+
+    /// Whether something failed, and another pull may be lazy.
+    pub fn is_failure(&self) -> bool {
+        matches!(self, NotLazy::Login(_) | NotLazy::Silent(_) | NotLazy::Failed(_))
     }
 
     /// Why an image cannot be judged.

@@ -13,6 +13,26 @@ pub(crate) struct PullImageRequest {
     pub image: Option<ImageSpec>,
     #[prost(message, optional, tag = "2")]
     pub auth: Option<AuthConfig>,
+    #[prost(message, optional, tag = "3")]
+    pub sandbox_config: Option<PodSandboxConfig>,
+}
+
+/// `PodSandboxConfig`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct PodSandboxConfig {
+    #[prost(message, optional, tag = "1")]
+    pub metadata: Option<PodSandboxMetadata>,
+}
+
+/// `PodSandboxMetadata`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct PodSandboxMetadata {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub uid: String,
+    #[prost(string, tag = "3")]
+    pub namespace: String,
 }
 
 /// `ImageSpec`.

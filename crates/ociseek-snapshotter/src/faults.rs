@@ -40,6 +40,8 @@ impl LazyImages for Unmountable {
 
     fn cannot_share(&self, _: &str, _: &str, _: &str) {}
 
+    fn lies_on_unpacked(&self, _: &str) {}
+
     fn open<'a>(
         &'a self,
         stack: &'a LazyStack,

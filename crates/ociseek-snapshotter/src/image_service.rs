@@ -2,7 +2,7 @@
 //!
 //! kubelet gives the login of a pull, such as a pod's `imagePullSecrets`, to this service only.
 //! Every call and every answer is passed on as it is, byte for byte, also of methods that are not
-//! known here. Of a pull, the login is noted; of a removal, the image.
+//! known here. Of a pull, the login and the pod are noted; of a removal, the image.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,7 +27,10 @@ use tonic::server::NamedService;
 use tonic::{Code, Status};
 use tower::Service;
 
-use crate::cri::{PREFIX, PullImageAnswer, PullImageRequest, RemoveImageRequest, unframed};
+use crate::cri::{
+    AuthConfig, PREFIX, PullImageAnswer, PullImageRequest, RemoveImageRequest, unframed,
+};
+use crate::pods::{Pod, PullingPod, PullingPods};
 use ociseek_format::image::{ImageName, Reference};
 use ociseek_store::registry::{PendingPull, PullLogin, PulledLogins};
 
@@ -47,7 +50,9 @@ pub struct ImageService {
     pub containerd: PathBuf,
     /// Has the logins.
     pub logins: PulledLogins,
-    /// Whether the login of an image is of any use.
+    /// Has the pods for which images are being pulled.
+    pub pods: PullingPods,
+    /// Whether the login and the pod of an image are of any use.
     pub is_wanted: Arc<dyn Fn(&Reference) -> bool + Send + Sync>,
 }
 
@@ -88,11 +93,10 @@ impl ImageService {
             }
         })?;
         let body = body.to_bytes();
-        let learning = match head.uri.path().rsplit('/').next() {
-            Some("PullImage") => self.pulling(&body).map(Learning::Pull),
-            Some("RemoveImage") => unframed::<RemoveImageRequest>(&body)
-                .and_then(|asked| Some(Learning::Removal(asked.image?.image))),
-            _ => None,
+        let (learning, pod) = match head.uri.path().rsplit('/').next() {
+            Some("PullImage") => self.pulling(&body),
+            Some("RemoveImage") => (removal(&body), None),
+            _ => (None, None),
         };
         let unavailable = |error: io::Error| {
             let containerd = self.containerd.display();
@@ -117,18 +121,26 @@ impl ImageService {
             begun: Vec::new(),
             learning: learning.map(|learning| (learning, self.logins.clone())),
             _connection: connection,
+            _pod: pod,
         };
         Ok(http::Response::from_parts(head, Body::new(answer)))
     }
 
-    /// Notes the login of a pull.
-    fn pulling(&self, body: &[u8]) -> Option<PendingPull> {
-        let asked = unframed::<PullImageRequest>(body)?;
-        let auth = asked.auth?;
-        let ImageName::Registry(image) = asked.image?.image.parse().ok()? else { return None };
+    /// Notes the login and the pod of a pull.
+    fn pulling(&self, body: &[u8]) -> (Option<Learning>, Option<PullingPod>) {
+        let Some(asked) = unframed::<PullImageRequest>(body) else { return (None, None) };
+        let image = asked.image.and_then(|image| image.image.parse().ok());
+        let Some(ImageName::Registry(image)) = image else { return (None, None) };
         if !(self.is_wanted)(&image) {
-            return None;
+            return (None, None);
         }
+        let login = asked.auth.and_then(|auth| self.login(&image, auth));
+        let pod = asked.sandbox_config.and_then(|sandbox| Pod::of(sandbox.metadata?));
+        (login, pod.and_then(|pod| self.pods.pulling(image, pod)))
+    }
+
+    /// Notes the login of a pull.
+    fn login(&self, image: &Reference, auth: AuthConfig) -> Option<Learning> {
         let login = PullLogin {
             username: auth.username,
             password: auth.password,
@@ -137,7 +149,7 @@ impl ImageService {
             identity_token: auth.identity_token,
             registry_token: auth.registry_token,
         };
-        self.logins.pulling(&image, login)
+        self.logins.pulling(image, login).map(Learning::Pull)
     }
 
     /// A connection for one call: when it ends, so does the call.
@@ -152,6 +164,11 @@ impl ImageService {
         });
         Ok((client, Connection(running)))
     }
+}
+
+/// What is learned from the removal of an image.
+fn removal(body: &[u8]) -> Option<Learning> {
+    unframed::<RemoveImageRequest>(body)?.image.map(|image| Learning::Removal(image.image))
 }
 
 /// Ends with its call.
@@ -178,6 +195,7 @@ struct Answer {
     begun: Vec<u8>,
     learning: Option<(Learning, PulledLogins)>,
     _connection: Connection,
+    _pod: Option<PullingPod>,
 }
 
 impl Answer {
@@ -246,7 +264,7 @@ mod tests {
     use tokio::net::UnixListener;
 
     use super::*;
-    use crate::cri::{AuthConfig, ImageSpec};
+    use crate::cri::{ImageSpec, PodSandboxConfig, PodSandboxMetadata};
     use ociseek_store::lock::Hold;
     use prost::Message;
 
@@ -305,7 +323,12 @@ mod tests {
 
     fn service(socket: PathBuf) -> ImageService {
         let is_wanted = Arc::new(|image: &Reference| image.repository.starts_with("team/"));
-        ImageService { containerd: socket, logins: PulledLogins::default(), is_wanted }
+        ImageService {
+            containerd: socket,
+            logins: PulledLogins::default(),
+            pods: PullingPods::default(),
+            is_wanted,
+        }
     }
 
     fn call(method: &str, asked: Bytes) -> http::Request<Body> {
@@ -371,7 +394,14 @@ mod tests {
         let asked = |image: &str| {
             let image = Some(ImageSpec { image: image.to_owned() });
             let auth = AuthConfig { username: "u".into(), ..AuthConfig::default() };
-            framed(&PullImageRequest { image, auth: Some(auth) }.encode_to_vec())
+            let metadata = PodSandboxMetadata {
+                name: "app".into(),
+                uid: "1".into(),
+                namespace: "default".into(),
+            };
+            let sandbox_config = Some(PodSandboxConfig { metadata: Some(metadata) });
+            let pull = PullImageRequest { image, auth: Some(auth), sandbox_config };
+            framed(&pull.encode_to_vec())
         };
         let answer = framed(&PullImageAnswer { image_ref: "sha256:1".into() }.encode_to_vec());
         for (image, status, is_noted) in [
@@ -383,6 +413,10 @@ mod tests {
             let socket = dir.path().join("containerd.sock");
             containerd(UnixListener::bind(&socket).unwrap(), answer.clone(), status);
             let mut service = service(socket);
+            let has_pod = |service: &ImageService| {
+                let ImageName::Registry(image) = image.parse().unwrap() else { panic!("{image}") };
+                !service.pods.of(&image).is_empty()
+            };
             let has_login = |service: &ImageService| {
                 let ImageName::Registry(image) = image.parse().unwrap() else { panic!("{image}") };
                 service.logins.of(&image)[0].has_login()
@@ -390,7 +424,9 @@ mod tests {
             let response = service.call(call("PullImage", asked(image))).await.unwrap();
             let while_it_runs = has_login(&service);
             assert_eq!(while_it_runs, image.contains("team"), "{image}");
+            assert_eq!(has_pod(&service), image.contains("team"), "{image}");
             response.into_body().collect().await.unwrap();
+            assert!(!has_pod(&service), "{image}");
             assert_eq!(has_login(&service), is_noted, "{image} {status}");
             // Nobody waits for the end of the next one.
             drop(service.call(call("PullImage", asked(image))).await.unwrap());

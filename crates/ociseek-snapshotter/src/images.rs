@@ -135,6 +135,10 @@ impl ImageDir {
         self.0.lazy.cannot_share(image, target, other);
     }
 
+    pub(crate) fn lies_on_unpacked(&self, image: &str) {
+        self.0.lazy.lies_on_unpacked(image);
+    }
+
     fn dir(&self, key: MountKey) -> PathBuf {
         self.0.dir.join(key.dir())
     }

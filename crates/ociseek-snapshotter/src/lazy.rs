@@ -32,6 +32,10 @@ pub trait LazyImages: Send + Sync {
     /// `target` has another layer of the image `other`, or reads it by another document.
     fn cannot_share(&self, image: &str, target: &str, other: &str);
 
+    /// Notes that layers of an image are unpacked, without asking [`LazyImages::layers`], because
+    /// those below them are unpacked already: another image has them. Called for each layer.
+    fn lies_on_unpacked(&self, image: &str);
+
     /// Opens the lowest layers of an image: these, by these documents and no others. `answers` is a
     /// file with the answers of the registry by which it was opened before. They are not asked for
     /// again, and the file gets the others.

@@ -206,7 +206,10 @@ impl Snapshotter {
             }
         });
         // An unpacked layer below it is not one of a mount.
-        let Some(below) = below else { return Ok(None) };
+        let Some(below) = below else {
+            self.images.lies_on_unpacked(&image);
+            return Ok(None);
+        };
         let Some(layers) = self.images.layers(&image).await else { return Ok(None) };
         // Labels come from the client that asks containerd to unpack an image.
         if layers.digests.get(below) != Some(digest) || layers.chains.get(below) != Some(target) {

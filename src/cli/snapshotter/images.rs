@@ -14,6 +14,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
+use super::events::PodEvents;
 use super::metrics::{SnapshotterCounter, SnapshotterMetrics, count_request};
 use super::reads::{ImageLog, ImageReads};
 use crate::cli::blocking;
@@ -48,6 +49,8 @@ const CONTAINERD: Duration = Duration::from_secs(5);
 /// layer of a pull, and mounts the image soon after that.
 const KNOWN: usize = 256;
 const KNOWN_FOR: Duration = Duration::from_secs(300);
+/// How long a pull may take for one layer.
+const PULL: Duration = Duration::from_secs(3600);
 /// The memory for what the registry said of an image, and of all, in bytes.
 const ANSWERS: u64 = 4 << 20;
 const ALL_ANSWERS: u64 = 32 << 20;
@@ -77,11 +80,15 @@ pub(super) struct NodeImages {
     settings: RwLock<Arc<NodeSettings>>,
     /// The logins of pulls, if kubelet gives them.
     pub pulls: Option<PulledLogins>,
+    /// Where pods learn why their image is pulled whole, if they do.
+    pub events: Option<PodEvents>,
     caches: Caches,
     ahead: FetchingAhead,
     progress: Arc<dyn Progress>,
     /// Images that were looked up, by name with digest.
     known: Mutex<HashMap<String, KnownImage>>,
+    /// When an image that is left to containerd was last heard of: its upper layers follow.
+    judged_whole: Mutex<HashMap<String, Instant>>,
     pub metrics: Arc<SnapshotterMetrics>,
     /// The memory for opening, of all images together.
     opening: Budget,
@@ -103,7 +110,7 @@ struct KnownImage {
 }
 
 impl NodeImages {
-    /// By these settings, without the logins of pulls and containerd's socket.
+    /// By these settings, without the logins of pulls, events and containerd's socket.
     pub(super) fn new(
         settings: NodeSettings,
         caches: Caches,
@@ -118,7 +125,9 @@ impl NodeImages {
             opening: Budget::new(settings.lazy.registry.memory.max_memory.0),
             settings: RwLock::new(Arc::new(settings)),
             known: Mutex::default(),
+            judged_whole: Mutex::default(),
             pulls: None,
+            events: None,
             containerd: PathBuf::new(),
             link: Arc::new(link),
             caches,
@@ -246,13 +255,22 @@ impl NodeImages {
     fn unpacked(&self, image: &str, reason: &NotLazy) {
         let code = reason.code();
         let why = reason.to_string();
-        match (reason, self.hint(reason)) {
-            (NotLazy::Login(_) | NotLazy::Silent(_) | NotLazy::Failed(_), hint) => {
-                warn!(name: "unpacked", image, reason = code, error = why, hint);
-            }
-            (_, hint) => info!(name: "unpacked", image, reason = code, message = why, hint),
+        let hint = self.hint(reason);
+        if reason.is_failure() {
+            warn!(name: "unpacked", image, reason = code, error = why, hint);
+        } else {
+            info!(name: "unpacked", image, reason = code, message = why, hint);
         }
         self.metrics.count(SnapshotterCounter::Unpacked, code);
+        let mut judged = self.judged_whole.hold();
+        if judged.len() >= KNOWN {
+            judged.clear();
+        }
+        judged.insert(image.to_owned(), Instant::now());
+        drop(judged);
+        if let Some(events) = &self.events {
+            events.unpacked(image, reason);
+        }
     }
 
     /// What the operator can do about it, if that is not plain.
@@ -398,6 +416,7 @@ impl NodeImages {
         loop {
             sleep(KNOWN_FOR / 5).await;
             self.known.hold().retain(|_, known| known.at.elapsed() < KNOWN_FOR);
+            self.judged_whole.hold().retain(|_, at| at.elapsed() < PULL);
             if let Some(pulls) = &self.pulls {
                 pulls.forget_old();
             }
@@ -411,6 +430,18 @@ impl LazyImages for NodeImages {
     fn cannot_share(&self, image: &str, target: &str, other: &str) {
         let other = NotLazy::OtherDocument { layer: target.to_owned(), image: other.to_owned() };
         self.unpacked(image, &other);
+    }
+
+    fn lies_on_unpacked(&self, image: &str) {
+        let mut judged = self.judged_whole.hold();
+        if let Some(at) = judged.get_mut(image) {
+            *at = Instant::now();
+            return;
+        }
+        drop(judged);
+        let Ok(name) = ImageName::from_str(image) else { return };
+        let refused = self.settings().word.rules_for(&name).err();
+        self.unpacked(image, &refused.unwrap_or(NotLazy::UnpackedBase));
     }
 
     fn layers<'a>(&'a self, image: &'a str) -> BoxFuture<'a, Option<ImageLayers>> {

@@ -10,7 +10,9 @@ use clap::Args;
 use rustix::mount::{UnmountFlags, unmount};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
+use toml::{Table, Value};
 
+use super::events::LOGIN;
 use super::host::{below, put, remove};
 use super::{SnapshotterArgs, config, containerd};
 use crate::cli::shared::error::CliError;
@@ -70,6 +72,8 @@ const PROGRAM: &str = "/opt/ociseek/bin/ociseek";
 /// The commands of the documentation find it here, if the host can write here.
 const LINK: &str = "/usr/local/bin/ociseek";
 const CONFIG: &str = "/etc/ociseek/snapshotter.toml";
+/// Where kubelets have their pods: most of them, and that of k0s.
+const KUBELETS: [&str; 2] = ["/var/lib/kubelet", "/var/lib/k0s/kubelet"];
 const UNIT_FILE: &str = "/etc/systemd/system/ociseek-snapshotter.service";
 
 /// Install the snapshotter on a host, from a container
@@ -94,6 +98,13 @@ pub(crate) struct InstallArgs {
     #[arg(long)]
     pub configure_containerd: bool,
 
+    /// Let the snapshotter create events on pods, with the login of this pod
+    ///
+    /// The pod has a projected volume "events" with the token and ca.crt of its service account
+    /// (packaging/kubernetes/events).
+    #[arg(long, value_name = "POD-UID", requires = "config", value_parser = pod_uid)]
+    pub events: Option<String>,
+
     /// How long to wait until the snapshotter answers
     #[arg(long, value_name = "DURATION", default_value = "1m")]
     #[arg(value_parser = parse::duration_of(1, 3600))]
@@ -110,7 +121,7 @@ pub(crate) struct UninstallArgs {
 }
 
 pub(super) fn run(args: InstallArgs) -> Result<(), CliError> {
-    let InstallArgs { host, config, lazy_from, configure_containerd, wait } = args;
+    let InstallArgs { host, config, lazy_from, configure_containerd, events, wait } = args;
     check(&host)?;
     // As sd_booted(3) does: systemctl would fail only when the files are written.
     if !below(&host, "/run/systemd/system").is_dir() {
@@ -119,7 +130,11 @@ pub(super) fn run(args: InstallArgs) -> Result<(), CliError> {
         ))
         .with_hint("have its own service manager run ociseek snapshotter --config FILE"));
     }
-    let configuration = configuration(&host, config.as_deref(), &lazy_from)?;
+    let mut configuration = configuration(&host, config.as_deref(), &lazy_from)?;
+    if let (Some(uid), Some(text)) = (&events, &mut configuration) {
+        *text = with_events(text, &api_server()?)?;
+        link_login(&host, uid)?;
+    }
     let place = configure_containerd.then(|| containerd::place(&host)).transpose()?;
     let program = fs::read("/proc/self/exe").map_err(CliError::start)?;
     let unit = UNIT.replace(PACKAGED, PROGRAM);
@@ -174,7 +189,9 @@ pub(super) fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
     if fs::read_link(LINK).is_ok_and(|to| to == Path::new(PROGRAM)) {
         remove(Path::new(LINK))?;
     }
-    for path in [Path::new(UNIT_FILE), Path::new(CONFIG), Path::new(PROGRAM), &socket] {
+    for path in
+        [Path::new(UNIT_FILE), Path::new(CONFIG), Path::new(PROGRAM), &socket, Path::new(LOGIN)]
+    {
         remove(path)?;
     }
     systemctl(&["daemon-reload"])?;
@@ -307,6 +324,67 @@ fn configuration(
     Ok(Some(format!("{}\nlazy-from = [{}]\n", config::printed(), quoted.join(", "))))
 }
 
+/// What the kubelet calls a pod.
+fn pod_uid(text: &str) -> Result<String, String> {
+    let is_uid = (1..=64).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    if is_uid { Ok(text.to_owned()) } else { Err("expected the uid of a pod".to_owned()) }
+}
+
+/// The API server, as each pod has it.
+fn api_server() -> Result<String, CliError> {
+    let variable = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
+    let host = variable("KUBERNETES_SERVICE_HOST");
+    let host = host.ok_or_else(|| {
+        CliError::usage(
+            "--events is for a pod: KUBERNETES_SERVICE_HOST does not name the API server",
+        )
+    })?;
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    let port = variable("KUBERNETES_SERVICE_PORT").unwrap_or_else(|| "443".to_owned());
+    Ok(format!("https://{host}:{port}"))
+}
+
+/// The configuration with the API server, unless it names one.
+///
+/// # Errors
+/// If the snapshotter would refuse it.
+fn with_events(text: &str, server: &str) -> Result<String, CliError> {
+    let table: Table = text.parse().unwrap_or_default();
+    if table.get("image-service") != Some(&Value::Boolean(true)) {
+        return Err(CliError::usage(
+            "--events needs image-service = true in the configuration: only the image service knows the pod of a pull",
+        ));
+    }
+    if table.contains_key("events-api-server") {
+        return Ok(text.to_owned());
+    }
+    Ok(format!("{text}\n# As --events found it.\nevents-api-server = \"{server}\"\n"))
+}
+
+/// Links the login of a pod where the snapshotter looks for it. The kubelet renews it as long as
+/// the pod exists, and the API server does not take it after that.
+fn link_login(host: &Path, uid: &str) -> Result<(), CliError> {
+    let volume = format!("pods/{uid}/volumes/kubernetes.io~projected/events");
+    let mut places = KUBELETS.into_iter().map(|kubelet| Path::new(kubelet).join(&volume));
+    let place = places.find(|place| host.join(place.strip_prefix("/").unwrap_or(place)).is_dir());
+    let place = place.ok_or_else(|| {
+        CliError::usage(
+            "--events found no projected volume \"events\" of this pod below /var/lib/kubelet",
+        )
+    })?;
+    let link = below(host, LOGIN);
+    let linked = || {
+        if fs::read_link(&link).is_ok_and(|to| to == place) {
+            return Ok(());
+        }
+        fs::create_dir_all(link.parent().unwrap_or(host))?;
+        let _ = fs::remove_file(&link);
+        symlink(&place, &link)
+    };
+    linked().map_err(CliError::write(&link))
+}
+
 fn systemctl(arguments: &[&str]) -> Result<(), CliError> {
     let failed = |why: String| CliError::start(format!("systemctl {}: {why}", arguments.join(" ")));
     let output = Command::new("systemctl")
@@ -334,6 +412,30 @@ mod tests {
         let file = host.path().join("opt/a/b");
         assert_eq!(fs::read_to_string(&file).unwrap(), "two");
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o755);
+    }
+
+    #[test]
+    fn events_get_the_login_of_the_pod() {
+        assert!(pod_uid("8e1b3c0e-6e55-4a3c").is_ok());
+        for wrong in ["", "../x", "a/b", "$(POD_UID)"] {
+            assert!(pod_uid(wrong).is_err(), "{wrong}");
+        }
+        let text = "lazy-from = \"*\"\nimage-service = true\n";
+        let server = "https://[fd00::1]:443";
+        let table: Table = with_events(text, server).unwrap().parse().unwrap();
+        assert_eq!(table["events-api-server"].as_str(), Some(server));
+        let own = format!("{text}events-api-server = \"https://a.example\"\n");
+        assert_eq!(with_events(&own, server).unwrap(), own);
+        assert!(with_events("lazy-from = \"*\"\n", server).is_err());
+        let host = tempfile::tempdir().unwrap();
+        assert!(link_login(host.path(), "1").is_err());
+        for (uid, kubelet) in [("1", "kubelet"), ("2", "k0s/kubelet"), ("2", "k0s/kubelet")] {
+            let volume =
+                format!("/var/lib/{kubelet}/pods/{uid}/volumes/kubernetes.io~projected/events");
+            fs::create_dir_all(below(host.path(), &volume)).unwrap();
+            link_login(host.path(), uid).unwrap();
+            assert_eq!(fs::read_link(below(host.path(), LOGIN)).unwrap(), Path::new(&volume));
+        }
     }
 
     #[test]

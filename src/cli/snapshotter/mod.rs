@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 use rustix::process::geteuid;
 use tokio::sync::oneshot;
 use tracing::info;
+use url::Url;
 
 use crate::cli::image_fs::LazyArgs;
 use crate::cli::shared::args::FormatArgs;
@@ -27,10 +28,11 @@ use crate::cli::shared::verbosity::{LogLevel, VerbosityArgs};
 use crate::cli::{blocking, until};
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::Progress;
-use ociseek_snapshotter::{CallObserver, ImageService, Listener, Snapshotter, serve};
+use ociseek_snapshotter::{CallObserver, ImageService, Listener, PullingPods, Snapshotter, serve};
 use ociseek_store::registry::PulledLogins;
 
 pub(crate) use config::ConfigFileError;
+use events::{ApiServer, PodEvents};
 use images::{NodeImages, NodeSettings};
 use install::{InstallArgs, UninstallArgs};
 use metrics::{MonitoredSnapshotter, SnapshotterMetrics};
@@ -40,6 +42,7 @@ use status::{ImagesArgs, StatusArgs};
 mod config;
 mod containerd;
 pub(super) mod doctor;
+mod events;
 mod host;
 mod images;
 mod install;
@@ -137,6 +140,17 @@ pub(crate) struct SnapshotterArgs {
     #[arg(long, env = "OCISEEK_SNAPSHOTTER_IMAGE_SERVICE", value_parser = parse::switch)]
     pub image_service: bool,
 
+    /// Create an event on each pod whose image is pulled whole, at this Kubernetes API server
+    ///
+    /// Needs --image-service, which knows the pod of a pull (docs/kubernetes.md).
+    #[arg(long, value_name = "URL", env = "OCISEEK_SNAPSHOTTER_EVENTS_API_SERVER")]
+    #[arg(value_parser = events::api_server)]
+    pub events_api_server: Option<Url>,
+
+    /// The folder with the token for --events-api-server, and with ca.crt, its authority
+    #[arg(long, value_name = "DIR", default_value = events::LOGIN)]
+    pub events_login: PathBuf,
+
     /// The most that all mounts together receive from registries in a second, such as 200Mbit
     #[arg(long, value_name = "SPEED", env = "OCISEEK_SNAPSHOTTER_BANDWIDTH", value_parser = parse::link)]
     pub bandwidth: Option<u64>,
@@ -214,6 +228,8 @@ pub(crate) async fn run(
     verbosity.set_log_level(args.log_level);
     let SnapshotterArgs { socket, root, containerd, metrics_listen, memory, image_service, .. } =
         &args;
+    let login = args.events_login.clone();
+    let api = args.events_api_server.clone().map(|address| ApiServer { address, login });
     let socket = socket.clone();
     let root = root.clone();
     let containerd = containerd.clone();
@@ -225,8 +241,11 @@ pub(crate) async fn run(
     let counted = Arc::clone(&metrics);
     let cache = caches.spans.clone();
     let pulls = serves_images.then(PulledLogins::default);
+    let pods = PullingPods::default();
+    let (events, creating) = api.map(|api| PodEvents::new(api, pods.clone())).unzip();
     let mut images = NodeImages::new(settings, caches, progress, Arc::clone(&metrics));
     images.pulls.clone_from(&pulls);
+    images.events = events;
     images.containerd.clone_from(&containerd);
     let images = Arc::new(images);
     let forgetting = Arc::clone(&images).forget_old();
@@ -234,6 +253,7 @@ pub(crate) async fn run(
     let image_service = pulls.map(|logins| ImageService {
         containerd,
         logins,
+        pods,
         is_wanted: Arc::new(move |image| {
             judging.settings().word.rules_for(&ImageName::Registry(image.clone())).is_ok()
         }),
@@ -259,6 +279,12 @@ pub(crate) async fn run(
             None => std::future::pending().await,
         }
     };
+    let creating = async {
+        match creating {
+            Some(creating) => creating.await,
+            None => std::future::pending().await,
+        }
+    };
     info!(name: "listening", socket = %socket.display(), "listening");
     notify::ready();
     let observer: CallObserver = Arc::new(move |call| metrics::count(&counted, call));
@@ -269,6 +295,7 @@ pub(crate) async fn run(
         never = forgetting => match never {},
         never = reloading => match never {},
         never = notify::alive(|| true) => match never {},
+        never = creating => match never {},
     };
     if ended.is_ok() {
         // Without this, reads that are not answered would fail. The next server answers them.
@@ -283,9 +310,15 @@ pub(crate) async fn run(
 /// If it is not for a node, or nobody vouches for its images.
 fn settings(args: SnapshotterArgs) -> Result<NodeSettings, CliError> {
     let SnapshotterArgs { mut lazy, lazy_from, record_starts, bandwidth, .. } = args;
+    let SnapshotterArgs { events_api_server, image_service, .. } = args;
     if lazy.stats.is_some() || lazy.view.index.is_some() || lazy.registry.password_stdin {
         return Err(CliError::usage(
             "--stats-file, --index and --password-stdin are for one image",
+        ));
+    }
+    if events_api_server.is_some() && !image_service {
+        return Err(CliError::usage(
+            "events-api-server needs image-service = true: only the image service knows the pod of a pull",
         ));
     }
     check_hosts(&lazy.registry)?;

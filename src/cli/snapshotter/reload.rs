@@ -19,10 +19,12 @@ use ociseek_format::progress::causes;
 use ociseek_snapshotter::Snapshotter;
 
 /// Keys whose value is in use, so that a change needs a restart.
-const NEEDS_RESTART: [&str; 9] = [
+const NEEDS_RESTART: [&str; 11] = [
     "cache-dir",
     "cache-size",
     "containerd",
+    "events-api-server",
+    "events-login",
     "image-service",
     "max-memory",
     "metrics-listen",

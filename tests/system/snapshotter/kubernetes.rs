@@ -127,7 +127,14 @@ fn kustomize_renders_the_manifest_and_the_overlay_of_the_page() {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("ociseek/packaging/kubernetes");
     fs::create_dir_all(&copy).unwrap();
-    for file in ["kustomization.yaml", "snapshotter.yaml"] {
+    fs::create_dir(copy.join("events")).unwrap();
+    let events = ["kustomization.yaml", "account.yaml", "daemonset.yaml"];
+    let events = events.map(|file| format!("events/{file}"));
+    for file in ["kustomization.yaml", "snapshotter.yaml"]
+        .iter()
+        .copied()
+        .chain(events.iter().map(String::as_str))
+    {
         fs::copy(base.join(file), copy.join(file)).unwrap();
     }
     fs::write(dir.path().join("kustomization.yaml"), overlay).unwrap();
@@ -144,6 +151,38 @@ fn kustomize_renders_the_manifest_and_the_overlay_of_the_page() {
     ] {
         assert!(rendered.lines().any(|found| found.trim() == line), "{line}: {rendered}");
     }
+    assert!(!rendered.contains("kind: ServiceAccount") && !rendered.contains("--events"));
+    let with_events = overlay.to_owned() + "components: [ociseek/packaging/kubernetes/events]\n";
+    fs::write(dir.path().join("kustomization.yaml"), with_events).unwrap();
+    has_events(&built(dir.path()));
+}
+
+/// The account may create events and nothing else, and the installer links its token.
+fn has_events(rendered: &str) {
+    let documents = YamlLoader::load_from_str(rendered).unwrap();
+    let of_kind =
+        |kind: &str| documents.iter().find(|found| found["kind"].as_str() == Some(kind)).unwrap();
+    let rules = of_kind("ClusterRole")["rules"].clone();
+    let wanted = "[{apiGroups: [\"\"], resources: [events], verbs: [create]}]";
+    assert_eq!(sorted(&rules), sorted(&YamlLoader::load_from_str(wanted).unwrap()[0]));
+    let account = of_kind("ServiceAccount");
+    let subject = &of_kind("ClusterRoleBinding")["subjects"][0];
+    assert_eq!(subject["namespace"], account["metadata"]["namespace"]);
+    assert_eq!(subject["name"], account["metadata"]["name"]);
+    let pod = &of_kind("DaemonSet")["spec"]["template"]["spec"];
+    assert_eq!(pod["serviceAccountName"], account["metadata"]["name"]);
+    let install = &pod["initContainers"][0];
+    let arguments = install["args"].as_vec().unwrap();
+    assert!(arguments.contains(&Yaml::String("--events=$(POD_UID)".into())), "{arguments:?}");
+    assert_eq!(install["env"][0]["name"].as_str(), Some("POD_UID"));
+    let volumes = pod["volumes"].as_vec().unwrap();
+    let events = volumes.iter().find(|volume| volume["name"].as_str() == Some("events")).unwrap();
+    assert_eq!(
+        events["projected"]["sources"][0]["serviceAccountToken"]["path"].as_str(),
+        Some("token")
+    );
+    let mounted = &pod["containers"][0]["volumeMounts"][0]["name"];
+    assert_eq!(mounted.as_str(), Some("events"));
 }
 
 #[test]
@@ -227,6 +266,7 @@ fn the_chart_renders_the_manifest_and_its_values() {
         let count = changed.lines().filter(|found| found.trim() == line).count();
         assert_eq!(count, times, "{line}: {changed}");
     }
+    has_events(&rendered(&["--set=events=true", "--set=config.image-service=true"]));
     let about = fs::read_to_string(packaged("kubernetes/Chart.yaml")).unwrap();
     for name in ["version", "appVersion"] {
         assert!(about.lines().any(|line| line == format!("{name}: {version}")), "{about}");

@@ -20,6 +20,7 @@ use crate::support::servers::{self, Server, run, tool};
 use crate::support::throttle::throttled_and_counted;
 use node::{Node, container};
 
+mod engines;
 mod growth;
 mod hosts;
 mod kubernetes;
@@ -338,7 +339,11 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     assert_eq!(node.shell(&base, "echo READY"), "READY\n");
     assert_eq!(node.lazy_mounts(), Vec::<String>::new());
     assert_eq!(node.metric(r#"ociseek_snapshotter_unpacked_total{reason="no-index"}"#), 1);
-    node.ctr(&["images", "rm", "--sync", &base]);
+    // So is an image above one that is unpacked, and that is said.
+    node.pull(&above, "ociseek");
+    assert_eq!(node.metric(r#"ociseek_snapshotter_unpacked_total{reason="unpacked-base"}"#), 1);
+    assert_eq!(node.metric(r#"ociseek_snapshotter_unpacked_total{reason="no-index"}"#), 1);
+    node.ctr(&["images", "rm", "--sync", &above, &base]);
     serving.signal(Signal::TERM);
     assert!(serving.end().success());
     containerd.kill();
