@@ -109,6 +109,11 @@ impl Budget {
         }
     }
 
+    /// The most bytes that can be charged.
+    pub fn limit(&self) -> u64 {
+        self.0.limit
+    }
+
     /// Bytes currently charged.
     pub fn used(&self) -> u64 {
         self.0.used.load(Ordering::Relaxed)

@@ -96,6 +96,14 @@ pub enum NotLazy {
     /// The registry did not answer in this time.
     #[error("the registry did not answer within {} s", .0.as_secs())]
     Silent(Duration),
+    /// The lists of files of other images leave no memory for its own.
+    #[error("the lists of files of other images take {used} of {limit} bytes")]
+    Memory {
+        /// The bytes in use.
+        used: u64,
+        /// The most for all images.
+        limit: u64,
+    },
     /// It, its config or its indexes cannot be read.
     #[error("{0}")]
     Failed(String),
@@ -107,6 +115,7 @@ impl NotLazy {
         "coverage",
         "failed",
         "login",
+        "memory",
         "no-index",
         "not-listed",
         "other-document",
@@ -128,6 +137,7 @@ impl NotLazy {
             NotLazy::UnpackedBase => "unpacked-base",
             NotLazy::Login(_) => "login",
             NotLazy::Silent(_) => "silent",
+            NotLazy::Memory { .. } => "memory",
             NotLazy::Failed(_) => "failed",
         }
     }

@@ -195,10 +195,21 @@ impl NodeImages {
         Ok((judged.lazy_layers()?, documents))
     }
 
+    /// Whether there is memory for the list of files of another image. Its containers could not
+    /// start otherwise, and those of an image that is unpacked can.
+    fn has_room(&self) -> Result<(), NotLazy> {
+        let (used, limit) = (self.opening.used(), self.opening.limit());
+        if used > limit / 4 * 3 { Err(NotLazy::Memory { used, limit }) } else { Ok(()) }
+    }
+
     /// The layers of an image that starts lazily. Notes what the registry says of it in `answers`.
     async fn looked_up(&self, image: &str, answers: &Recall) -> Option<ImageLayers> {
         let settings = self.settings();
-        let (layers, documents) = match self.judged(image, answers).await {
+        let judged = match self.has_room() {
+            Ok(()) => self.judged(image, answers).await,
+            Err(reason) => Err(reason),
+        };
+        let (layers, documents) = match judged {
             Ok(judged) => judged,
             Err(reason) => {
                 self.unpacked(image, &reason);
@@ -284,6 +295,7 @@ impl NodeImages {
             NotLazy::NotListed => {
                 Some("lazy-from names the repositories whose images start lazily")
             }
+            NotLazy::Memory { .. } => Some("max-memory is for the lists of files of all images"),
             NotLazy::Zstd => Some("ociseek index --kind fine makes an index for zstd layers"),
             _ => None,
         }

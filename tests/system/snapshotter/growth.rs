@@ -15,6 +15,7 @@ use crate::support::child_process::ChildProcess;
 use crate::support::faulty::{Faulty, RegistrySettings};
 use crate::support::mounts::wait_until;
 use crate::support::servers::tool;
+use crate::support::tarball::file;
 
 const IMAGES: usize = 100;
 /// When figures are printed, too.
@@ -118,6 +119,52 @@ async fn nothing_grows_while_images_come_and_go() {
         let mut serving = node.snapshotter();
         let _containerd = node.containerd();
         cycles(&node, &mut serving, &images, 30, 5, |_, _| {});
+        serving.signal(Signal::TERM);
+        assert!(serving.end().success());
+    });
+}
+
+/// Images with as many files as fit into the memory for lists start lazily, and the others from
+/// the disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn lists_of_files_of_many_images_stay_within_their_memory() {
+    const FILES: usize = 30_000;
+    /// In MiB.
+    const LISTS: u64 = 17;
+    let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let registry = Faulty::honest(settings).await;
+    let layer = |number: usize| {
+        let mut tar: Vec<u8> =
+            (0..FILES).flat_map(|n| file(&format!("list-{number}/{n}"), b"")).collect();
+        tar.extend(files(&busybox, number));
+        tar
+    };
+    tokio::task::block_in_place(|| {
+        let images = indexed(&registry, (0..6).map(layer));
+        let mut node = Node::new(programs, &images[0]);
+        node.config = format!("max-memory = \"{LISTS}MiB\"\n");
+        let mut serving = node.snapshotter();
+        let _containerd = node.containerd();
+        let unpacked = || node.metric(r#"ociseek_snapshotter_unpacked_total{reason="memory"}"#);
+        for image in &images {
+            node.pull(image, "ociseek");
+            assert_eq!(node.shell(image, "echo READY"), "READY\n");
+        }
+        let lazy = node.lazy_mounts().len() as u64;
+        assert!(lazy > 0 && unpacked() == images.len() as u64 - lazy, "{lazy} {}", unpacked());
+        let peak = serving.peak_memory();
+        println!("{lazy} of {} images are lazy; at most {} MB", images.len(), peak / 1_000_000);
+        assert!(peak < (LISTS + 192) << 20, "{peak}");
+        // The memory of an image that is removed is for another one.
+        for image in &images {
+            node.ctr(&["images", "rm", "--sync", image]);
+        }
+        wait_until("nothing is left", || is_clear(&node));
+        let before = unpacked();
+        node.pull(&images[5], "ociseek");
+        assert_eq!(node.shell(&images[5], "echo READY"), "READY\n");
+        assert_eq!((unpacked(), node.lazy_mounts().len()), (before, 1));
         serving.signal(Signal::TERM);
         assert!(serving.end().success());
     });
