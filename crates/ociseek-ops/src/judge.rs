@@ -111,7 +111,7 @@ pub enum NotLazy {
 
 impl NotLazy {
     /// The words that [`NotLazy::code`] returns.
-    pub const CODES: [&str; 10] = [
+    pub const CODES: [&str; 11] = [
         "coverage",
         "failed",
         "login",
@@ -144,7 +144,10 @@ impl NotLazy {
 
     /// Whether something failed, and another pull may be lazy.
     pub fn is_failure(&self) -> bool {
-        matches!(self, NotLazy::Login(_) | NotLazy::Silent(_) | NotLazy::Failed(_))
+        matches!(
+            self,
+            NotLazy::Login(_) | NotLazy::Silent(_) | NotLazy::Memory { .. } | NotLazy::Failed(_)
+        )
     }
 
     /// Why an image cannot be judged.
