@@ -8,6 +8,7 @@ use bytes::Bytes;
 use shuttle::future::block_on;
 use tokio::task::JoinHandle;
 
+use super::budget::ReadBudget;
 use super::in_flight::{FetchRole, Misses, SpansInFlight};
 use super::inner::{Counts, Inner, NoCache, Options, Start, Tally};
 use super::layer::{Layer, LayerHandle, OpenLayer, Readers, SPAN, bytes};
@@ -38,9 +39,13 @@ fn layer(ahead: u64, memory: u64, tally: Tally) -> LayerHandle {
     LayerHandle { inner: Arc::new(inner), layer: Arc::new(layer) }
 }
 
+fn budget(on: &LayerHandle) -> ReadBudget {
+    ReadBudget::new(on.inner.options.deadline)
+}
+
 fn spawn(on: &LayerHandle, (at, size): (u64, usize)) -> JoinHandle<Result<Bytes, ReadError>> {
     let on = on.clone();
-    tokio::spawn(async move { on.read(Uncompressed(at), size).await })
+    tokio::spawn(async move { on.read(Uncompressed(at), size, budget(&on)).await })
 }
 
 fn wanted((at, size): (u64, usize)) -> Bytes {
@@ -101,7 +106,8 @@ pub fn failures_are_not_kept() {
         }
         let failures = 1 - on.inner.tally.may_fail.load(Ordering::SeqCst) as usize;
         for read in READS {
-            assert_eq!(on.read(Uncompressed(read.0), read.1).await, Ok(wanted(read)));
+            let again = on.read(Uncompressed(read.0), read.1, budget(&on)).await;
+            assert_eq!(again, Ok(wanted(read)));
         }
         // A failure may come before all want the span, or instead of a fetch that nobody repeats.
         assert!((2..=2 + failures).contains(&on.inner.tally.fetches().len()));
