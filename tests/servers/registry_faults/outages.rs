@@ -62,7 +62,7 @@ async fn waiting_for_a_restarting_registry_is_reported_once() {
 async fn a_long_outage_is_not_waited_for_by_every_request() {
     let host = nobody();
     let recorder = Arc::new(Recorder::default());
-    let client = Client::new(patient(Duration::from_millis(300), &recorder)).unwrap();
+    let client = Client::new(patient(Duration::from_millis(1500), &recorder)).unwrap();
     let get = || async {
         client.repository(&host, "a").unwrap().manifest(&Target::Tag("t".into())).await.unwrap_err()
     };
