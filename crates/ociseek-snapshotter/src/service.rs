@@ -84,10 +84,10 @@ impl Listener {
         let _ = fs::remove_file(&new).or_else(|_| fs::remove_dir(&new));
         let listener = UnixListener::bind(&new)?;
         fs::set_permissions(&new, Permissions::from_mode(0o600))?;
+        let earlier = keep(listener.as_fd().try_clone_to_owned()?);
         fs::rename(&new, path)?;
-        let kept = listener.as_fd().try_clone_to_owned()?;
         let mut listeners = vec![listener];
-        if let Some(socket) = keep(kept) {
+        if let Some(socket) = earlier {
             let earlier = std::os::unix::net::UnixListener::from(socket);
             earlier.set_nonblocking(true)?;
             listeners.push(UnixListener::from_std(earlier)?);
