@@ -631,28 +631,6 @@ fn an_empty_variable_counts_as_unset() {
     assert!(shown(&mut command).contains("cannot open nosuch"));
 }
 
-/// A pipe that nobody writes to, where a file is expected.
-#[test]
-fn a_signal_ends_the_wait_for_a_file() {
-    let sandbox = Sandbox::new();
-    let pipe = sandbox.path("pipe");
-    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let mut waiting = sandbox.command(&["index", "--profile=pipe", "oci:x"]).spawn().unwrap();
-    let pid = waiting.id().to_string();
-    // The mask of the signals that it handles (proc_pid_status(5)), and then it opens the file.
-    let handles_term = || {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
-        u64::from_str_radix(mask.trim(), 16).unwrap() & 1 << 14 != 0
-    };
-    while !handles_term() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    assert!(std::process::Command::new("kill").arg(&pid).status().unwrap().success());
-    assert_eq!(waiting.wait().unwrap().code(), Some(143));
-}
-
 #[test]
 fn names_of_other_tools_are_understood() {
     let sandbox = Sandbox::new();

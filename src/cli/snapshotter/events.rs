@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 use url::Url;
 
+use crate::cli::shared::terminal::safe;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::causes;
@@ -108,7 +109,8 @@ impl PodEvent {
             reason => reason.to_string(),
         };
         let code = reason.code();
-        let mut text = format!("{image} is pulled whole, not lazily: {why} ({code})");
+        // A registry's words may have codes for terminals.
+        let mut text = safe(&format!("{image} is pulled whole, not lazily: {why} ({code})"));
         text.truncate(text.floor_char_boundary(LONGEST));
         PodEvent { pod, image: image.to_owned(), is_failure: reason.is_failure(), text }
     }
@@ -256,6 +258,8 @@ mod tests {
         let [layer, image] = ["sha256:1", "r.example/secret"].map(str::to_owned);
         let other = shown(&NotLazy::OtherDocument { layer, image });
         assert!(other.text.contains("other-document") && !other.text.contains("secret"));
+        let hostile = shown(&NotLazy::Failed("\x1b[2Jgone".to_owned()));
+        assert!(!hostile.text.contains('\x1b'), "{}", hostile.text);
         let long = shown(&NotLazy::Failed("é".repeat(2000)));
         assert!(long.text.len() <= LONGEST && long.text.ends_with('é'));
     }
