@@ -15,7 +15,7 @@ pub const CRATES: [&str; 7] = [
     "crates/ociseek-rootfs/src",
     "crates/ociseek-ops/src",
     "crates/ociseek-hook/src",
-    "crates/ociseek-snapshotter/src",
+    "crates/ociseek-node/src",
     "src",
 ];
 const PURE: &str = "crates/ociseek-format/src";

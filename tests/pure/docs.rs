@@ -318,7 +318,7 @@ fn events_of(path: &Path, events: &mut BTreeSet<String>) {
 fn each_event_of_the_snapshotters_log_has_a_row() {
     let mut events = BTreeSet::new();
     for path in [
-        "crates/ociseek-snapshotter/src",
+        "crates/ociseek-node/src",
         "crates/ociseek-rootfs/src/fuse/keeping.rs",
         "src/cli/snapshotter",
     ] {

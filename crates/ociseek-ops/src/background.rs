@@ -5,11 +5,12 @@ use std::pin::Pin;
 use tokio::task::AbortHandle;
 
 /// A task that ends when this is dropped.
-pub(super) struct BackgroundTask(AbortHandle);
+#[derive(Debug)]
+pub struct BackgroundTask(AbortHandle);
 
 impl BackgroundTask {
     /// Starts a task on the caller's tokio runtime.
-    pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> BackgroundTask {
+    pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> BackgroundTask {
         // One type for all tasks, since the runtime's code is compiled for each.
         let task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(task);
         BackgroundTask(tokio::spawn(task).abort_handle())

@@ -188,7 +188,10 @@ pub async fn judge(
 }
 
 /// The same for an image that was found.
-pub(crate) async fn judge_image(
+///
+/// # Errors
+/// If its config or its index cannot be read.
+pub async fn judge_image(
     source: &Source,
     image: &PlatformImage,
     options: &OpenOptions,

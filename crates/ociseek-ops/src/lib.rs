@@ -30,7 +30,7 @@
 //! index layers end when their channels close.
 
 pub mod ahead;
-mod background;
+pub mod background;
 #[cfg(all(feature = "mounts", target_os = "linux"))]
 pub mod bundle;
 pub mod consumers;
@@ -46,15 +46,11 @@ mod foresight;
 pub mod index;
 pub mod inspect;
 pub mod judge;
-#[cfg(all(feature = "mounts", target_os = "linux"))]
-pub mod layer_store;
 pub mod lazy_from;
 pub mod list;
 pub mod maker;
 #[cfg(all(feature = "mounts", target_os = "linux"))]
 pub mod mount;
-#[cfg(all(feature = "mounts", target_os = "linux"))]
-pub mod mount_server;
 pub mod obsolete;
 pub mod open;
 mod opened;
@@ -63,7 +59,7 @@ pub mod remove;
 pub mod report;
 pub mod resolve;
 pub mod startup_files;
-mod tree_memory;
+pub mod tree_memory;
 pub mod trust;
 pub mod verify;
 pub mod versions;

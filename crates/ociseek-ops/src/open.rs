@@ -301,7 +301,7 @@ fn locate(source: &Source, found: &DiscoveredImage, layers: &[Descriptor]) -> Ve
 }
 
 /// How to open a layer of the image `found` without its fine document.
-pub(crate) fn reopen(source: &Source, found: &DiscoveredImage, caches: &Caches) -> ReopenLayer {
+pub fn reopen(source: &Source, found: &DiscoveredImage, caches: &Caches) -> ReopenLayer {
     let ztoc = |layer: &Descriptor| Some((layer.digest, found.ztoc_for(&layer.digest)?.clone()));
     let ztocs: HashMap<Digest, ZtocRef> = found.layers.iter().filter_map(ztoc).collect();
     let source = source.clone();
@@ -358,7 +358,7 @@ fn announce(
 }
 
 /// The prefetch artifacts of the index that is used.
-pub(crate) fn prefetch_artifacts(
+pub fn prefetch_artifacts(
     found: &DiscoveredImage,
     layers: &[LayerFacts],
 ) -> Vec<(LayerId, Descriptor)> {
@@ -372,7 +372,8 @@ pub(crate) fn prefetch_artifacts(
         .collect()
 }
 
-pub(crate) fn facts(layer: &OpenLayer, trust: &TrustOfLayers) -> LayerFacts {
+/// What is known of a layer that was opened.
+pub fn facts(layer: &OpenLayer, trust: &TrustOfLayers) -> LayerFacts {
     let OpenLayer { descriptor, how, bytes_read, .. } = layer;
     let map = Arc::clone(layer.map());
     let trust = trust.of(&descriptor.digest, *how);

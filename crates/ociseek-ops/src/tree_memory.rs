@@ -8,7 +8,10 @@ use ociseek_format::ztoc::FileMetadata;
 const NODE: u64 = 256;
 
 /// Charges the memory for flattening the layers, in addition to the lists of their files.
-pub(crate) fn charge_tree<'a>(
+///
+/// # Errors
+/// If the budget does not have it.
+pub fn charge_tree<'a>(
     budget: &Budget,
     layers: impl Iterator<Item = &'a [FileMetadata]> + Clone,
 ) -> Result<Charge, OverBudget> {

@@ -26,7 +26,7 @@ use crate::cli::{blocking, until};
 use ociseek_format::budget::Budget;
 use ociseek_format::image::{ImageName, Reference};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
-use ociseek_ops::layer_store::{ImageOpener, MountedStore, StoreOptions, StorePoint};
+use ociseek_node::store::{ImageOpener, MountedStore, StoreOptions, StorePoint};
 use ociseek_ops::mount::opaque_xattr;
 use ociseek_ops::open::OpenOptions;
 use ociseek_rootfs::content::ContentOptions;

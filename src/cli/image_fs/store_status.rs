@@ -13,7 +13,7 @@ use crate::cli::shared::json::{DigestText, text as text_of};
 use crate::cli::shared::size::counted;
 use crate::cli::shared::stdout::Stdout;
 use crate::cli::shared::terminal::{Style, safe};
-use ociseek_ops::layer_store::{KeptStore, UsedImage, kept_store};
+use ociseek_node::store::{KeptStore, UsedImage, kept_store};
 use ociseek_store::home_dir;
 
 const STATUS_LONG_ABOUT: &str = "\

@@ -13,6 +13,8 @@ use ociseek_hook::lambda::RuntimeApiError;
 use ociseek_hook::nats::NatsError;
 use ociseek_hook::server::ServeError;
 #[cfg(mounts)]
+use ociseek_node::store::StoreMountError;
+#[cfg(mounts)]
 use ociseek_ops::bundle::BundleError;
 #[cfg(mounts)]
 use ociseek_ops::container::OciRuntimeError;
@@ -20,8 +22,6 @@ use ociseek_ops::convert::{ConvertError, are_small};
 use ociseek_ops::discover::{DiscoverError, UnusableIndexError};
 use ociseek_ops::doctor::DoctorError;
 use ociseek_ops::index::{IndexError, RefusedImage, RefusedManifest};
-#[cfg(mounts)]
-use ociseek_ops::layer_store::StoreMountError;
 use ociseek_ops::obsolete::ObsoleteError;
 use ociseek_ops::open::OpenImageError;
 use ociseek_ops::remove::RemoveError;

@@ -21,8 +21,8 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::causes;
 use ociseek_format::time::Time;
+use ociseek_node::{Pod, PullingPods};
 use ociseek_ops::judge::NotLazy;
-use ociseek_snapshotter::{Pod, PullingPods};
 use ociseek_store::registry::{ClientConfig, http_client};
 
 /// Where the installer links the login of its pod.

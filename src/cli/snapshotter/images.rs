@@ -26,6 +26,10 @@ use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{ImageName, ImageNameError, Reference};
 use ociseek_format::progress::{Progress, causes};
+use ociseek_node::{
+    ANSWER, ImageLayers, LazyImages, LazyStack, MountAttempt, OpenedLayers, ServingOptions,
+    repositories_with,
+};
 use ociseek_ops::ahead::{DocumentsAhead, Fetching, FetchingAhead};
 use ociseek_ops::judge::{JudgedLayer, NotLazy, judge};
 use ociseek_ops::lazy_from::LazyFrom;
@@ -34,10 +38,6 @@ use ociseek_ops::trust::NotedDocuments;
 use ociseek_rootfs::content::ContentOptions;
 use ociseek_rootfs::fuse::release_freed_memory;
 use ociseek_rootfs::layers::Caches;
-use ociseek_snapshotter::{
-    ANSWER, ImageLayers, LazyImages, LazyStack, MountAttempt, OpenedLayers, ServingOptions,
-    repositories_with,
-};
 use ociseek_store::Source;
 use ociseek_store::lock::Hold;
 use ociseek_store::recall::Recall;

@@ -18,9 +18,9 @@ use super::{SnapshotterArgs, config, containerd};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::parse;
 use crate::cli::shared::terminal::complain;
+use ociseek_node::serves;
 use ociseek_ops::lazy_from::LazyRule;
 use ociseek_rootfs::fuse::{FS_TYPE, mounts};
-use ociseek_snapshotter::serves;
 
 const INSTALL_LONG_ABOUT: &str = "\
 Installs the snapshotter on a host whose root directory is DIR, starts it there by systemd, and waits until it \

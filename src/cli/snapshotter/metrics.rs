@@ -11,10 +11,10 @@ use crate::cli::shared::error::CliError;
 use ociseek_hook::http::{Monitored, PATIENCE, monitor};
 use ociseek_hook::metrics::{Counters, Durations, Metrics};
 use ociseek_hook::server::listen_openly;
+use ociseek_node::{AnsweredCall, KeptNumbers, METHODS, Snapshotter};
 use ociseek_ops::judge::NotLazy;
 use ociseek_rootfs::cache::{SpanCache, SpanCacheStats};
 use ociseek_rootfs::content::ReadError;
-use ociseek_snapshotter::{AnsweredCall, KeptNumbers, METHODS, Snapshotter};
 use ociseek_store::registry::AnsweredRequest;
 
 /// A counter of the snapshotter.

@@ -28,7 +28,7 @@ use crate::cli::shared::verbosity::{LogLevel, VerbosityArgs};
 use crate::cli::{blocking, until};
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::Progress;
-use ociseek_snapshotter::{CallObserver, ImageService, Listener, PullingPods, Snapshotter, serve};
+use ociseek_node::{CallObserver, ImageService, Listener, PullingPods, Snapshotter, serve};
 use ociseek_store::registry::PulledLogins;
 
 pub(crate) use config::ConfigFileError;

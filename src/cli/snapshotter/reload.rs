@@ -16,7 +16,7 @@ use super::{config, settings};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::progress::causes;
-use ociseek_snapshotter::Snapshotter;
+use ociseek_node::Snapshotter;
 
 /// Keys whose value is in use, so that a change needs a restart.
 const NEEDS_RESTART: [&str; 11] = [

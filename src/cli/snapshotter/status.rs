@@ -15,9 +15,8 @@ use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::stdout::Stdout;
 use crate::cli::shared::terminal::{Style, safe};
-use ociseek_ops::mount_server::StartRecord;
+use ociseek_node::{KeptImage, KeptState, StartRecord, kept, memory};
 use ociseek_rootfs::fuse::ProcessId;
-use ociseek_snapshotter::{KeptImage, KeptState, kept, memory};
 
 /// Which snapshotter.
 #[derive(Debug, Args)]
@@ -315,7 +314,7 @@ impl Image {
 
 #[cfg(test)]
 mod tests {
-    use ociseek_snapshotter::KeptMount;
+    use ociseek_node::KeptMount;
 
     use super::*;
 

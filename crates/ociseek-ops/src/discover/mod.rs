@@ -211,10 +211,12 @@ fn fine_by_preference(
 }
 
 /// The manifest of an image for one platform. Neither its config nor its indexes were read.
-pub(super) struct PlatformImage {
+#[derive(Debug)]
+pub struct PlatformImage {
     /// The digest of what the image's name refers to.
     root: Digest,
-    pub(super) manifest: PlatformManifest,
+    /// The manifest of the platform.
+    pub manifest: PlatformManifest,
     artifacts: Vec<Descriptor>,
     /// Whether there is no image index. Then only the config states the platform.
     pub(super) is_alone: bool,
@@ -226,7 +228,7 @@ impl PlatformImage {
     ///
     /// # Errors
     /// If it cannot be found or read.
-    pub(super) async fn find(
+    pub async fn find(
         source: &Source,
         root: &Target,
         platform: Option<&Platform>,

@@ -13,11 +13,6 @@ use serde::Serialize;
 use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 
-use crate::background::BackgroundTask;
-use crate::discover::{DiscoverError, PlatformImage};
-use crate::judge::{Judged, judge_image};
-use crate::open::{OpenImageError, OpenOptions, facts, open_layers_of, prefetch_artifacts, reopen};
-use crate::tree_memory::charge_tree;
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::{Digest, Hasher};
 use ociseek_format::image::enabled::TOC_DIGEST;
@@ -26,6 +21,13 @@ use ociseek_format::layer::LayerMap;
 use ociseek_format::offset::LayerId;
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_format::tree::{OpaqueXattr, Tree};
+use ociseek_ops::background::BackgroundTask;
+use ociseek_ops::discover::{DiscoverError, PlatformImage};
+use ociseek_ops::judge::{Judged, judge_image};
+use ociseek_ops::open::{
+    OpenImageError, OpenOptions, facts, open_layers_of, prefetch_artifacts, reopen,
+};
+use ociseek_ops::tree_memory::charge_tree;
 use ociseek_rootfs::content::Content;
 use ociseek_rootfs::fuse::store::{LayerBlob, LayerOrigin};
 use ociseek_rootfs::layers::{Caches, LayerAccess};
@@ -104,7 +106,7 @@ impl StoredImage {
     ) -> Result<StoredImage, OpenImageError> {
         let StoredOptions { open, opaque, prefetch_all, claims } = options;
         let Judged { found, trust, diff_ids, .. } =
-            judge_image(source, &image, open, caches, progress).await?;
+            Box::pin(judge_image(source, &image, open, caches, progress)).await?;
         let document = |layer: &Digest, how| match how {
             LayerAccess::Fine => found.document_for(layer).map(|document| document.head_digest),
             LayerAccess::Index => found.ztoc_for(layer).map(|ztoc| ztoc.ztoc),
@@ -114,7 +116,7 @@ impl StoredImage {
             .filter(|(layer, _)| found.read_by(&layer.digest).is_some());
         let (wanted, diff_ids): (Vec<Descriptor>, Vec<Digest>) =
             indexed.map(|(layer, diff_id)| (layer.clone(), diff_id)).unzip();
-        let opened = open_layers_of(
+        let opening = open_layers_of(
             source,
             &found,
             &trust,
@@ -122,8 +124,8 @@ impl StoredImage {
             &open.documents,
             caches,
             progress,
-        )
-        .await?;
+        );
+        let opened = Box::pin(opening).await?;
         let facts: Vec<_> = opened.iter().map(|layer| facts(layer, &trust)).collect();
         let layers = (0..).zip(opened.iter().zip(wanted).zip(diff_ids));
         let layers = layers.filter_map(|(number, ((layer, descriptor), diff_id))| {

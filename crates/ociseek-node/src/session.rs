@@ -17,11 +17,11 @@ use tracing::{info, warn};
 
 use super::lazy::{LazyImages, MountAttempt, OpenedLayers};
 use super::rows::LazyStack;
+use crate::mount_server::{FetchedFile, StartRecord};
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::causes;
 use ociseek_format::tree::{NodeId, Tree};
 use ociseek_ops::mount::{LiveMount, MountOptions, Record, mount};
-use ociseek_ops::mount_server::{FetchedFile, StartRecord};
 use ociseek_rootfs::content::Content;
 use ociseek_rootfs::fuse::{
     DeviceKeeper, FuseOptions, HeldMount, KeptDevice, MountLook, can_take_over, mounted_at,

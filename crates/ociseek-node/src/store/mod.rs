@@ -21,14 +21,14 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-use crate::lazy_from::LazyFrom;
-use crate::open::OpenOptions;
-use crate::trust::NotedDocuments;
 use image::{FetchedBlob, StoredImage, StoredOptions};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{ImageName, Reference};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_format::tree::OpaqueXattr;
+use ociseek_ops::lazy_from::LazyFrom;
+use ociseek_ops::open::OpenOptions;
+use ociseek_ops::trust::NotedDocuments;
 use ociseek_rootfs::fuse::MountInfo;
 use ociseek_rootfs::fuse::store::{KnownNames, LayerOrigin, LayerSource, NoLayer, StoredLayer};
 use ociseek_rootfs::layers::Caches;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::mount::LiveMount;
-use super::open::RootFs;
 use ociseek_format::image::config;
+use ociseek_ops::mount::LiveMount;
+use ociseek_ops::open::RootFs;
 use ociseek_rootfs::content::Content;
 use ociseek_rootfs::fuse::process_memory;
 use ociseek_rootfs::record::{ReadRecorder, write_line};
@@ -25,7 +25,7 @@ const DIR: &str = "starts";
 const MAX_RECORDS: usize = 256;
 
 /// A file with the number of bytes fetched for a mount, by all its servers.
-pub struct FetchedFile {
+pub(crate) struct FetchedFile {
     file: File,
     /// By earlier servers.
     before: u64,
@@ -39,7 +39,7 @@ impl FetchedFile {
     ///
     /// # Errors
     /// If it cannot be read or written.
-    pub fn open(path: &Path) -> io::Result<FetchedFile> {
+    pub(crate) fn open(path: &Path) -> io::Result<FetchedFile> {
         let mut file =
             File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut text = String::new();
@@ -49,7 +49,7 @@ impl FetchedFile {
 
     /// Adds what this server has fetched to what earlier servers have, and returns the sum. The
     /// file may have been removed in the meantime, so it is not opened again.
-    pub fn write(&mut self, fetched: u64) -> u64 {
+    pub(crate) fn write(&mut self, fetched: u64) -> u64 {
         let total = self.before.saturating_add(fetched);
         if self.written != Some(total) {
             // Of the same length each time, so that readers never see a part of it.
@@ -63,7 +63,7 @@ impl FetchedFile {
 
 /// Limits the content of each mount, so that all together and what else this process has in memory
 /// take `memory` bytes. Blocks.
-pub fn divide_memory(memory: u64, contents: &[Content]) {
+pub(crate) fn divide_memory(memory: u64, contents: &[Content]) {
     // What is not from files.
     let anonymous = process_memory("self", "status", "RssAnon").unwrap_or(0);
     let of_contents = contents.iter().map(Content::memory).fold(0, u64::saturating_add);

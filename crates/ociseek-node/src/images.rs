@@ -19,7 +19,7 @@ use super::lazy::{ImageLayers, LazyImages};
 use super::messages::SnapshotError;
 use super::rows::LazyStack;
 use super::session::{ImageSession, Phase, SessionPlace, clear};
-use ociseek_ops::mount_server::divide_memory;
+use crate::mount_server::divide_memory;
 use ociseek_rootfs::fuse::{DeviceKeeper, FS_TYPE, mounted_at};
 use ociseek_store::lock::Hold;
 

@@ -15,8 +15,8 @@ use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 
-use crate::trust::NotedDocuments;
 use ociseek_format::digest::Digest;
+use ociseek_ops::trust::NotedDocuments;
 use ociseek_rootfs::fuse::store::LayerOrigin;
 use ociseek_store::lock::Hold;
 use ociseek_store::recall::Recall;
