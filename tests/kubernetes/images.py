@@ -1,5 +1,6 @@
 """The images of the tests, made from the nodes' own Debian, and pushed to the cluster's registries."""
 import base64
+import functools
 import gzip
 import hashlib
 import io
@@ -18,8 +19,15 @@ SUM = 'cd /usr/share && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 cat
 SERVE = f'{SUM}; echo READY version $(cat /srv/version); exec sleep 100000'
 
 
+@functools.cache
 def expected():
     return run('chroot', FOLDER / 'base', 'sh', '-c', SUM).strip()
+
+
+@functools.cache
+def large():
+    """The digest of the layer that all images have."""
+    return f'sha256:{hashlib.sha256(debian()).hexdigest()}'
 
 
 def layer(files):
@@ -58,10 +66,10 @@ def program(more=b''):
     return layer(files)
 
 
-def upgraded():
+def upgraded(tag):
     """The name of an image with another program."""
-    name = f'{REGISTRY}/ociseek:next'
-    push(name, ['/ociseek'], program(b'next'))
+    name = f'{REGISTRY}/ociseek:{tag}'
+    push(name, ['/ociseek'], program(tag.encode()))
     return name
 
 
@@ -105,18 +113,17 @@ def ociseek(*arguments, **options):
 
 
 def push_all():
-    """Pushes all images, and indexes those that are named after an index. Returns the digest of the large layer."""
+    """Pushes all images, and indexes those that are named after an index."""
     push(f'{REGISTRY}/pause:3.10', ['/pause'], layer({'pause': FOLDER / 'bin/pause'}))
     push(f'{REGISTRY}/ociseek:dev', ['/ociseek'], program())
-    large = debian()
     for version in '12':
         small = layer({'srv/version': version.encode()})
         # The lowest layer is each one's own: no image finds what another one left on a node.
-        for name in (f'{REGISTRY}/plain', f'{REGISTRY}/soci', f'{REGISTRY}/fine', f'{PRIVATE}/app'):
+        for name in (f'{REGISTRY}/plain', f'{REGISTRY}/soci', f'{REGISTRY}/fine', f'{REGISTRY}/source',
+                     f'{PRIVATE}/app'):
             own = layer({f'srv/{name}': b'x'})
-            push(f'{name}:{version}', ['/bin/sh', '-c', SERVE], own, large, small)
+            push(f'{name}:{version}', ['/bin/sh', '-c', SERVE], own, debian(), small)
     fine = [f'{name}:{version}' for version in '12' for name in (f'{REGISTRY}/fine', f'{PRIVATE}/app')]
     ociseek('index', '--quiet', '--kind', 'fine', *fine)
     ociseek('index', '--quiet', '--kind', 'v1', f'{REGISTRY}/soci:1')
-    ociseek('convert', '--quiet', f'{REGISTRY}/plain:1', f'{REGISTRY}/bound:1')
-    return f'sha256:{hashlib.sha256(large).hexdigest()}'
+    ociseek('convert', '--quiet', f'{REGISTRY}/source:1', f'{REGISTRY}/bound:1')
