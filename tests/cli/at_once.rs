@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::support::sandbox::{Sandbox, small_image, two_platforms};
+use ociseek_testkit::sandbox::{Sandbox, small_image, two_platforms};
 
 /// How many times all of them run.
 const ROUNDS: usize = 3;

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::caches::{assert_warns_once, spoil_entry, writer, written_by_this_process};
 use ociseek_format::digest::Digest;
 use ociseek_format::layer::{BlobForm, BuiltZtoc, Outcome, UnservableCode, UnservableReason};
 use ociseek_format::offset::SpanSize;
 use ociseek_format::progress::{Progress, Recorder, SilentProgress};
 use ociseek_store::cache::{CacheKey, ZtocCache};
+use ociseek_testkit::caches::{assert_warns_once, spoil_entry, writer, written_by_this_process};
 
 fn open(dir: &Path) -> ZtocCache {
     ZtocCache::open(Some(dir), Arc::new(SilentProgress))

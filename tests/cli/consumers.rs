@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::support::mounts::image;
-use crate::support::sandbox::{Layout, OCI_MANIFEST, Sandbox, enabled, index, small_image};
-use crate::support::tarball::many_files;
+use ociseek_testkit::mounts::image;
+use ociseek_testkit::sandbox::{Layout, OCI_MANIFEST, Sandbox, enabled, index, small_image};
+use ociseek_testkit::tarball::many_files;
 
 /// Copies `oci:img` to `name`, with this annotation for an index of version 2.
 fn annotated(sandbox: &Sandbox, name: &str, annotation: &str) {

@@ -1,10 +1,10 @@
 //! `ociseek doctor` on layouts: what it shows of indexes and layers. Its verdicts: `consumers`.
 
-use crate::support::sandbox::{
+use insta::assert_snapshot;
+use ociseek_testkit::sandbox::{
     GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, enabled, gzip, index, small_image, tar,
     two_platforms,
 };
-use insta::assert_snapshot;
 use serde_json::json;
 
 #[test]

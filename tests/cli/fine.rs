@@ -9,7 +9,7 @@ use ociseek_format::fine;
 use ociseek_format::image::fine::parse;
 use serde_json::{Value, json};
 
-use crate::support::sandbox::{
+use ociseek_testkit::sandbox::{
     GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index, tar,
 };
 

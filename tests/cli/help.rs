@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::support::mounts;
-use crate::support::sandbox::{Sandbox, shown, tar};
 use insta::assert_snapshot;
+use ociseek_testkit::mounts;
+use ociseek_testkit::sandbox::{Sandbox, shown, tar};
 use serde_json::json;
 
 /// The help of every command is in `tests/help`, with a file for each command. `UPDATE_HELP=1 cargo

@@ -1,13 +1,12 @@
 //! Hostile ztocs for `ztoc extract`: it must fail or write the layer's content, but never panic,
 //! hang, or write outside the output directory.
 
-use crate::support::sandbox;
+use ociseek_testkit::sandbox;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::support::layers::{SPAN, gzip, tar, ztoc};
 use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::layer::prove::LayerProof;
 use ociseek_format::layer::span::SpanTable;
@@ -16,6 +15,7 @@ use ociseek_format::time::Time;
 use ociseek_format::tree::Tree;
 use ociseek_format::ztoc::{Checkpoint, Checkpoints, FileKind, FileMetadata, Ztoc, decode, encode};
 use ociseek_ops::extract::{ExtractError, ExtractReport, Output, extract};
+use ociseek_testkit::layers::{SPAN, gzip, tar, ztoc};
 
 /// Much longer than any case takes.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use crate::support::mounts;
-use crate::support::sandbox::{Sandbox, index, small_image, tar};
-use crate::support::schema::check;
+use ociseek_testkit::mounts;
+use ociseek_testkit::sandbox::{Sandbox, index, small_image, tar};
+use ociseek_testkit::schema::check;
 
 #[test]
 fn undocumented_fields_are_detected() {

@@ -2,9 +2,9 @@
 //!
 //! The layer is generated and piped into the program. It has 10 GiB in CI, and 1 GiB elsewhere.
 
-use crate::support::memory_of;
-use crate::support::sandbox::program;
-use crate::support::tarball;
+use ociseek_testkit::memory_of;
+use ociseek_testkit::sandbox::program;
+use ociseek_testkit::tarball;
 use std::io::Write;
 use std::process::{Command, Stdio};
 

@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::support::copied::copied;
-use crate::support::sandbox::{GZIP, Layout, PLAIN, Sandbox, for_platform, gzip, tar};
+use ociseek_testkit::copied::copied;
+use ociseek_testkit::sandbox::{GZIP, Layout, PLAIN, Sandbox, for_platform, gzip, tar};
 
 /// An image for two platforms in `oci:img:v1`, whose layers can be indexed.
 fn image(sandbox: &Sandbox) {

@@ -1,12 +1,12 @@
 //! Prefetch lists written by `index` and `convert`, compared with soci's own library, and their use
 //! by mounts.
 
-use crate::support::soci;
+use ociseek_testkit::soci;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::random::numbers;
-use crate::support::sandbox::{GZIP, Layout, PLAIN, Sandbox, gzip, index};
+use ociseek_testkit::random::numbers;
+use ociseek_testkit::sandbox::{GZIP, Layout, PLAIN, Sandbox, gzip, index};
 use serde_json::{Value, json};
 
 const PREFETCH: &str = "application/vnd.amazon.soci.prefetch.v1+json";

@@ -9,8 +9,8 @@ use insta::assert_snapshot;
 use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
-use crate::support::report::{Image, NAMES};
-use crate::support::sandbox::{GZIP, PLAIN, Sandbox, gzip, index, masked, tar};
+use ociseek_testkit::report::{Image, NAMES};
+use ociseek_testkit::sandbox::{GZIP, PLAIN, Sandbox, gzip, index, masked, tar};
 
 /// The two zero blocks after the entries of a tar, in bytes.
 const END: usize = 1024;

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::sandbox::{GZIP, Layout, PLAIN, Sandbox, ZSTD, tar};
-use crate::support::servers::skip;
+use ociseek_testkit::sandbox::{GZIP, Layout, PLAIN, Sandbox, ZSTD, tar};
+use ociseek_testkit::servers::skip;
 
 fn deflated(content: &[u8]) -> Vec<u8> {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());

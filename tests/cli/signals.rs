@@ -4,10 +4,10 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::child_process::ChildProcess;
-use crate::support::http::stalling_registry;
-use crate::support::sandbox::{self, Sandbox};
 use ociseek_format::digest::Digest;
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::http::stalling_registry;
+use ociseek_testkit::sandbox::{self, Sandbox};
 use rustix::process::Signal;
 
 /// Waits until the program has ended. Returns its status and standard error.

@@ -1,11 +1,11 @@
 //! Compares the SOCI index manifest of the command with the bytes of soci's own MarshalIndex.
 
-use crate::support::sandbox::program;
-use crate::support::soci;
+use ociseek_testkit::sandbox::program;
+use ociseek_testkit::soci;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::soci::{Oracle, TOOL, Verdict};
+use ociseek_testkit::soci::{Oracle, TOOL, Verdict};
 use serde_json::{Value, json};
 
 fn read(layout: &Path, digest: &str) -> Vec<u8> {

@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
-use crate::support::caches::{assert_warns_once, spoil_entry, writer, written_by_this_process};
-use crate::support::this_test;
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::{Progress, Recorder, SilentProgress};
 use ociseek_rootfs::cache::{PIECE, SpanCache, SpanKey, SpanPlace};
+use ociseek_testkit::caches::{assert_warns_once, spoil_entry, writer, written_by_this_process};
+use ociseek_testkit::this_test;
 
 const PLENTY: u64 = 1 << 30;
 

@@ -1,16 +1,16 @@
 //! Every kind of damage to a layer or its ztoc is found and named.
 
-use crate::support::sandbox;
-use crate::support::tarball;
+use ociseek_testkit::sandbox;
+use ociseek_testkit::tarball;
 use std::sync::Arc;
 
-use crate::support::layers::{SPAN, gzip, tar, ztoc};
 use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::layer::prove::{Difference, LayerProof, Proof};
 use ociseek_format::offset::{Compressed, SpanSize, Uncompressed};
 use ociseek_format::tar::PaxRecord;
 use ociseek_format::time::Time;
 use ociseek_format::ztoc::{Checkpoint, Checkpoints, FileKind, Ztoc, encode};
+use ociseek_testkit::layers::{SPAN, gzip, tar, ztoc};
 
 fn proof(ztoc: &Ztoc, layer: &[u8], chunk: usize) -> Proof {
     let mut proof =

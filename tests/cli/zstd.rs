@@ -5,8 +5,8 @@ use std::fs;
 use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
-use crate::support::copied::copied;
-use crate::support::sandbox::{GZIP, Layout, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
+use ociseek_testkit::copied::copied;
+use ociseek_testkit::sandbox::{GZIP, Layout, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
 
 /// The tars of the image's layers.
 struct Layers {

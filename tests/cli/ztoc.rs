@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::support::sandbox::{Sandbox, gzip, tar};
 use insta::assert_snapshot;
+use ociseek_testkit::sandbox::{Sandbox, gzip, tar};
 use serde_json::Value;
 
 fn layers() -> Sandbox {

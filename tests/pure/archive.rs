@@ -4,13 +4,13 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 
-use crate::support::sandbox::PLAIN;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::manifest::{OCI_CONFIG, OCI_MANIFEST};
 use ociseek_format::image::{Descriptor, ImageSelector};
 use ociseek_store::archive::Archive;
 use ociseek_store::blob::Target;
 use ociseek_store::layout::LayoutError;
+use ociseek_testkit::sandbox::PLAIN;
 
 const BLOCK: usize = 512;
 

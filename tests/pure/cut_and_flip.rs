@@ -20,9 +20,9 @@ use ociseek_format::ztoc::decode;
 
 use crate::bodies;
 use crate::bodies::listing::{Go, accepted, built, check_layer};
-use crate::support::random::sampled;
-use crate::support::tarball::{Block, end, entry, file, pax};
-use crate::support::{layers, sandbox, soci};
+use ociseek_testkit::random::sampled;
+use ociseek_testkit::tarball::{Block, end, entry, file, pax};
+use ociseek_testkit::{layers, sandbox, soci};
 
 /// The number of inputs in the sample.
 const SAMPLE: usize = 20_000;

@@ -1,6 +1,6 @@
 //! Runs the examples of the pure crate. (`tests/servers/index.rs` runs `push_index`.)
 
-use crate::support::layers::{gzip, tar};
+use ociseek_testkit::layers::{gzip, tar};
 
 #[path = "../../crates/ociseek-format/examples/index_layer.rs"]
 #[allow(dead_code, reason = "its main is for people")]

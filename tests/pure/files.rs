@@ -52,7 +52,8 @@ fn every_test_file_is_a_module() {
         let dir = tests.join(program);
         look(&dir, &dir.join("main.rs"), &mut forgotten);
     }
-    look(&tests.join("support"), &tests.join("support/mod.rs"), &mut forgotten);
+    let testkit = tests.with_file_name("crates/ociseek-testkit/src");
+    look(&testkit, &testkit.join("lib.rs"), &mut forgotten);
     let schedules = tests.join("schedules");
     for package in [schedules.clone(), schedules.join("std"), schedules.join("tokio")] {
         look(&package, &package.join("lib.rs"), &mut forgotten);

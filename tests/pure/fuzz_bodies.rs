@@ -2,7 +2,7 @@
 //! on mutations of both, and on every input that once crashed one.
 
 use crate::bodies;
-use crate::support::soci;
+use ociseek_testkit::soci;
 use std::path::{Path, PathBuf};
 
 fn files(dir: &str) -> Vec<(PathBuf, Vec<u8>)> {

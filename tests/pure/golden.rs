@@ -2,12 +2,12 @@
 //! ociseek must build the same ztocs as soci's library (fixtures/golden, see PROVENANCE.md there),
 //! and refuse layers that soci could not serve, with the right reason.
 
-use crate::support::soci;
+use ociseek_testkit::soci;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::support::soci::TOOL;
 use ociseek_format::layer::Outcome;
+use ociseek_testkit::soci::TOOL;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")

@@ -4,13 +4,13 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use crate::support::sandbox::GZIP;
 use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::image::manifest::{OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 use ociseek_format::image::soci::{INDEX_V1, SociIndex};
 use ociseek_format::image::{Descriptor, ImageSelector};
 use ociseek_store::blob::{AttachMethod, Target};
 use ociseek_store::layout::{Layout, LayoutError};
+use ociseek_testkit::sandbox::GZIP;
 
 fn layout() -> (tempfile::TempDir, Layout) {
     let dir = tempfile::tempdir().unwrap();

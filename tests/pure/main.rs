@@ -4,9 +4,6 @@
 
 #[path = "../../fuzz/src/lib.rs"]
 mod bodies;
-#[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod support;
 
 mod architecture;
 mod archive;

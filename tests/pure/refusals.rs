@@ -7,7 +7,7 @@ use flate2::write::GzEncoder;
 use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome, UnservableReason};
 use ociseek_format::offset::SpanSize;
 
-use crate::support::tarball::{Block, end, entry, file, padded, pax};
+use ociseek_testkit::tarball::{Block, end, entry, file, padded, pax};
 
 /// The result of indexing: the number of entries, the code of the refusal, or the error.
 #[derive(Debug, PartialEq)]

@@ -6,13 +6,13 @@ use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::support::tarball::{Block, end, file, padded, pax};
 use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
 use ociseek_format::layer::parallel::{ChunksError, Threads, read_chunks};
 use ociseek_format::layer::{LayerError, MappedLayer, ReadOptions};
 use ociseek_format::tar::SparseMap;
 use ociseek_format::tree::{NodeKind, Tree};
+use ociseek_testkit::tarball::{Block, end, file, padded, pax};
 
 /// The layer, and its bytes as a plain tar.
 fn read(blob: &[u8]) -> Result<(MappedLayer, Vec<u8>), LayerError> {

@@ -6,11 +6,6 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::support::faulty::{Faulty, RegistrySettings, json_answer};
-use crate::support::sandbox::{
-    GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar,
-};
-use crate::support::servers::{Server, faketime};
 use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
@@ -18,6 +13,11 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::time::Time;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings, json_answer};
+use ociseek_testkit::sandbox::{
+    GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar,
+};
+use ociseek_testkit::servers::{Server, faketime};
 use serde_json::{Value, json};
 
 /// More than a page of the lists.

@@ -9,15 +9,15 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::hook::{Hook, pushed, put_blob};
-use crate::support::relay::Relay;
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
-use crate::support::servers::Server;
-use crate::support::{holds, number_in};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::soci;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
+use ociseek_testkit::hook::{Hook, pushed, put_blob};
+use ociseek_testkit::relay::Relay;
+use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use ociseek_testkit::servers::Server;
+use ociseek_testkit::{holds, number_in};
 use serde_json::{Value, json};
 
 const REPOSITORIES: usize = 7;

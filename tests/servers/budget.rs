@@ -3,18 +3,18 @@
 
 use std::io::Write;
 
-use crate::support::blobs::SOCI;
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::hostile::ztocs::{hand_written, indexed};
-use crate::support::hostile::{Ended, MIB, PROMISED, descriptor, list, manifest, name, run};
-use crate::support::sandbox::{self, GZIP, OCI_INDEX, OCI_MANIFEST, PLAIN, Sandbox};
-use crate::support::tarball;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::soci::ZtocRef;
 use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek_format::offset::SpanSize;
+use ociseek_testkit::blobs::SOCI;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::hostile::ztocs::{hand_written, indexed};
+use ociseek_testkit::hostile::{Ended, MIB, PROMISED, descriptor, list, manifest, name, run};
+use ociseek_testkit::sandbox::{self, GZIP, OCI_INDEX, OCI_MANIFEST, PLAIN, Sandbox};
+use ociseek_testkit::tarball;
 use serde_json::{Value, json};
 
 /// Checks that it failed because of the memory limit, and names `what`.

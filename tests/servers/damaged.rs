@@ -5,12 +5,12 @@ use std::sync::Mutex;
 
 use serde_json::json;
 
-use crate::support::faulty::{Faulty, RegistrySettings, body_of, damaged};
-use crate::support::sandbox::{
-    GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index, shown, tar,
-};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings, body_of, damaged};
+use ociseek_testkit::sandbox::{
+    GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index, shown, tar,
+};
 
 const FILE: usize = 60_000;
 

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings, problem, stalls};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use bytes::Bytes;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
@@ -22,6 +20,8 @@ use ociseek_ops::index::{
 use ociseek_store::blob::Target;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Repository};
 use ociseek_store::{Destination, Source};
+use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings, problem, stalls};
+use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use serde_json::json;
 
 /// Longer than three small layers take on a machine that is busy with many other tests.

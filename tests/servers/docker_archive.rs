@@ -7,9 +7,9 @@ use insta::assert_snapshot;
 use ociseek_format::digest::{Algorithm, Digest};
 use serde_json::{Value, json};
 
-use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, gzip};
-use crate::support::servers::{Server, run, skip, tool};
-use crate::support::tarball::{Block, end, entry, file, padded, pax};
+use ociseek_testkit::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, gzip};
+use ociseek_testkit::servers::{Server, run, skip, tool};
+use ociseek_testkit::tarball::{Block, end, entry, file, padded, pax};
 
 /// A layer's tar with one file.
 fn layer(name: &str, content: &[u8]) -> Vec<u8> {

@@ -26,9 +26,9 @@ use ociseek_store::{Destination, Source};
 use serde_json::Value;
 
 use crate::reuse::{Setting, layer, options, requests};
-use crate::support::faulty::{body_of, damaged, problem};
-use crate::support::fine::{DocumentParts, with_wrong_byte};
-use crate::support::sandbox::{OCI_MANIFEST, Sandbox, tar};
+use ociseek_testkit::faulty::{body_of, damaged, problem};
+use ociseek_testkit::fine::{DocumentParts, with_wrong_byte};
+use ociseek_testkit::sandbox::{OCI_MANIFEST, Sandbox, tar};
 
 /// The manifests with this text, without duplicates.
 fn manifests(setting: &Setting, text: &str) -> Vec<Bytes> {

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::support::copied::{copied, copied_alone};
-use crate::support::sandbox::{
+use ociseek_testkit::copied::{copied, copied_alone};
+use ociseek_testkit::sandbox::{
     GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, tar,
 };
-use crate::support::servers::Server;
+use ociseek_testkit::servers::Server;
 
 /// More than the least size of an indexed layer.
 /// Also as zstd.

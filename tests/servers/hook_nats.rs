@@ -1,7 +1,7 @@
 //! `ociseek hook serve --queue` and `hook worker` with a real JetStream.
 #![cfg(feature = "nats")]
 
-use crate::support::hook;
+use ociseek_testkit::hook;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use async_nats::jetstream::{self, AckKind};
 use axum::http::header;
 use futures_util::StreamExt;
 
-use crate::support::PATIENCE;
-use crate::support::child_process::ChildProcess;
-use crate::support::faulty::{Faulty, RegistrySettings, problem};
-use crate::support::hook::{Hook, assert_documented, images, indexes, pushed, put_blob};
-use crate::support::http::{exchange, post, stalling_registry};
-use crate::support::nats_relay::{Harm, NatsRelay, Sent};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
-use crate::support::servers::{Server, free_port, tool};
 use ociseek_format::digest::Digest;
 use ociseek_hook::job::Job;
 use ociseek_hook::nats::{NatsQueue, PublishOutcome};
 use ociseek_store::blob::Target;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
+use ociseek_testkit::PATIENCE;
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings, problem};
+use ociseek_testkit::hook::{Hook, assert_documented, images, indexes, pushed, put_blob};
+use ociseek_testkit::http::{exchange, post, stalling_registry};
+use ociseek_testkit::nats_relay::{Harm, NatsRelay, Sent};
+use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
+use ociseek_testkit::servers::{Server, free_port, tool};
 use rustix::process::Signal;
 use serde_json::json;
 

@@ -7,10 +7,10 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use serde_json::{Value, json};
 
-use crate::support::faulty::{Faulty, RegistrySettings, problem};
-use crate::support::hook::{Hook, SECRET, indexes, put_blob};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar, two_platforms};
-use crate::support::servers::{Server, free_port, run, tool};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings, problem};
+use ociseek_testkit::hook::{Hook, SECRET, indexes, put_blob};
+use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar, two_platforms};
+use ociseek_testkit::servers::{Server, free_port, run, tool};
 
 const SMALL: [&str; 3] = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache"];
 /// A template whose tags do not look special.

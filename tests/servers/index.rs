@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::support::sandbox::{
+use ociseek_testkit::sandbox::{
     GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, gzip, index, tar, two_platforms,
 };
-use crate::support::servers::{Server, htpasswd, run, tool};
+use ociseek_testkit::servers::{Server, htpasswd, run, tool};
 use serde_json::{Value, json};
 
 #[path = "../../examples/push_index.rs"]

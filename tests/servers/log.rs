@@ -5,9 +5,9 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 
-use crate::support::faulty::{Faulty, RegistrySettings, first, redirect, status};
-use crate::support::sandbox::{Sandbox, small_image, tar};
-use crate::support::servers::{Server, htpasswd, run, tool};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings, first, redirect, status};
+use ociseek_testkit::sandbox::{Sandbox, small_image, tar};
+use ociseek_testkit::servers::{Server, htpasswd, run, tool};
 
 const USER: &str = "grace";
 const PASSWORD: &str = "hunter2hunter2";

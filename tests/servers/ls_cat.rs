@@ -1,19 +1,19 @@
 //! `ociseek ls` and `ociseek cat`: their output, and how little they fetch.
 
-use crate::support::sandbox;
-use crate::support::servers;
+use ociseek_testkit::sandbox;
+use ociseek_testkit::servers;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::support::sandbox::{
-    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index,
-};
-use crate::support::tarball::{Block, end, entry, file, padded, pax};
 use insta::assert_snapshot;
 use ociseek_format::digest::Digest;
+use ociseek_testkit::sandbox::{
+    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index,
+};
+use ociseek_testkit::tarball::{Block, end, entry, file, padded, pax};
 use serde_json::{Value, json};
 
 /// An image with these tars in the layout `img` under the tag `v1`.

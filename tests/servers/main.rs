@@ -3,10 +3,6 @@
 
 #![allow(unreachable_pub, reason = "nothing outside of a test program could reach it")]
 
-#[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod support;
-
 mod backfill;
 mod bad_network;
 mod budget;

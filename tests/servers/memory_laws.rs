@@ -6,10 +6,10 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::hostile::{Ended, HostileImage, MIB, images, run, run_until};
-use crate::support::http::post;
-use crate::support::sandbox::Sandbox;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::hostile::{Ended, HostileImage, MIB, images, run, run_until};
+use ociseek_testkit::http::post;
+use ociseek_testkit::sandbox::Sandbox;
 
 /// Commands that read or write an image. Those of a group see what the earlier ones have written.
 const GROUPS: [&[&[&str]]; 4] = [

@@ -6,9 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::blobs::{content, descriptor};
-use crate::support::faulty::*;
-use crate::support::servers::Server;
 use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
@@ -16,6 +13,9 @@ use futures_util::stream;
 use ociseek_format::image::Descriptor;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use ociseek_store::{Source, StoreError};
+use ociseek_testkit::blobs::{content, descriptor};
+use ociseek_testkit::faulty::*;
+use ociseek_testkit::servers::Server;
 
 const PART: u64 = 10_000;
 

@@ -4,14 +4,14 @@ use axum::body::Body;
 use axum::http::Response;
 use serde_json::json;
 
-use crate::support::faulty::{Faulty, RegistrySettings, json_answer};
-use crate::support::sandbox::{
+use ociseek_format::digest::Digest;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings, json_answer};
+use ociseek_testkit::sandbox::{
     GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, index, tar, two_platforms,
 };
-use crate::support::tarball::{end, file};
-use crate::support::terminal::{lines, on_closed_terminal, on_terminal};
-use crate::support::throttle::throttled;
-use ociseek_format::digest::Digest;
+use ociseek_testkit::tarball::{end, file};
+use ociseek_testkit::terminal::{lines, on_closed_terminal, on_terminal};
+use ociseek_testkit::throttle::throttled;
 
 /// A registry with an image without an index, `a:v1`, with one layer of `size` bytes. Returns its
 /// digest.

@@ -4,9 +4,6 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::blobs::{content, descriptor};
-use crate::support::faulty::*;
-use crate::support::servers::Server;
 use axum::body::Body;
 use axum::http::{Response, header};
 use bytes::Bytes;
@@ -16,6 +13,9 @@ use ociseek_store::archive::Archive;
 use ociseek_store::layout::Layout;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use ociseek_store::{Source, StoreError};
+use ociseek_testkit::blobs::{content, descriptor};
+use ociseek_testkit::faulty::*;
+use ociseek_testkit::servers::Server;
 
 fn config() -> ClientConfig {
     let limits = Limits {

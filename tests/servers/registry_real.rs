@@ -1,13 +1,10 @@
 //! The registry client with real registries, whose content is then read by real clients.
 
-use crate::support::servers;
+use ociseek_testkit::servers;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::blobs::{SOCI, content, index_manifest};
-use crate::support::sandbox::{OCI_CONFIG, OCI_MANIFEST};
-use crate::support::servers::{Server, htpasswd, private_ca, run, tool};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
@@ -19,6 +16,9 @@ use ociseek_store::blob::{AttachMethod, Target};
 use ociseek_store::registry::{
     CertificateFault, Client, ClientConfig, CredentialSource, Limits, RegistryError, Repository,
 };
+use ociseek_testkit::blobs::{SOCI, content, index_manifest};
+use ociseek_testkit::sandbox::{OCI_CONFIG, OCI_MANIFEST};
+use ociseek_testkit::servers::{Server, htpasswd, private_ca, run, tool};
 use serde_json::{Value, json};
 
 const REPOSITORY: &str = "team/app";

@@ -7,8 +7,8 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::index::copied;
-use crate::support::sandbox::{SMALL, Sandbox, index, program, two_platforms};
-use crate::support::servers::Server;
+use ociseek_testkit::sandbox::{SMALL, Sandbox, index, program, two_platforms};
+use ociseek_testkit::servers::Server;
 
 /// What happens to a file.
 #[derive(Debug, Clone, Copy, PartialEq)]

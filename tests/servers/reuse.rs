@@ -1,16 +1,11 @@
 //! The cost of a second build depends on the changes: ztocs in existing indexes are reused, and
 //! their layers are not read again.
 
-use crate::support::sandbox;
+use ociseek_testkit::sandbox;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings};
-use crate::support::sandbox::{
-    GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, for_platform, gzip, tar,
-};
-use crate::support::servers::Server;
 use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
@@ -29,6 +24,11 @@ use ociseek_ops::index::{
 use ociseek_store::blob::Target;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Repository};
 use ociseek_store::{Destination, Source};
+use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings};
+use ociseek_testkit::sandbox::{
+    GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, for_platform, gzip, tar,
+};
+use ociseek_testkit::servers::Server;
 use serde_json::json;
 
 const SPAN: u64 = 64 << 10;

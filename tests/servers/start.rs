@@ -6,13 +6,13 @@ use std::process::Output;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings, no_response, status};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::enabled::INDEX_DIGEST;
 use ociseek_format::progress::SilentProgress;
 use ociseek_store::cache::ZtocCache;
+use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings, no_response, status};
+use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 use serde_json::{Value, json};
 
 const FILE: &str = "dir1/file3";

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::reuse::{Setting, layer, options, requests, ztoc};
-use crate::support::sandbox::OCI_MANIFEST;
 use bytes::Bytes;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::coverage::Share;
@@ -28,6 +27,7 @@ use ociseek_ops::prefetch::PrefetchList;
 use ociseek_store::blob::Target;
 use ociseek_store::cache::ZtocCache;
 use ociseek_store::{Destination, Source};
+use ociseek_testkit::sandbox::OCI_MANIFEST;
 use serde_json::Value;
 
 /// A change of a single field.
@@ -401,7 +401,7 @@ async fn what_the_destination_says_is_not_taken_over() {
         .iter()
         .position(|entry| entry["artifactType"].is_string());
     root["manifests"][place.unwrap()]["digest"] = bad.to_string().into();
-    setting.registry.add_manifest("v1-soci", crate::support::sandbox::OCI_INDEX, root.to_string());
+    setting.registry.add_manifest("v1-soci", ociseek_testkit::sandbox::OCI_INDEX, root.to_string());
     let done =
         try_convert(&setting, Target::Digest(image.digest), "v1-soci", &strict()).await.unwrap();
     assert_eq!(done.digest, right.digest);

@@ -1,7 +1,7 @@
 //! A real Debian image, mounted by the kernel and booted by runc.
 
-use crate::support::sandbox::program;
-use crate::support::soci;
+use ociseek_testkit::sandbox::program;
+use ociseek_testkit::soci;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
-use crate::support::corpus::{Image, copy, debian_layers};
-use crate::support::mounts::unmount;
-use crate::support::servers::{Server, run, skip, tool};
-use crate::support::soci::{Oracle, TOOL, oracle_binary};
-use crate::support::throttle::throttled;
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::layer::Outcome;
+use ociseek_testkit::corpus::{Image, copy, debian_layers};
+use ociseek_testkit::mounts::unmount;
+use ociseek_testkit::servers::{Server, run, skip, tool};
+use ociseek_testkit::soci::{Oracle, TOOL, oracle_binary};
+use ociseek_testkit::throttle::throttled;
 
 const SPAN: u64 = 1 << 20;
 const HUNDRED_MEGABITS: u64 = 100_000_000 / 8;

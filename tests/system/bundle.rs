@@ -1,16 +1,16 @@
 //! `ociseek bundle` and `ociseek try` with the kernel and runc: containers start before their
 //! image is pulled, and nothing is left behind.
 
-use crate::support::servers;
+use ociseek_testkit::servers;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::child_process::ChildProcess;
-use crate::support::mounts::{
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::mounts::{
     MountProcess, UnmountOnDrop, can_mount, have, image, image_of, mounts_below, wait_until,
 };
-use crate::support::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, tar};
+use ociseek_testkit::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, tar};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

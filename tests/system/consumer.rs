@@ -17,11 +17,11 @@ use ociseek_format::offset::SpanId;
 use ociseek_format::ztoc;
 use serde_json::Value;
 
-use crate::support::blobs::SOCI;
-use crate::support::corpus::debian_layers;
-use crate::support::in_own_mounts;
-use crate::support::sandbox::program;
-use crate::support::servers::{self, Server, run, skip, tool};
+use ociseek_testkit::blobs::SOCI;
+use ociseek_testkit::corpus::debian_layers;
+use ociseek_testkit::in_own_mounts;
+use ociseek_testkit::sandbox::program;
+use ociseek_testkit::servers::{self, Server, run, skip, tool};
 
 /// An image: its name and the source of its layers.
 enum Image {

@@ -11,9 +11,9 @@
 //! The exceptions are listed below with reasons. A separate script creates the corpus
 //! (tests/README.md).
 
-use crate::support::answers::Answers;
-use crate::support::servers::skip;
-use crate::support::{in_memory, soci};
+use ociseek_testkit::answers::Answers;
+use ociseek_testkit::servers::skip;
+use ociseek_testkit::{in_memory, soci};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::support::soci::{Oracle, TOOL, Verdict};
 use ociseek_format::layer::{Outcome, servable};
 use ociseek_format::offset::Uncompressed;
 use ociseek_format::ztoc::{Checkpoints, FileKind, FileMetadata, decode};
+use ociseek_testkit::soci::{Oracle, TOOL, Verdict};
 
 /// Layers that soci builds and serves correctly but that are refused here: the code and the reason.
 const CAUTIOUS: &[(&str, &str)] = &[

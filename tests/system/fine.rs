@@ -30,16 +30,16 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use crate::mount::{everything, unpack};
-use crate::support::PATIENCE;
-use crate::support::child_process::ChildProcess;
-use crate::support::corpus::{self, debian_layers};
-use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings};
-use crate::support::fine;
-use crate::support::mounts::{
+use ociseek_testkit::PATIENCE;
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::corpus::{self, debian_layers};
+use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings};
+use ociseek_testkit::fine;
+use ociseek_testkit::mounts::{
     MountProcess, UnmountOnDrop, assert_same, can_mount, compressed, mounts_below, packed, seen,
     system, unmount, wait_until,
 };
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
+use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
 
 /// Adds an image with this tar to the registry, with a fine index of small spans and a recorded
 /// start.
@@ -190,7 +190,8 @@ async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it(
         let spans = SpanCache::open(Some(&sandbox.path("cache")), 1 << 30, Arc::clone(&progress));
         let target = Target::Tag("v1".into());
         let options = OpenOptions::default();
-        open(&source, &target, &options, &Caches { ztocs, spans }, &progress).await.unwrap()
+        let caches = Caches { ztocs, spans };
+        Box::pin(open(&source, &target, &options, &caches, &progress)).await.unwrap()
     };
     let mount = |image: &RootFs, options: &FuseOptions| {
         FuseMount::new(

@@ -20,17 +20,17 @@ use rustix::fs::{Advice, fadvise};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::faulty::{
-    Faulty, ReceivedRequest, RegistrySettings, body_of, cut, damaged, hang_up, problem, stalls,
-};
-use crate::support::mounts::{
-    MountProcess, UnmountOnDrop, architecture, can_mount, compressed, wait_until,
-};
-use crate::support::random::Random;
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
-use crate::support::{holds, number_in};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
+use ociseek_testkit::faulty::{
+    Faulty, ReceivedRequest, RegistrySettings, body_of, cut, damaged, hang_up, problem, stalls,
+};
+use ociseek_testkit::mounts::{
+    MountProcess, UnmountOnDrop, architecture, can_mount, compressed, wait_until,
+};
+use ociseek_testkit::random::Random;
+use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
+use ociseek_testkit::{holds, number_in};
 
 const READERS: usize = 32;
 /// One of this many requests fails.

@@ -2,10 +2,6 @@
 
 #![allow(unreachable_pub, reason = "nothing outside of a test program could reach it")]
 
-#[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod support;
-
 mod boot;
 mod bundle;
 mod consumer;

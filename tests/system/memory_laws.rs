@@ -5,10 +5,10 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::hostile::{HostileImage, MIB, images, run_until};
-use crate::support::mounts::{UnmountOnDrop, can_mount};
-use crate::support::sandbox::Sandbox;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::hostile::{HostileImage, MIB, images, run_until};
+use ociseek_testkit::mounts::{UnmountOnDrop, can_mount};
+use ociseek_testkit::sandbox::Sandbox;
 
 /// How many files are listed, and how many of them are read from.
 const LISTED: usize = 200_000;

@@ -7,10 +7,10 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::support::corpus::debian_layers;
-use crate::support::mounts::{UnmountOnDrop, can_mount, have};
-use crate::support::sandbox::{Sandbox, program};
-use crate::support::servers::{run, tool};
+use ociseek_testkit::corpus::debian_layers;
+use ociseek_testkit::mounts::{UnmountOnDrop, can_mount, have};
+use ociseek_testkit::sandbox::{Sandbox, program};
+use ociseek_testkit::servers::{run, tool};
 
 /// Packs the program with a script of `packaging`, and returns its output.
 fn packed(script: &str, dir: &Path, arguments: impl Fn(&str, &str) -> [String; 2]) -> String {

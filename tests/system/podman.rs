@@ -19,16 +19,16 @@ use tempfile::TempDir;
 use crate::flatten::entry::{
     self, device, dir, fifo, file, hard_link, opaque, symlink as link, whiteout,
 };
-use crate::support::child_process::{ChildProcess, kill, processes_with};
-use crate::support::corpus::debian_layers;
-use crate::support::mounts::{
+use crate::tutorial::commands;
+use ociseek_testkit::child_process::{ChildProcess, kill, processes_with};
+use ociseek_testkit::corpus::debian_layers;
+use ociseek_testkit::mounts::{
     FileAttributes, assert_same, can_mount, compressed, mounts_below, seen, wait_until,
 };
-use crate::support::sandbox::program;
-use crate::support::schema;
-use crate::support::servers::{Server, run, tool};
-use crate::support::throttle::throttled_and_counted;
-use crate::tutorial::commands;
+use ociseek_testkit::sandbox::program;
+use ociseek_testkit::schema;
+use ociseek_testkit::servers::{Server, run, tool};
+use ociseek_testkit::throttle::throttled_and_counted;
 
 /// Bytes in a second. The speed is not tested here.
 const FAST: u64 = 1 << 30;

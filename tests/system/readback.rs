@@ -2,14 +2,12 @@
 //! extraction: layers of a Debian image by the compressors that image builders use, with our ztocs,
 //! with those of soci's own library, and without an index.
 
-use crate::support::soci;
+use ociseek_testkit::soci;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::support::corpus::{Image, copy, debian_layers, plain};
-use crate::support::soci::{Oracle, TOOL, oracle_binary};
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::layer::Outcome;
 use ociseek_format::offset::Uncompressed;
@@ -21,6 +19,8 @@ use ociseek_rootfs::layers::{Caches, LayerAccess};
 use ociseek_store::Source;
 use ociseek_store::blob::Target;
 use ociseek_store::cache::ZtocCache;
+use ociseek_testkit::corpus::{Image, copy, debian_layers, plain};
+use ociseek_testkit::soci::{Oracle, TOOL, oracle_binary};
 
 const SPAN: u64 = 1 << 20;
 

@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::report::{Image, NAMES};
-use crate::support::sandbox::Sandbox;
-use crate::support::servers::tool;
+use ociseek_testkit::report::{Image, NAMES};
+use ociseek_testkit::sandbox::Sandbox;
+use ociseek_testkit::servers::tool;
 
 /// Chromium's document of the page in `file`, after all scripts that it would run.
 fn dom(chromium: &Path, sandbox: &Sandbox, file: &str) -> String {

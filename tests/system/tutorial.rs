@@ -9,11 +9,11 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::support::corpus::debian_layers;
-use crate::support::layers::{gzip, text};
-use crate::support::sandbox::program;
-use crate::support::servers::{Server, consumer, run, skip, tool};
-use crate::support::tarball::{end, file};
+use ociseek_testkit::corpus::debian_layers;
+use ociseek_testkit::layers::{gzip, text};
+use ociseek_testkit::sandbox::program;
+use ociseek_testkit::servers::{Server, consumer, run, skip, tool};
+use ociseek_testkit::tarball::{end, file};
 
 /// The commands of the page: its `sh` blocks. `console` blocks need tools that this machine lacks.
 pub fn commands(page: &str) -> String {

@@ -6,9 +6,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::in_own_mounts;
-use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, have, image, system};
-use crate::support::sandbox::{Sandbox, shown};
+use ociseek_testkit::in_own_mounts;
+use ociseek_testkit::mounts::{MountProcess, UnmountOnDrop, can_mount, have, image, system};
+use ociseek_testkit::sandbox::{Sandbox, shown};
 use rustix::process::Signal;
 use serde_json::json;
 

@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use rustix::io::Errno;
 use serde_json::json;
 
-use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, image, system, xattrs};
-use crate::support::sandbox::{self, Sandbox};
+use ociseek_testkit::mounts::{MountProcess, UnmountOnDrop, can_mount, image, system, xattrs};
+use ociseek_testkit::sandbox::{self, Sandbox};
 
 #[test]
 fn images_without_extended_attributes_report_no_support() {

@@ -1,8 +1,8 @@
 //! For tests: a snapshotter whose images cannot be mounted. It is killed at each of its changes to
 //! files, or these fail.
 //!
-//! The program of the tests is started again as the snapshotter, by `tests/support/inject.c`. It
-//! prints the number of each call that was answered.
+//! The program of the tests is started again as the snapshotter, by `inject.c` of ociseek-testkit.
+//! It prints the number of each call that was answered.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -125,7 +125,7 @@ async fn child() {
 
 /// inject.c, compiled. None if it cannot run here.
 fn injector(dir: &Path) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/support/inject.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ociseek-testkit/src/inject.c");
     let program = dir.join("inject");
     let built = Command::new("gcc").args(["-O1", "-o"]).arg(&program).arg(source).status();
     let runs = || {

@@ -204,7 +204,7 @@ pub async fn judge_image(
         Ok(choose(source, found, options.choice(), &caches.ztocs, &**progress).await?)
     });
     let reading = read_config(source, image, options.platform.as_ref());
-    let ((config, platform), chosen) = both(reading, choosing).await?;
+    let ((config, platform), chosen) = Box::pin(both(reading, choosing)).await?;
     let diff_ids =
         config::diff_ids(&config).map_err(|source| OpenImageError::OddConfig { digest, source })?;
     let Chosen { found, trust, .. } = chosen;

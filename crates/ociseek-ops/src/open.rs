@@ -211,7 +211,7 @@ pub async fn open(
         Ok((found, trust, chosen_fine, opened, foreseen, locating))
     });
     let ((config, stated), (found, trust, chosen_fine, opened, mut foreseen, _locating)) =
-        both(read_config(source, &image, platform), opening).await?;
+        Box::pin(both(read_config(source, &image, platform), opening)).await?;
     let opening = source.traffic();
     let facts: Vec<LayerFacts> = opened.iter().map(|layer| facts(layer, &trust)).collect();
     let content = Content::new(
@@ -284,7 +284,7 @@ pub async fn open_layers_of(
     let document =
         |layer| fetch_document_of(source, found.document_for(&layer), how, caches, progress);
     let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
-    layers::open_layers(source, layers, document, ztoc, caches, progress).await
+    Box::pin(layers::open_layers(source, layers, document, ztoc, caches, progress)).await
 }
 
 /// Finds out from where the registry sends the layers that have a recorded start, in the

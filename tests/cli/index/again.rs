@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use super::referrers;
-use crate::support::sandbox::{
+use ociseek_testkit::sandbox::{
     GZIP, Layout, Sandbox, gzip, index, small_image, tar, two_platforms,
 };
 use serde_json::Value;

@@ -3,10 +3,10 @@
 use std::process::Stdio;
 
 use super::referrers;
-use crate::support::sandbox::{
+use insta::assert_snapshot;
+use ociseek_testkit::sandbox::{
     GZIP, Layout, Sandbox, gzip, index, masked, small_image, tar, two_platforms,
 };
-use insta::assert_snapshot;
 
 #[test]
 fn a_broken_layer_is_an_error_and_nothing_is_attached() {

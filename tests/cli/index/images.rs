@@ -1,10 +1,10 @@
 //! Images of many shapes: archives, nested indexes, attestations, artifacts.
 
 use super::referrers;
-use crate::support::sandbox::{
+use insta::assert_snapshot;
+use ociseek_testkit::sandbox::{
     self, GZIP, Layout, Sandbox, gzip, index, small_image, tar, two_platforms,
 };
-use insta::assert_snapshot;
 use serde_json::Value;
 
 #[test]

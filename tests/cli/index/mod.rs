@@ -6,7 +6,7 @@ mod images;
 mod options;
 mod report;
 
-use crate::support::sandbox::Sandbox;
+use ociseek_testkit::sandbox::Sandbox;
 use serde_json::Value;
 
 fn referrers(sandbox: &Sandbox, layout: &str) -> Vec<Value> {

@@ -1,7 +1,7 @@
 //! Options, and the variables that stand for them.
 
-use crate::support::sandbox::{Sandbox, index, shown, small_image};
 use insta::assert_snapshot;
+use ociseek_testkit::sandbox::{Sandbox, index, shown, small_image};
 
 #[test]
 fn any_number_of_jobs_gives_the_same_index() {

@@ -1,10 +1,10 @@
 //! What `index` prints, for people and for programs.
 
 use super::referrers;
-use crate::support::mounts::image;
-use crate::support::sandbox::{Sandbox, index, small_image, tar, two_platforms};
-use crate::support::tarball::many_files;
 use insta::assert_snapshot;
+use ociseek_testkit::mounts::image;
+use ociseek_testkit::sandbox::{Sandbox, index, small_image, tar, two_platforms};
+use ociseek_testkit::tarball::many_files;
 use serde_json::json;
 
 #[test]

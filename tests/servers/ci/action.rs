@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use super::{REDIRECT, release_archive, releases, root, yaml};
-use crate::support::sandbox::{Sandbox, program, small_image, two_platforms};
-use crate::support::servers::{Server, run, tool};
+use ociseek_testkit::sandbox::{Sandbox, program, small_image, two_platforms};
+use ociseek_testkit::servers::{Server, run, tool};
 use yaml_rust2::Yaml;
 
 /// Runs the GitHub action like a runner.

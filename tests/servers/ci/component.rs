@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{release_archive, releases, root, yaml};
-use crate::support::sandbox::{Sandbox, program, shown, small_image, two_platforms};
-use crate::support::servers::{self, Server, run, tool};
+use ociseek_testkit::sandbox::{Sandbox, program, shown, small_image, two_platforms};
+use ociseek_testkit::servers::{self, Server, run, tool};
 use yaml_rust2::{Yaml, YamlLoader};
 
 /// Runs the component's job with these inputs, as GitLab does: replaces `$[[ ... ]]`, and passes

@@ -1,6 +1,6 @@
 //! The gates of `index`: `--strict` and `--min-coverage`.
 
-use crate::support::sandbox::{
+use ociseek_testkit::sandbox::{
     self, GZIP, Layout, Sandbox, gzip, index, small_image, tar, two_platforms,
 };
 use serde_json::Value;

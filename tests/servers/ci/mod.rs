@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::support::http::answering;
-use crate::support::sandbox::{Sandbox, program};
-use crate::support::servers::run;
+use ociseek_testkit::http::answering;
+use ociseek_testkit::sandbox::{Sandbox, program};
+use ociseek_testkit::servers::run;
 use yaml_rust2::{Yaml, YamlLoader};
 
 fn root() -> PathBuf {

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use super::{root, yaml};
-use crate::support::sandbox::Sandbox;
+use ociseek_testkit::sandbox::Sandbox;
 use yaml_rust2::Yaml;
 
 /// All scripts of a workflow.

@@ -1,6 +1,6 @@
 //! The files that a step of CI leaves: outputs and summary.
 
-use crate::support::sandbox::{Sandbox, index, small_image};
+use ociseek_testkit::sandbox::{Sandbox, index, small_image};
 
 #[test]
 fn step_files_are_appended_to_and_report_failures() {

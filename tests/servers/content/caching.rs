@@ -4,7 +4,7 @@ use futures_util::FutureExt;
 use ociseek_format::progress::causes;
 
 use super::*;
-use crate::support::servers::skip;
+use ociseek_testkit::servers::skip;
 
 /// A registry with one layer, its plain bytes, and its ztoc with spans of at least 64 KiB.
 async fn served(sizes: &[usize]) -> (Faulty, Source, Descriptor, Vec<u8>, Bytes) {

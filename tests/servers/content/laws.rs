@@ -67,8 +67,8 @@ async fn content_is_read_from_real_registries() {
     let blob = gzip(&plain);
     let layer = Descriptor::of(GZIP, &blob);
     let servers = [
-        crate::support::servers::Server::olareg(|_, _| Vec::new()),
-        crate::support::servers::Server::distribution("127.0.0.1:0", |_| String::new()),
+        ociseek_testkit::servers::Server::olareg(|_, _| Vec::new()),
+        ociseek_testkit::servers::Server::distribution("127.0.0.1:0", |_| String::new()),
     ];
     for server in servers.into_iter().flatten() {
         let source = registry(&server.host);

@@ -7,14 +7,12 @@ mod laws;
 mod opening;
 mod shared;
 
-use crate::support::tarball;
+use ociseek_testkit::tarball;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::faulty::*;
-use crate::support::sandbox::{GZIP, PLAIN, ZSTD};
 use bytes::Bytes;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
@@ -27,6 +25,8 @@ use ociseek_rootfs::layers::{Caches, LayerAccess, OpenError, OpenLayer, open_lay
 use ociseek_store::Source;
 use ociseek_store::cache::ZtocCache;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits};
+use ociseek_testkit::faulty::*;
+use ociseek_testkit::sandbox::{GZIP, PLAIN, ZSTD};
 
 /// Text that compresses, but without long repetitions.
 fn text(seed: u64, length: usize) -> Vec<u8> {

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use rustix::process::{Signal, geteuid};
 
 use super::*;
-use crate::support::child_process::ChildProcess;
-use crate::support::this_test;
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::this_test;
 
 const HOST: &str = "OCISEEK_TEST_SHARED_HOST";
 const DIR: &str = "OCISEEK_TEST_SHARED_DIR";

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::assert_whole;
 use super::maker::{self, Maker};
 use super::stores::{command, image};
-use crate::support::sandbox::{GZIP, gzip, program};
-use crate::support::servers::{Server, run, tool};
+use ociseek_testkit::sandbox::{GZIP, gzip, program};
+use ociseek_testkit::servers::{Server, run, tool};
 
 const SMALL: [&str; 6] = [
     "--min-layer-size=0",

@@ -265,7 +265,7 @@ pub const CASES: &[Case] = &[
         );
     }),
     all("a sha512 layer", Same, |m| {
-        let layer = m.blob_by(Algorithm::Sha512, GZIP, &crate::support::layers::gzip(&tar(1), 6));
+        let layer = m.blob_by(Algorithm::Sha512, GZIP, &ociseek_testkit::layers::gzip(&tar(1), 6));
         single(m, &m.linux("amd64"), &[layer], "");
     }),
     all("manifest that lists manifests too", Neither, |m| {
@@ -301,7 +301,7 @@ pub const CASES: &[Case] = &[
         );
     }),
     all("layers without anything in them", Differs(EMPTY), |m| {
-        let nothing = crate::support::layers::gzip(b"", 6);
+        let nothing = ociseek_testkit::layers::gzip(b"", 6);
         single(m, &m.linux("amd64"), &[m.blob(PLAIN, b""), m.blob(GZIP, &nothing), m.layer(1)], "");
     }),
     all("a plain tar that is gzip by its type", OnlyOurs(UNLIKE_ITS_TYPE), |m| {
@@ -342,7 +342,7 @@ pub const CASES: &[Case] = &[
     }),
     all("a layer of another digest", OnlySoci(UNCHECKED), |m| {
         let layer = m.layer(1);
-        let other = crate::support::layers::gzip(&tar(2), 6);
+        let other = ociseek_testkit::layers::gzip(&tar(2), 6);
         std::fs::write(m.path(&layer), &other).unwrap();
         let size = layer.rsplit_once(':').unwrap().0;
         single(m, &m.linux("amd64"), &[format!("{size}:{}}}", other.len())], "");

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use ociseek_format::digest::{Algorithm, Digest};
 
-use crate::support::layers;
-pub use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, PLAIN, ZSTD};
+use ociseek_testkit::layers;
+pub use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, PLAIN, ZSTD};
 
 pub const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
@@ -134,7 +134,7 @@ impl Maker {
 
 /// A small tree, which depends on `seed`.
 pub fn tar(seed: u64) -> Vec<u8> {
-    use crate::support::tarball::{end, entry, file};
+    use ociseek_testkit::tarball::{end, entry, file};
     let name = format!("d{seed}/file");
     [entry(b'5', &format!("d{seed}/"), ""), file(&name, &layers::text(seed, 9000)), end()].concat()
 }

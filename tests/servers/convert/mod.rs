@@ -7,8 +7,8 @@ mod odd;
 mod stores;
 mod subjects;
 
-use crate::support::sandbox::program;
-use crate::support::{in_memory, soci};
+use ociseek_testkit::sandbox::program;
+use ociseek_testkit::{in_memory, soci};
 use std::path::Path;
 use std::process::Command;
 

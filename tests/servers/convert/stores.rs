@@ -10,11 +10,11 @@ use ociseek_format::digest::Digest;
 use serde_json::Value;
 
 use super::maker::{Maker, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, attestation, linux, on};
-use crate::support::faulty::{
+use ociseek_testkit::faulty::{
     Faulty, OpenResponses, ReceivedRequest, RegistrySettings, cut, problem, status,
 };
-use crate::support::sandbox::program;
-use crate::support::servers::{Server, run, tool};
+use ociseek_testkit::sandbox::program;
+use ociseek_testkit::servers::{Server, run, tool};
 
 const SMALL: [&str; 4] = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache", "--jobs=2"];
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::maker::{self, Maker, artifact_attestation};
 use super::stores::{assert_whole, command, load};
-use crate::support::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
 
 const ATTESTATION: &str = "application/vnd.docker.attestation.manifest.v1+json";
 

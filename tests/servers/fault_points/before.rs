@@ -4,11 +4,11 @@ use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
 use super::jobs::{Before, Job, SMALL, START};
-use crate::support::copied::copy;
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::mounts::compressed;
-use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, gzip, tar};
-use crate::support::tarball::{end, file};
+use ociseek_testkit::copied::copy;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::mounts::compressed;
+use ociseek_testkit::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, gzip, tar};
+use ociseek_testkit::tarball::{end, file};
 
 /// The registries of a kind, with and without the content that jobs need.
 pub struct Registries {

@@ -12,11 +12,11 @@ use ociseek_format::digest::Digest;
 use super::before::{Registries, Templates, image_digest, registry_settings};
 use super::jobs::{Ended, Job, ON_DISK, Place};
 use super::whole::{layouts_whole, whole};
-use crate::support::fault_points::{FILES, Harness, KILLS_AT_FILES, MISSED, POWER, Points};
-use crate::support::faulty::Faulty;
-use crate::support::inject::{FAILURES, Fault, Injector, KILLS, Report};
-use crate::support::power::{self, POWER_FAILURES, is_power_failure};
-use crate::support::sandbox::Sandbox;
+use ociseek_testkit::fault_points::{FILES, Harness, KILLS_AT_FILES, MISSED, POWER, Points};
+use ociseek_testkit::faulty::Faulty;
+use ociseek_testkit::inject::{FAILURES, Fault, Injector, KILLS, Report};
+use ociseek_testkit::power::{self, POWER_FAILURES, is_power_failure};
+use ociseek_testkit::sandbox::Sandbox;
 
 /// How many runs are active at the same time.
 const AT_ONCE: usize = 4;

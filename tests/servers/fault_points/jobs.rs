@@ -12,10 +12,10 @@ use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 use super::whole::listed;
-use crate::support::faulty::Faulty;
-use crate::support::hook::{Hook, SECRET, pushed};
-use crate::support::inject::started_through;
-use crate::support::sandbox::Sandbox;
+use ociseek_testkit::faulty::Faulty;
+use ociseek_testkit::hook::{Hook, SECRET, pushed};
+use ociseek_testkit::inject::started_through;
+use ociseek_testkit::sandbox::Sandbox;
 
 /// The time limit of a run. A longer run hangs.
 const PATIENCE: Duration = Duration::from_secs(180);

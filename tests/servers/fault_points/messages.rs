@@ -21,11 +21,11 @@ use super::before::{Registries, registry_settings};
 use super::jobs::{Ended, JOBS};
 use super::queue::{Ground, log, url, worker};
 use super::whole::whole;
-use crate::support::fault_points::{MESSAGES, MISSED, Points};
-use crate::support::faulty::{no_response, problem};
-use crate::support::hook::{Hook, pushed};
-use crate::support::nats_relay::{ALONE, ANSWERED, Harm, NatsRelay, Sent};
-use crate::support::sandbox::Sandbox;
+use ociseek_testkit::fault_points::{MESSAGES, MISSED, Points};
+use ociseek_testkit::faulty::{no_response, problem};
+use ociseek_testkit::hook::{Hook, pushed};
+use ociseek_testkit::nats_relay::{ALONE, ANSWERED, Harm, NatsRelay, Sent};
+use ociseek_testkit::sandbox::Sandbox;
 
 /// Most points wait most of the time.
 const AT_ONCE: usize = 16;
@@ -248,7 +248,7 @@ impl Point<'_> {
 
     fn attached(
         &self,
-        registry: &crate::support::faulty::Faulty,
+        registry: &ociseek_testkit::faulty::Faulty,
     ) -> Result<BTreeMap<String, String>, String> {
         whole(registry)?;
         let ended =

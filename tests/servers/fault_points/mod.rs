@@ -8,7 +8,7 @@
 //! CI tests a sample of the points. `OCISEEK_FAULT_POINTS=all` tests all of them, and
 //! `OCISEEK_FAULT_POINTS=N` the sample with seed N; `OCISEEK_FAULT_JOBS=TEXT` only those of jobs
 //! with this text in their names. Each test prints the number of its points, and fails if it has
-//! fewer than `support/fault_points.rs` demands.
+//! fewer than `fault_points.rs` of ociseek-testkit demands.
 
 mod before;
 mod files;

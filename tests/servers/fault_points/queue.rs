@@ -19,11 +19,11 @@ use super::before::{Registries, image_digest, registry_settings};
 use super::jobs::{Ended, JOBS, Job, SMALL, WAITS};
 use super::whole::whole;
 use crate::hook_nats::Nats;
-use crate::support::PATIENCE;
-use crate::support::fault_plan::{Fault, KILLS, Plan, QUICK, STALLS};
-use crate::support::fault_points::{Points, QUEUE, QUEUE_RESTARTS};
-use crate::support::hook::Hook;
-use crate::support::sandbox::Sandbox;
+use ociseek_testkit::PATIENCE;
+use ociseek_testkit::fault_plan::{Fault, KILLS, Plan, QUICK, STALLS};
+use ociseek_testkit::fault_points::{Points, QUEUE, QUEUE_RESTARTS};
+use ociseek_testkit::hook::Hook;
+use ociseek_testkit::sandbox::Sandbox;
 
 const AT_ONCE: usize = 8;
 /// Points in CI, and those of them at which NATS restarts.

@@ -25,11 +25,11 @@ use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-use crate::support::fault_plan::{Fault, Plan, Point};
-use crate::support::fault_points::{MISSED, Points, READS};
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::fine;
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, tar};
+use ociseek_testkit::fault_plan::{Fault, Plan, Point};
+use ociseek_testkit::fault_points::{MISSED, Points, READS};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::fine;
+use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, tar};
 
 const AT_ONCE: usize = 8;
 /// Points in CI.

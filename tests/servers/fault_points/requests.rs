@@ -11,10 +11,10 @@ use ociseek_format::digest::Digest;
 use super::before::{Registries, Templates, image_digest, registry_settings};
 use super::jobs::{Ended, JOBS, Job, Place};
 use super::whole::whole;
-use crate::support::fault_plan::{Fault, KILLS, Plan, QUICK, STALLS};
-use crate::support::fault_points::{Harness, KILLS_AT_REQUESTS, MISSED, Points, REQUESTS, STOPS};
-use crate::support::faulty::Faulty;
-use crate::support::sandbox::Sandbox;
+use ociseek_testkit::fault_plan::{Fault, KILLS, Plan, QUICK, STALLS};
+use ociseek_testkit::fault_points::{Harness, KILLS_AT_REQUESTS, MISSED, Points, REQUESTS, STOPS};
+use ociseek_testkit::faulty::Faulty;
+use ociseek_testkit::sandbox::Sandbox;
 
 /// How many runs are active at the same time. Most of them wait.
 const AT_ONCE: usize = 16;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use ociseek_format::digest::Digest;
 use serde_json::Value;
 
-use crate::support::faulty::Faulty;
-use crate::support::sandbox::Sandbox;
+use ociseek_testkit::faulty::Faulty;
+use ociseek_testkit::sandbox::Sandbox;
 
 /// Checks that nothing is missing that tags and lists of referrers lead to, down to blobs.
 pub fn whole(registry: &Faulty) -> Result<(), String> {

@@ -13,10 +13,10 @@ use super::server::{PASSWORD, Registry, Repository, USER};
 use crate::hook_lambda::aws::FakeEcr;
 use crate::hook_lambda::runtime_api::{Bootstrap, RuntimeApi};
 use crate::hook_nats::Nats;
-use crate::support::hook::{Hook, SECRET, pushed};
-use crate::support::mounts::{MountProcess, can_mount};
-use crate::support::sandbox::Sandbox;
 use ociseek_format::digest::Digest;
+use ociseek_testkit::hook::{Hook, SECRET, pushed};
+use ociseek_testkit::mounts::{MountProcess, can_mount};
+use ociseek_testkit::sandbox::Sandbox;
 
 /// A registry, and a folder with a login to it.
 pub struct Ground {

@@ -9,10 +9,10 @@ use ociseek_store::registry::{ClientConfig, CredentialSource};
 use serde_json::json;
 
 use super::reports::{config, repository, tag};
-use crate::support::faulty::{
+use ociseek_testkit::faulty::{
     Faulty, ReceivedRequest, RegistrySettings, basic, json_answer, problem, redirect,
 };
-use crate::support::sandbox::{Sandbox, tar};
+use ociseek_testkit::sandbox::{Sandbox, tar};
 
 /// How a registry asks for a token. `HOST` stands for its own.
 struct Challenge {

@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use tokio::task::block_in_place;
 
 use super::reports::tag;
-use crate::support::faulty::{Faulty, RegistrySettings, problem, redirect};
-use crate::support::sandbox::{Sandbox, shown, tar};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings, problem, redirect};
+use ociseek_testkit::sandbox::{Sandbox, shown, tar};
 
 fn ls(registry: &Faulty) -> String {
     let sandbox = Sandbox::new();

@@ -3,10 +3,10 @@
 use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::hook::{Hook, SECRET};
-use crate::support::http::post;
-use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox, tar};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::hook::{Hook, SECRET};
+use ociseek_testkit::http::post;
+use ociseek_testkit::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox, tar};
 
 /// A notification, and the status of the answer to it.
 struct Notice {

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::reports::{config, tag};
-use crate::support::sandbox::OCI_MANIFEST;
+use ociseek_testkit::sandbox::OCI_MANIFEST;
 
 const CONTENT: &str = "{\"schemaVersion\":2,\"layers\":[]}";
 

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::server::Repository;
-use crate::support::mounts::config;
-use crate::support::random;
-use crate::support::sandbox::{
+use ociseek_testkit::mounts::config;
+use ociseek_testkit::random;
+use ociseek_testkit::sandbox::{
     GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, gzip, tar,
 };
 

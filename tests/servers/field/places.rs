@@ -7,8 +7,8 @@ use ociseek_store::registry::{ClientConfig, CredentialProviders, CredentialSourc
 use serde_json::json;
 
 use super::reports::{config, repository, tag};
-use crate::support::faulty::{Faulty, RegistrySettings, problem};
-use crate::support::sandbox::{Sandbox, tar};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings, problem};
+use ociseek_testkit::sandbox::{Sandbox, tar};
 
 /// hosts.toml, where `HOST` is the registry itself.
 const HOSTS: &[(&str, &str)] = &[
@@ -124,7 +124,7 @@ async fn a_helper_is_asked_by_the_bare_name_and_named_if_it_fails() {
         let path = format!("{}:{}", sandbox.dir.path().display(), std::env::var("PATH").unwrap());
         let text = tokio::task::block_in_place(|| {
             let mut command = sandbox.command(&["ls", &image]);
-            crate::support::sandbox::shown(command.env("PATH", &path))
+            ociseek_testkit::sandbox::shown(command.env("PATH", &path))
         });
         assert!(parts.iter().all(|part| text.contains(part)), "{source}: {text}");
     }
@@ -172,7 +172,7 @@ async fn logins_of_other_programs_are_understood() {
         let text = tokio::task::block_in_place(|| {
             let mut command = sandbox.command(&["ls", &format!("{host}/a/b:v1")]);
             command.env("PATH", &path).env("REGISTRY_AUTH_FILE", sandbox.path("auth.json"));
-            crate::support::sandbox::shown(&mut command)
+            ociseek_testkit::sandbox::shown(&mut command)
         });
         assert!(text.ends_with("--- status 0 ---"), "{source}: {text}");
     }

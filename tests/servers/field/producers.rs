@@ -6,12 +6,12 @@ use std::path::Path;
 use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
-use crate::support::layers::text;
-use crate::support::mounts::image_of;
-use crate::support::sandbox::{
+use ociseek_testkit::layers::text;
+use ociseek_testkit::mounts::image_of;
+use ociseek_testkit::sandbox::{
     GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, for_platform, gzip,
 };
-use crate::support::tarball::{end, entry, file, pax};
+use ociseek_testkit::tarball::{end, entry, file, pax};
 
 /// A layer: its tar, its media type, and its blob.
 type Layer = (Vec<u8>, &'static str, Vec<u8>);

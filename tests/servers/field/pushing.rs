@@ -8,8 +8,8 @@ use ociseek_format::image::Descriptor;
 use serde_json::json;
 
 use super::reports::{config, repository, tag};
-use crate::support::faulty::{Faulty, RegistrySettings, index_answer, json_answer, problem};
-use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox, tar};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings, index_answer, json_answer, problem};
+use ociseek_testkit::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox, tar};
 
 /// GHCR loses track of a blob between its upload and the manifest's: status, code, and how often.
 #[tokio::test]

@@ -8,11 +8,11 @@ use ociseek_format::image::Descriptor;
 use serde_json::{Value, json};
 
 use super::reports::{config, repository, tag};
-use crate::support::faulty::{
+use ociseek_testkit::faulty::{
     Faulty, ReceivedRequest, RegistrySettings, index_answer, json_answer, problem, redirect,
     web_page,
 };
-use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox, tar};
+use ociseek_testkit::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox, tar};
 
 type Lie = fn(&ReceivedRequest, &Faulty) -> Option<Response<Body>>;
 

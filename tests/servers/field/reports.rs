@@ -10,10 +10,10 @@ use ociseek_store::blob::Target;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits, Repository};
 use serde_json::json;
 
-use crate::support::faulty::{
+use ociseek_testkit::faulty::{
     Faulty, ReceivedRequest, RegistrySettings, json_answer, redirect, status, web_page,
 };
-use crate::support::sandbox::{OCI_MANIFEST, Sandbox, tar};
+use ociseek_testkit::sandbox::{OCI_MANIFEST, Sandbox, tar};
 
 /// What a registry answers a request for a manifest with.
 struct Refusal {

@@ -8,8 +8,8 @@ use ociseek_format::image::enabled::{is_fine_index, is_soci_index};
 use ociseek_format::image::go::decode_index;
 use tokio::task::block_in_place;
 
-use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings, first, problem, status};
-use crate::support::sandbox::{OCI_INDEX, Sandbox, tar};
+use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings, first, problem, status};
+use ociseek_testkit::sandbox::{OCI_INDEX, Sandbox, tar};
 
 const BACKFILL: &[&str] = &["backfill", "--kind=v2={tag}-soci", "--min-layer-size=0"];
 

@@ -1,7 +1,7 @@
 //! Images that are opened as they were the last time, while the registry is asked.
 
 use super::*;
-use crate::support::sandbox::Sandbox;
+use ociseek_testkit::sandbox::Sandbox;
 
 /// Waits until the cache remembers an image that it did not know `before`. Returns what it
 /// remembers.

@@ -11,7 +11,7 @@ use ociseek_format::ztoc::{FileKind, FileMetadata};
 use ociseek_ops::trust::{AcceptedTrust, NotedDocuments, TrustLevel, TrustRules};
 
 use super::*;
-use crate::support::fine::{DocumentParts, with_wrong_byte};
+use ociseek_testkit::fine::{DocumentParts, with_wrong_byte};
 
 const FILES: usize = 80;
 

@@ -36,11 +36,11 @@ use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits};
 use serde_json::json;
 
 use crate::content::options;
-use crate::support::faulty::{
+use ociseek_testkit::faulty::{
     Faulty, ReceivedRequest, RegistrySettings, cut, no_response, problem, redirect, stalls, status,
 };
-use crate::support::fine;
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, gzip, tar};
+use ociseek_testkit::fine;
+use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, gzip, tar};
 
 const SPAN: u64 = 64 << 10;
 

@@ -11,8 +11,8 @@ use zstd::zstd_safe::CParameter;
 
 use super::lies::{LIES, content, open_by, shown};
 use super::*;
-use crate::support::fine::{DocumentParts, made_by_indexing, with_page};
-use crate::support::sandbox::ZSTD;
+use ociseek_testkit::fine::{DocumentParts, made_by_indexing, with_page};
+use ociseek_testkit::sandbox::ZSTD;
 
 const FILES: usize = 600;
 

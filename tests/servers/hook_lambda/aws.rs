@@ -12,9 +12,9 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use crate::support::child_process::ChildProcess;
-use crate::support::faulty::{body_of, cut, hang_up, json_answer, web_page};
-use crate::support::servers::{free_port, python_tool};
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::faulty::{body_of, cut, hang_up, json_answer, web_page};
+use ociseek_testkit::servers::{free_port, python_tool};
 
 /// moto's server, which emulates AWS.
 pub struct Moto {

@@ -14,8 +14,8 @@ use serde_json::json;
 use super::aws::FakeEcr;
 use super::pushed;
 use super::runtime_api::{Bootstrap, RuntimeApi};
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST};
 
 const MIB: usize = 1 << 20;
 

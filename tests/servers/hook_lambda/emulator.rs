@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 use super::aws::FakeEcr;
 use super::runtime_api::{ACCOUNT, Bootstrap};
 use super::{batch, failures, pushed, registry};
-use crate::support::child_process::ChildProcess;
-use crate::support::servers::{free_port, python_tool};
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::servers::{free_port, python_tool};
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]

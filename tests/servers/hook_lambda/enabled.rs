@@ -3,7 +3,7 @@
 use super::aws::Moto;
 use super::runtime_api::{Bootstrap, RuntimeApi};
 use super::{LONG, copied, digest_of, distribution, image, pushed};
-use crate::support::sandbox::Sandbox;
+use ociseek_testkit::sandbox::Sandbox;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,9 +3,9 @@
 use super::aws::{FakeEcr, Moto};
 use super::runtime_api::{ACCOUNT, Bootstrap, RuntimeApi};
 use super::{LONG, batch, copied, distribution, failures, image, indexes, pushed, registry};
-use crate::support::hook::assert_documented;
-use crate::support::sandbox::{GZIP, Layout, Sandbox, gzip, tar};
 use ociseek_format::digest::Digest;
+use ociseek_testkit::hook::assert_documented;
+use ociseek_testkit::sandbox::{GZIP, Layout, Sandbox, gzip, tar};
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,11 +8,11 @@ use futures_util::{StreamExt, stream};
 use super::aws::{EcrFailing, FakeEcr, Moto};
 use super::runtime_api::{Bootstrap, Failing, RuntimeApi};
 use super::{LONG, pushed};
-use crate::support::PATIENCE;
-use crate::support::fault_points::{ECR, Points, RUNTIME_API};
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::sandbox::tar;
 use ociseek_format::digest::Digest;
+use ociseek_testkit::PATIENCE;
+use ociseek_testkit::fault_points::{ECR, Points, RUNTIME_API};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::sandbox::tar;
 use serde_json::{Value, json};
 
 const AT_ONCE: usize = 8;

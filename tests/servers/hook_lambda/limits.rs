@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use super::aws::{FakeEcr, Moto};
 use super::runtime_api::{Bootstrap, RuntimeApi};
 use super::{LONG, pushed};
-use crate::support::faulty::{Faulty, RegistrySettings, no_response};
-use crate::support::sandbox::tar;
 use ociseek_format::digest::Digest;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings, no_response};
+use ociseek_testkit::sandbox::tar;
 
 /// Of the first event. A busy machine gets the rest of `invoke`'s patience.
 const LIMIT: Duration = Duration::from_secs(9);

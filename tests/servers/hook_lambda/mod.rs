@@ -14,13 +14,13 @@ mod tokens;
 
 use std::time::Duration;
 
-use crate::support::faulty::{Faulty, RegistrySettings, problem};
-use crate::support::sandbox::{GZIP, Layout, Sandbox, gzip, tar};
-use crate::support::servers::{Server, htpasswd, run, tool};
 use aws::Moto;
 use ociseek_format::digest::Digest;
 use ociseek_store::blob::Target;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings, problem};
+use ociseek_testkit::sandbox::{GZIP, Layout, Sandbox, gzip, tar};
+use ociseek_testkit::servers::{Server, htpasswd, run, tool};
 use runtime_api::ACCOUNT;
 use serde_json::{Value, json};
 

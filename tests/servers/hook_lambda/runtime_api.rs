@@ -17,9 +17,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::support::child_process::ChildProcess;
-use crate::support::faulty::{body_of, cut, hang_up};
-use crate::support::sandbox::program;
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::faulty::{body_of, cut, hang_up};
+use ociseek_testkit::sandbox::program;
 
 /// The account that owns the function, which is also moto's.
 pub const ACCOUNT: &str = "123456789012";

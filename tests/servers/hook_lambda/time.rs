@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::aws::Moto;
 use super::runtime_api::{Bootstrap, RuntimeApi};
 use super::{LONG, batch, copied, digest_of, distribution, failures, image, indexes, pushed};
-use crate::support::sandbox::Sandbox;
-use crate::support::throttle::throttled;
+use ociseek_testkit::sandbox::Sandbox;
+use ociseek_testkit::throttle::throttled;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::{burst, indexed_images, send_all};
-use crate::support::hook::{Hook, SECRET, images, indexes};
-use crate::support::http::stalling_registry;
-use crate::support::sandbox::Sandbox;
-use crate::support::servers::Server;
+use ociseek_testkit::hook::{Hook, SECRET, images, indexes};
+use ociseek_testkit::http::stalling_registry;
+use ociseek_testkit::sandbox::Sandbox;
+use ociseek_testkit::servers::Server;
 use rustix::process::Signal;
 use serde_json::json;
 

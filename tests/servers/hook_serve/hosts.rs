@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::misleading;
-use crate::support::hook::{Hook, SECRET, pushed};
-use crate::support::http::post;
-use crate::support::sandbox::Sandbox;
 use ociseek_format::digest::Digest;
+use ociseek_testkit::hook::{Hook, SECRET, pushed};
+use ociseek_testkit::http::post;
+use ociseek_testkit::sandbox::Sandbox;
 use serde_json::json;
 
 /// A server that must not be called. Counts the connections.

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::hook::{Hook, pushed};
-use crate::support::http::answering;
-use crate::support::servers::Server;
 use ociseek_format::digest::Digest;
+use ociseek_testkit::hook::{Hook, pushed};
+use ociseek_testkit::http::answering;
+use ociseek_testkit::servers::Server;
 
 /// A registry that adds a header to every response and sets its status. Its address, and the first
 /// lines of the requests.

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::copied::copied;
-use crate::support::hook::{Hook, SECRET, assert_documented, images, indexes, pushed};
-use crate::support::sandbox::{
+use ociseek_format::digest::Digest;
+use ociseek_testkit::copied::copied;
+use ociseek_testkit::hook::{Hook, SECRET, assert_documented, images, indexes, pushed};
+use ociseek_testkit::sandbox::{
     GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, small_image, tar,
 };
-use crate::support::servers::{Server, free_port, run, tool};
-use ociseek_format::digest::Digest;
+use ociseek_testkit::servers::{Server, free_port, run, tool};
 use serde_json::json;
 
 /// A registry that notifies `hook` of every push.

@@ -4,12 +4,12 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::support::PATIENCE;
-use crate::support::hook::{Hook, SECRET, pushed};
-use crate::support::http::{answer, exchange, post};
-use crate::support::sandbox::Sandbox;
 use hmac::{Hmac, KeyInit, Mac};
 use ociseek_format::digest::Digest;
+use ociseek_testkit::PATIENCE;
+use ociseek_testkit::hook::{Hook, SECRET, pushed};
+use ociseek_testkit::http::{answer, exchange, post};
+use ociseek_testkit::sandbox::Sandbox;
 use sha2::Sha256;
 use tokio::net::TcpSocket;
 

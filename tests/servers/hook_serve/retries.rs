@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use super::misleading;
-use crate::support::hook::{Hook, SECRET, images, pushed, put_blob};
-use crate::support::http::answering;
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox};
-use crate::support::servers::{Server, free_port};
 use ociseek_format::digest::Digest;
+use ociseek_testkit::hook::{Hook, SECRET, images, pushed, put_blob};
+use ociseek_testkit::http::answering;
+use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox};
+use ociseek_testkit::servers::{Server, free_port};
 use serde_json::json;
 
 #[test]

@@ -2,11 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use crate::support::hook::{Hook, SECRET};
-use crate::support::http::{exchange, post};
-use crate::support::in_own_mounts;
-use crate::support::sandbox::{Sandbox, program};
-use crate::support::servers::skip;
+use ociseek_testkit::hook::{Hook, SECRET};
+use ociseek_testkit::http::{exchange, post};
+use ociseek_testkit::in_own_mounts;
+use ociseek_testkit::sandbox::{Sandbox, program};
+use ociseek_testkit::servers::skip;
 use serde_json::json;
 
 #[test]

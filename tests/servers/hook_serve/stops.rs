@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::{burst, indexed_images, send_all};
-use crate::support::hook::{Hook, SECRET, images, indexes, pushed};
-use crate::support::in_memory;
-use crate::support::sandbox::{Sandbox, shown};
-use crate::support::servers::{Server, free_port};
 use ociseek_format::digest::Digest;
+use ociseek_testkit::hook::{Hook, SECRET, images, indexes, pushed};
+use ociseek_testkit::in_memory;
+use ociseek_testkit::sandbox::{Sandbox, shown};
+use ociseek_testkit::servers::{Server, free_port};
 use rustix::process::Signal;
 
 /// However the service ends, accepted jobs are done: here or after the next start.

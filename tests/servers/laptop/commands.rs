@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use crate::support::sandbox::Sandbox;
-use crate::support::servers::tool;
+use ociseek_testkit::sandbox::Sandbox;
+use ociseek_testkit::servers::tool;
 
 fn stdout(sandbox: &Sandbox, args: &[&str]) -> Vec<u8> {
     let output = sandbox.command(args).output().unwrap();

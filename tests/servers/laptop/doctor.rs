@@ -7,10 +7,10 @@ use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
 use super::push;
-use crate::support::sandbox::{
+use ociseek_testkit::sandbox::{
     Layout, OCI_INDEX, OCI_MANIFEST, Sandbox, enabled, index, small_image, two_platforms,
 };
-use crate::support::servers::Server;
+use ociseek_testkit::servers::Server;
 
 /// The manifest with number `place` in the report on `image`, after a run that must end with
 /// `status`.

@@ -6,10 +6,10 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use super::push;
-use crate::support::child_process::ChildProcess;
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::sandbox::{PLAIN, Sandbox, index, shown, small_image, tar};
-use crate::support::servers::Server;
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::sandbox::{PLAIN, Sandbox, index, shown, small_image, tar};
+use ociseek_testkit::servers::Server;
 use rustix::process::Signal;
 
 /// A server that reads a request on each connection and sends the next of these responses; then the
@@ -111,7 +111,7 @@ fn a_list_of_platforms_gets_a_hint_for_single_platform_commands() {
 #[test]
 fn verify_quick_reports_what_it_skips() {
     let sandbox = Sandbox::new();
-    let mut layout = crate::support::sandbox::Layout::new(&sandbox.path("img"));
+    let mut layout = ociseek_testkit::sandbox::Layout::new(&sandbox.path("img"));
     let mut large = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
     header.set_size(65 << 20);

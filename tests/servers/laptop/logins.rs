@@ -11,10 +11,10 @@ use ociseek_store::blob::Target;
 use ociseek_store::registry::{Client, ClientConfig, CredentialProviders, CredentialSource};
 
 use super::push;
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::in_own_mounts;
-use crate::support::sandbox::{Sandbox, index, shown, tar, two_platforms};
-use crate::support::servers::{Server, htpasswd, skip, tool};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::in_own_mounts;
+use ociseek_testkit::sandbox::{Sandbox, index, shown, tar, two_platforms};
+use ociseek_testkit::servers::{Server, htpasswd, skip, tool};
 
 /// A registry that requires `u` and `s3cret`, and an image in it.
 fn locked() -> Option<(Server, Sandbox, String)> {

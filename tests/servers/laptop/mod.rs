@@ -7,8 +7,8 @@ mod hints;
 mod logins;
 mod network;
 
-use crate::support::sandbox::Sandbox;
-use crate::support::servers::{Server, run, tool};
+use ociseek_testkit::sandbox::Sandbox;
+use ociseek_testkit::servers::{Server, run, tool};
 
 /// Copies the layout `dir` of the sandbox to `a/b:v1` of a registry. `more` are arguments for
 /// skopeo. Returns the name there.

@@ -5,10 +5,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::push;
-use crate::support::child_process::ChildProcess;
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::sandbox::{Sandbox, index, shown, small_image, tar};
-use crate::support::servers::{Server, free_port};
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::sandbox::{Sandbox, index, shown, small_image, tar};
+use ociseek_testkit::servers::{Server, free_port};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn index_waits_for_a_registry_that_restarts_and_says_so() {
@@ -132,7 +132,7 @@ async fn a_rejected_login_is_reported_as_such() {
 async fn a_read_only_registry_is_reported() {
     let registry = Faulty::start(RegistrySettings::default(), |seen, _| {
         seen.is("POST", "/blobs/uploads/")
-            .then(|| crate::support::faulty::problem(405, "UNSUPPORTED", "read-only"))
+            .then(|| ociseek_testkit::faulty::problem(405, "UNSUPPORTED", "read-only"))
     })
     .await;
     registry.add_image("v1", &tar(1, 4, 50_000));

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::fine::{fine_in, inspected};
 use super::{found, image, indexed_by, is_there, registries, subjects};
-use crate::support::hook::Hook;
-use crate::support::sandbox::Sandbox;
-use crate::support::servers::Server;
+use ociseek_testkit::hook::Hook;
+use ociseek_testkit::sandbox::Sandbox;
+use ociseek_testkit::servers::Server;
 
 /// How many times all of them run.
 const ROUNDS: usize = 3;
@@ -120,7 +120,7 @@ fn concurrent_commands_and_hooks_lose_nothing() {
         let Some((sandbox, image)) = image(&server) else { return };
         let place = format!("{}/a/b", server.host);
         // Another image, with indexes by ociseek and others, which must not be affected.
-        crate::support::sandbox::small_image(&sandbox.path("other"));
+        ociseek_testkit::sandbox::small_image(&sandbox.path("other"));
         let Some(other) = super::pushed_from(&sandbox, "other", &server, "a/b:other") else {
             return;
         };

@@ -3,7 +3,7 @@
 use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
-use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use ociseek_testkit::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
 
 /// An image of two layers, `oci:img:v1`, whose config has their digests.
 fn image(sandbox: &Sandbox) {

@@ -7,9 +7,9 @@ use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
 use serde_json::{Value, json};
 
 use super::{found, image, indexed_by, is_there, registries, subjects, without_api};
-use crate::support::copied::copied;
-use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox};
-use crate::support::servers::{Server, run, tool};
+use ociseek_testkit::copied::copied;
+use ociseek_testkit::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox};
+use ociseek_testkit::servers::{Server, run, tool};
 
 /// A fine index for the image manifest `subject` in `a/b`, with a document for each layer, under
 /// this tool name. Returns its digest. The content of the documents does not matter here.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{found, image, indexed_by, pushed_from, registries, subjects};
-use crate::support::sandbox::{OCI_MANIFEST, Sandbox, enabled, index, small_image};
+use ociseek_testkit::sandbox::{OCI_MANIFEST, Sandbox, enabled, index, small_image};
 
 /// The name, the status, and for each platform the versions of its indexes.
 fn rows(report: &Value) -> Vec<(String, String, Vec<Vec<u64>>)> {

@@ -9,10 +9,10 @@ mod moved;
 mod obsolete;
 mod rm;
 
-use crate::support::sandbox;
+use ociseek_testkit::sandbox;
 
-use crate::support::sandbox::{Sandbox, two_platforms};
-use crate::support::servers::{Server, run, tool};
+use ociseek_testkit::sandbox::{Sandbox, two_platforms};
+use ociseek_testkit::servers::{Server, run, tool};
 use serde_json::Value;
 
 /// With the referrers API and without.

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{found, image, is_there, registries, subjects};
-use crate::support::sandbox::Sandbox;
-use crate::support::servers::{Server, run, tool};
+use ociseek_testkit::sandbox::Sandbox;
+use ociseek_testkit::servers::{Server, run, tool};
 
 const SMALL: [&str; 4] =
     ["--span-size=16KiB", "--min-layer-size=1KiB", "--no-cache", "--progress=none"];

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{found, image, indexed_by, is_there, lost, registries, subjects, without_api};
-use crate::support::copied::{copied, copied_alone};
-use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox};
-use crate::support::servers::Server;
+use ociseek_testkit::copied::{copied, copied_alone};
+use ociseek_testkit::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox};
+use ociseek_testkit::servers::Server;
 
 /// The reason, status and digest of each finding, sorted.
 fn obsolete(sandbox: &Sandbox, options: &[&str], server: &Server) -> Vec<[String; 3]> {

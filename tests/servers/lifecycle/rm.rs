@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{found, image, indexed_by, is_there, lost, registries, subjects, without_api};
-use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox, index, small_image};
-use crate::support::servers::{Server, run, tool};
+use ociseek_testkit::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox, index, small_image};
+use ociseek_testkit::servers::{Server, run, tool};
 
 /// The results for each index, by platform, of a run that ends with `status`.
 fn removed(sandbox: &Sandbox, status: i32, args: &[&str]) -> Vec<Vec<(String, String)>> {

@@ -5,14 +5,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::hook::{Hook, pushed};
-use crate::support::sandbox::{OCI_MANIFEST, Sandbox, index, shown, tar};
-use crate::support::servers::{skip, tool};
-use crate::support::{PATIENCE, in_own_mounts, this_test};
 use ociseek_format::digest::Digest;
 use ociseek_store::blob::Target;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::hook::{Hook, pushed};
+use ociseek_testkit::sandbox::{OCI_MANIFEST, Sandbox, index, shown, tar};
+use ociseek_testkit::servers::{skip, tool};
+use ociseek_testkit::{PATIENCE, in_own_mounts, this_test};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
 

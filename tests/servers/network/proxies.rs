@@ -6,13 +6,13 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use crate::support::child_process::ChildProcess;
-use crate::support::faulty::{Faulty, RegistrySettings, redirect, status};
-use crate::support::mounts::wait_until;
-use crate::support::sandbox::{Sandbox, index, shown, small_image, tar};
-use crate::support::servers::{Server, private_ca, run, tool};
 use axum::body::Body;
 use axum::http::Response;
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings, redirect, status};
+use ociseek_testkit::mounts::wait_until;
+use ociseek_testkit::sandbox::{Sandbox, index, shown, small_image, tar};
+use ociseek_testkit::servers::{Server, private_ca, run, tool};
 
 /// A running proxy.
 struct Proxy {
@@ -23,7 +23,7 @@ struct Proxy {
 
 impl Proxy {
     fn start(kind: &str, arguments: &[impl AsRef<OsStr>]) -> Option<Proxy> {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/proxy.py");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/ociseek-testkit/src/proxy.py");
         let mut command = Command::new(tool("python3")?);
         let mut child = ChildProcess::spawn(
             command.arg(script).arg(kind).args(arguments).stdout(Stdio::piped()),

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::support::child_process::ChildProcess;
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::hook::{Hook, pushed};
-use crate::support::sandbox::{Sandbox, index, tar};
-use crate::support::servers::faketime;
 use ociseek_format::digest::Digest;
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::hook::{Hook, pushed};
+use ociseek_testkit::sandbox::{Sandbox, index, tar};
+use ociseek_testkit::servers::faketime;
 
 /// Runs `index` with a slow registry, and stops it twice while it waits for a blob, each time for
 /// longer than it waits for an answer. It succeeds.

@@ -14,9 +14,9 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 use super::*;
-use crate::support::child_process::ChildProcess;
-use crate::support::servers::{private_ca, run, tool};
 use ociseek_store::signatures;
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::servers::{private_ca, run, tool};
 
 /// The requests of a server: the first line, and whether the client sent a certificate.
 type Log = Arc<Mutex<Vec<(String, bool)>>>;
@@ -226,7 +226,7 @@ fn a_self_signed_certificate_in_the_systems_store_is_trusted() {
     let dir = tempfile::tempdir().unwrap();
     let Some(()) = self_signed(dir.path(), "30") else { return };
     let mut child =
-        crate::support::this_test(module_path!(), "child_with_a_self_signed_certificate");
+        ociseek_testkit::this_test(module_path!(), "child_with_a_self_signed_certificate");
     child
         .arg("--ignored")
         .env("SSL_CERT_FILE", dir.path().join("cert.pem"))

@@ -54,7 +54,7 @@ async fn plain_http_is_used_for_localhost_or_on_request() {
 /// Runs a test of this file in a process with these variables, because they apply to a whole
 /// process.
 fn in_child(test: &str, variables: &[(&str, &str)]) {
-    let mut child = crate::support::this_test(module_path!(), test);
+    let mut child = ociseek_testkit::this_test(module_path!(), test);
     child.arg("--ignored");
     for name in [
         "HTTP_PROXY",

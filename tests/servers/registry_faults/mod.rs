@@ -18,9 +18,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::blobs::{SOCI, content, descriptor, index_manifest};
-use crate::support::faulty::*;
-use crate::support::sandbox::{OCI_INDEX, OCI_MANIFEST};
 use axum::body::Body;
 use axum::http::{Response, header};
 use bytes::Bytes;
@@ -34,6 +31,9 @@ use ociseek_store::registry::{
     RegistryError, Repository,
 };
 use ociseek_store::{Destination, Source, StoreError};
+use ociseek_testkit::blobs::{SOCI, content, descriptor, index_manifest};
+use ociseek_testkit::faulty::*;
+use ociseek_testkit::sandbox::{OCI_INDEX, OCI_MANIFEST};
 use serde_json::json;
 
 /// Limits that keep the tests fast.

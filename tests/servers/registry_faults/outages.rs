@@ -1,7 +1,7 @@
 //! Registries that become unavailable, temporarily or permanently.
 
 use super::*;
-use crate::support::servers::free_port;
+use ociseek_testkit::servers::free_port;
 
 /// An address without a listener, which nobody else is given.
 fn nobody() -> String {

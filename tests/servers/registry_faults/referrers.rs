@@ -1,7 +1,7 @@
 //! Lists of referrers.
 
 use super::*;
-use crate::support::faulty;
+use ociseek_testkit::faulty;
 
 #[tokio::test]
 async fn any_response_but_an_index_means_that_there_is_no_referrers_api() {

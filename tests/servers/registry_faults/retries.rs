@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::*;
-use crate::support::faulty;
+use ociseek_testkit::faulty;
 
 #[tokio::test]
 async fn retry_after_is_honoured() {

@@ -5,7 +5,7 @@ use ociseek_format::offset::Uncompressed;
 use ociseek_format::ztoc::{Checkpoints, FileKind, Ztoc};
 
 use super::image::{Image, QUICK, found};
-use crate::support::sandbox::{GZIP, tar};
+use ociseek_testkit::sandbox::{GZIP, tar};
 
 fn checkpoint(ztoc: &mut Ztoc, number: usize) -> &mut ociseek_format::ztoc::Checkpoint {
     match &mut ztoc.checkpoints {

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::image::{Image, QUICK, codes};
 use super::signatures::{Key, Signed, payload};
-use crate::support::fine::{DocumentParts, with_wrong_byte};
-use crate::support::servers;
+use ociseek_testkit::fine::{DocumentParts, with_wrong_byte};
+use ociseek_testkit::servers;
 
 /// An image with only a fine index.
 fn image() -> Image {

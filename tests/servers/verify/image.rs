@@ -7,8 +7,8 @@ use ociseek_format::digest::Digest;
 use ociseek_format::ztoc::{self, Ztoc};
 use serde_json::{Value, json};
 
-use crate::support::blobs::SOCI;
-use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, tar};
+use ociseek_testkit::blobs::SOCI;
+use ociseek_testkit::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, tar};
 
 /// The image `img` in a sandbox: two gzip layers whose windows matter, a plain one, and one without
 /// a ztoc.

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::damage::consumer;
 use super::image::{Image, codes, found};
-use crate::support::sandbox::{self, GZIP, OCI_INDEX, OCI_MANIFEST, ZSTD, enabled};
-use crate::support::servers;
+use ociseek_testkit::sandbox::{self, GZIP, OCI_INDEX, OCI_MANIFEST, ZSTD, enabled};
+use ociseek_testkit::servers;
 
 #[test]
 fn the_index_document() {

@@ -11,14 +11,14 @@ mod policy;
 mod recipe;
 mod signatures;
 
-use crate::support::sandbox::{Sandbox, enabled, index, two_platforms};
-use crate::support::servers;
-use crate::support::soci;
 use image::{Image, QUICK, codes};
 use insta::assert_snapshot;
 use ociseek_format::code::Code;
 use ociseek_format::image::soci::{SociIndex, ZtocRef};
 use ociseek_format::offset::SpanSize;
+use ociseek_testkit::sandbox::{Sandbox, enabled, index, two_platforms};
+use ociseek_testkit::servers;
+use ociseek_testkit::soci;
 use serde_json::json;
 
 #[test]

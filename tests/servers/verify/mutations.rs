@@ -10,9 +10,9 @@ use ociseek_format::ztoc::{Checkpoints, FileKind, FileMetadata, Ztoc};
 use serde_json::Value;
 
 use super::image::{Image, codes};
-use crate::support::fine::{DocumentParts, with_wrong_byte};
-use crate::support::random;
-use crate::support::sandbox::{GZIP, PLAIN};
+use ociseek_testkit::fine::{DocumentParts, with_wrong_byte};
+use ociseek_testkit::random;
+use ociseek_testkit::sandbox::{GZIP, PLAIN};
 
 /// A tar with entries of every kind, and enough content for several spans.
 fn tar_of_everything() -> Vec<u8> {

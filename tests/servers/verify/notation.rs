@@ -11,10 +11,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::image::QUICK;
 use super::signatures::{Key, NOTATION, Signed, is_broken, is_kept, openssl_signature, ruling};
-use crate::support::sandbox::OCI_MANIFEST;
-use crate::support::servers::{run, tool};
 use ociseek_format::digest::Digest;
 use ociseek_format::time::Time;
+use ociseek_testkit::sandbox::OCI_MANIFEST;
+use ociseek_testkit::servers::{run, tool};
 
 const DIGITAL_SIGNATURE: u16 = 1 << 15;
 const KEY_ENCIPHERMENT: u16 = 1 << 13;

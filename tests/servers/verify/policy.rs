@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 
 use super::image::{Image, QUICK, codes};
-use crate::support::sandbox::{Sandbox, index, two_platforms};
+use ociseek_testkit::sandbox::{Sandbox, index, two_platforms};
 
 /// The results of the rules for the only index.
 fn rulings(document: &Value) -> &Vec<Value> {

@@ -7,9 +7,9 @@ use serde_json::Value;
 use yaml_rust2::YamlLoader;
 
 use super::image::Image;
-use crate::support::copied::copied;
-use crate::support::sandbox::{Sandbox, program};
-use crate::support::servers::{Server, run, tool};
+use ociseek_testkit::copied::copied;
+use ociseek_testkit::sandbox::{Sandbox, program};
+use ociseek_testkit::servers::{Server, run, tool};
 
 /// The scripts of the recipe's steps.
 fn steps() -> Vec<String> {

@@ -15,9 +15,9 @@ use ring::signature::{
 use serde_json::{Value, json};
 
 use super::image::{Image, QUICK, codes};
-use crate::support::copied::copied;
-use crate::support::sandbox::{OCI_MANIFEST, Sandbox};
-use crate::support::servers::{Server, run, tool};
+use ociseek_testkit::copied::copied;
+use ociseek_testkit::sandbox::{OCI_MANIFEST, Sandbox};
+use ociseek_testkit::servers::{Server, run, tool};
 
 const SIMPLE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
@@ -581,7 +581,7 @@ fn invalid_envelopes_of_notation() {
 /// The certificate of another authority.
 fn stranger() -> Option<Vec<u8>> {
     let dir = tempfile::tempdir().unwrap();
-    crate::support::servers::private_ca(dir.path())?;
+    ociseek_testkit::servers::private_ca(dir.path())?;
     Some(std::fs::read(dir.path().join("ca.pem")).unwrap())
 }
 

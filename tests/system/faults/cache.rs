@@ -10,13 +10,13 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use super::{Files, HANGS, Image, KINDS, place, read_in_time, read_without_fault, unmount};
-use crate::support::fault_points::{
+use ociseek_testkit::fault_points::{
     CACHE_OF_MOUNT, Harness, KILLS_AT_CACHE, MISSED, POWER_OF_MOUNT, Points,
 };
-use crate::support::inject::{FAILURES, Fault, Injector, KILLS, Report, started_through};
-use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount};
-use crate::support::power::{self, POWER_FAILURES, is_power_failure};
-use crate::support::sandbox::Sandbox;
+use ociseek_testkit::inject::{FAILURES, Fault, Injector, KILLS, Report, started_through};
+use ociseek_testkit::mounts::{MountProcess, UnmountOnDrop, can_mount};
+use ociseek_testkit::power::{self, POWER_FAILURES, is_power_failure};
+use ociseek_testkit::sandbox::Sandbox;
 
 const AT_ONCE: usize = 4;
 /// Points in CI.

@@ -17,9 +17,9 @@ use rustix::mount::UnmountFlags;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::mounts::{self, MountProcess, mounts_below, wait_until};
-use crate::support::sandbox::{Sandbox, tar};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::mounts::{self, MountProcess, mounts_below, wait_until};
+use ociseek_testkit::sandbox::{Sandbox, tar};
 
 /// What is read at a time.
 const PIECE: usize = 1_000_000;

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use tokio::runtime::Runtime;
 
 use super::{Image, KINDS, place, read_all, read_in_time, read_without_fault, unmount};
-use crate::support::fault_plan::{Fault, Plan, Point};
-use crate::support::fault_points::{KERNEL_READS, MISSED, Points};
-use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount};
-use crate::support::sandbox::Sandbox;
+use ociseek_testkit::fault_plan::{Fault, Plan, Point};
+use ociseek_testkit::fault_points::{KERNEL_READS, MISSED, Points};
+use ociseek_testkit::mounts::{MountProcess, UnmountOnDrop, can_mount};
+use ociseek_testkit::sandbox::Sandbox;
 
 const AT_ONCE: usize = 8;
 /// Points in CI.

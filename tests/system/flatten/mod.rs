@@ -6,8 +6,8 @@ mod overlay;
 mod scale;
 mod stacks;
 
-use crate::support::servers::skip;
-use crate::support::soci;
+use ociseek_testkit::servers::skip;
+use ociseek_testkit::soci;
 use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};

@@ -12,11 +12,11 @@ use ociseek_format::tree::{NodeId, NodeKind, OpaqueXattr, Tree};
 
 use super::entry::{device, dir, fifo, file, hard_link, opaque, symlink, whiteout};
 use super::{entry, map, stacks};
-use crate::support::mounts::{
+use ociseek_testkit::mounts::{
     FileAttributes, MountProcess, UnmountOnDrop, assert_same, can_mount, image, seen, system,
     unmount,
 };
-use crate::support::sandbox::Sandbox;
+use ociseek_testkit::sandbox::Sandbox;
 
 /// A line for each path, without link counts.
 type Lines = BTreeMap<Vec<u8>, String>;

@@ -4,11 +4,11 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::{MOUNT, mount_with, sandbox_of_everything, unpack};
-use crate::support::mounts::{
+use ociseek_rootfs::fuse::process_memory;
+use ociseek_testkit::mounts::{
     self, MountProcess, UnmountOnDrop, assert_same, can_mount, image, mounts_below, seen, system,
 };
-use crate::support::sandbox::{self, Sandbox};
-use ociseek_rootfs::fuse::process_memory;
+use ociseek_testkit::sandbox::{self, Sandbox};
 use rustix::mount::{MountFlags, mount_remount};
 use rustix::process::Signal;
 use serde_json::{Value, json};

@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 use super::{MOUNT, mount_with, small_sandbox};
-use crate::support::mounts::{
+use ociseek_testkit::mounts::{
     MountProcess, UnmountOnDrop, can_mount, mounts_below, system, unmount, wait_until,
 };
-use crate::support::schema;
+use ociseek_testkit::schema;
 use rustix::process::Signal;
 use serde_json::Value;
 

@@ -12,9 +12,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 
-use crate::support::mounts::{image, packed, system};
-use crate::support::random::numbers;
-use crate::support::sandbox::{self, Sandbox};
+use ociseek_testkit::mounts::{image, packed, system};
+use ociseek_testkit::random::numbers;
+use ociseek_testkit::sandbox::{self, Sandbox};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, makedev, mknodat, setxattr};
 use serde_json::json;
 

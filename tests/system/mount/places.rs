@@ -4,9 +4,9 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Stdio;
 
 use super::{MOUNT, small_sandbox};
-use crate::support::in_own_mounts;
-use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, have};
-use crate::support::sandbox;
+use ociseek_testkit::in_own_mounts;
+use ociseek_testkit::mounts::{MountProcess, UnmountOnDrop, can_mount, have};
+use ociseek_testkit::sandbox;
 
 #[test]
 fn unsuitable_mount_points_are_refused() {

@@ -6,8 +6,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 
 use super::{bytes, mount_with, small_sandbox};
-use crate::support::mounts::{MountProcess, UnmountOnDrop, can_mount, image, packed, wait_until};
-use crate::support::sandbox::{self, Sandbox};
+use ociseek_testkit::mounts::{MountProcess, UnmountOnDrop, can_mount, image, packed, wait_until};
+use ociseek_testkit::sandbox::{self, Sandbox};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

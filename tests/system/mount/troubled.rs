@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use super::bytes;
-use crate::support::child_process::ChildProcess;
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::mounts::{
-    self, MountProcess, UnmountOnDrop, can_mount, mounts_below, packed, wait_until,
-};
-use crate::support::sandbox::{self, OCI_MANIFEST, Sandbox};
-use crate::support::servers::free_port;
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use bytes::Bytes;
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::mounts::{
+    self, MountProcess, UnmountOnDrop, can_mount, mounts_below, packed, wait_until,
+};
+use ociseek_testkit::sandbox::{self, OCI_MANIFEST, Sandbox};
+use ociseek_testkit::servers::free_port;
 use rustix::process::Signal;
 use serde_json::json;
 

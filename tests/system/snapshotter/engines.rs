@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Value, json};
 
 use super::{FAST, Node, index, programs, push};
-use crate::support::child_process::ChildProcess;
-use crate::support::corpus::debian_layers;
-use crate::support::mounts::wait_until;
-use crate::support::servers::{Server, run, tool};
-use crate::support::throttle::throttled_and_counted;
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::corpus::debian_layers;
+use ociseek_testkit::mounts::wait_until;
+use ociseek_testkit::servers::{Server, run, tool};
+use ociseek_testkit::throttle::throttled_and_counted;
 
 /// What containers print: two files of the image, and one that they write.
 const SCRIPT: &str =

@@ -11,11 +11,11 @@ use rustix::process::Signal;
 use super::node::{Node, container};
 use super::{indexed, programs};
 use crate::bundle::{self, rootfs};
-use crate::support::child_process::ChildProcess;
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::mounts::wait_until;
-use crate::support::servers::tool;
-use crate::support::tarball::file;
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::mounts::wait_until;
+use ociseek_testkit::servers::tool;
+use ociseek_testkit::tarball::file;
 
 const IMAGES: usize = 100;
 /// When figures are printed, too.

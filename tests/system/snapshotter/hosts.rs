@@ -3,9 +3,9 @@
 use std::fs;
 
 use super::{Node, index, programs, push};
-use crate::support::corpus::debian_layers;
-use crate::support::mounts::wait_until;
-use crate::support::servers::{Server, tool};
+use ociseek_testkit::corpus::debian_layers;
+use ociseek_testkit::mounts::wait_until;
+use ociseek_testkit::servers::{Server, tool};
 
 #[test]
 fn a_change_of_the_hosts_file_counts_for_the_next_image() {

@@ -8,10 +8,10 @@ use std::process::Command;
 use yaml_rust2::{Yaml, YamlLoader};
 
 use super::{Node, index, programs, push};
-use crate::support::corpus::debian_layers;
-use crate::support::mounts::wait_until;
-use crate::support::sandbox::program;
-use crate::support::servers::{Server, run, tool};
+use ociseek_testkit::corpus::debian_layers;
+use ociseek_testkit::mounts::wait_until;
+use ociseek_testkit::sandbox::program;
+use ociseek_testkit::servers::{Server, run, tool};
 
 fn packaged(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging").join(name)

@@ -7,11 +7,11 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::{Node, programs};
-use crate::support::corpus::{Image, debian_layers};
-use crate::support::mounts::wait_until;
-use crate::support::sandbox::program;
-use crate::support::schema;
-use crate::support::servers::{Server, htpasswd, run};
+use ociseek_testkit::corpus::{Image, debian_layers};
+use ociseek_testkit::mounts::wait_until;
+use ociseek_testkit::sandbox::program;
+use ociseek_testkit::schema;
+use ociseek_testkit::servers::{Server, htpasswd, run};
 
 /// An image of this layer with a fine index, in a registry that wants the login u:s3cret.
 fn private_image(layer: &Path) -> Option<(Server, String)> {

@@ -11,14 +11,14 @@ use std::sync::atomic::Ordering;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::child_process::ChildProcess;
-use crate::support::corpus::{Image, debian_layers};
-use crate::support::faulty::Faulty;
-use crate::support::mounts::{assert_same, can_mount, seen, wait_until};
-use crate::support::sandbox::program;
-use crate::support::servers::{self, Server, run, tool};
-use crate::support::throttle::throttled_and_counted;
 use node::{Node, container};
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::corpus::{Image, debian_layers};
+use ociseek_testkit::faulty::Faulty;
+use ociseek_testkit::mounts::{assert_same, can_mount, seen, wait_until};
+use ociseek_testkit::sandbox::program;
+use ociseek_testkit::servers::{self, Server, run, tool};
+use ociseek_testkit::throttle::throttled_and_counted;
 
 mod engines;
 mod growth;

@@ -7,10 +7,10 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::{FAST, Node, index, programs, push};
-use crate::support::corpus::debian_layers;
-use crate::support::mounts::wait_until;
-use crate::support::servers::{Server, run, skip, tool};
-use crate::support::throttle::throttled_and_counted;
+use ociseek_testkit::corpus::debian_layers;
+use ociseek_testkit::mounts::wait_until;
+use ociseek_testkit::servers::{Server, run, skip, tool};
+use ociseek_testkit::throttle::throttled_and_counted;
 
 /// Where Debian has the CNI plugins (containernetworking-plugins).
 const PLUGINS: &str = "/usr/lib/cni";

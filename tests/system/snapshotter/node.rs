@@ -16,11 +16,11 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::child_process::{ChildProcess, kill, processes_with};
-use crate::support::http::exchange;
-use crate::support::mounts::{mounts_below, wait_until};
-use crate::support::sandbox::program;
-use crate::support::servers::{free_port, run};
+use ociseek_testkit::child_process::{ChildProcess, kill, processes_with};
+use ociseek_testkit::http::exchange;
+use ociseek_testkit::mounts::{mounts_below, wait_until};
+use ociseek_testkit::sandbox::program;
+use ociseek_testkit::servers::{free_port, run};
 
 const CONTAINERD: &str = r#"version = 3
 root = "DIR/root"

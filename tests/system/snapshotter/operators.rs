@@ -10,10 +10,10 @@ use rustix::process::Signal;
 use super::node::Node;
 use super::{index, programs};
 use crate::bundle::{UNREAD, rootfs};
-use crate::support::child_process::ChildProcess;
-use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings, problem};
-use crate::support::mounts::wait_until;
-use crate::support::servers::tool;
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings, problem};
+use ociseek_testkit::mounts::wait_until;
+use ociseek_testkit::servers::tool;
 
 /// Replaces the configuration, and has it read.
 fn reload(node: &Node, serving: &ChildProcess, config: &str, result: &str) {

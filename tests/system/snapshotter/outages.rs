@@ -20,14 +20,14 @@ use serde_json::json;
 use super::node::{Node, ServiceManager, container};
 use super::{index, programs, push};
 use crate::bundle::{self, rootfs};
-use crate::support::child_process::ChildProcess;
-use crate::support::corpus::debian_layers;
-use crate::support::faulty::{
+use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::corpus::debian_layers;
+use ociseek_testkit::faulty::{
     Faulty, ReceivedRequest, RegistrySettings, no_response, problem, stalls,
 };
-use crate::support::mounts::{can_mount, wait_until};
-use crate::support::sandbox::program;
-use crate::support::servers::{Server, run, tool};
+use ociseek_testkit::mounts::{can_mount, wait_until};
+use ociseek_testkit::sandbox::program;
+use ociseek_testkit::servers::{Server, run, tool};
 
 /// A file that nobody reads without being asked to.
 const UNREAD: &str = "/usr/share/common-licenses/GPL-3";

@@ -13,9 +13,9 @@ use rustix::process::Signal;
 use super::node::{Node, container};
 use super::{indexed, programs};
 use crate::bundle::{UNREAD, rootfs};
-use crate::support::faulty::{Faulty, RegistrySettings};
-use crate::support::mounts::wait_until;
-use crate::support::servers::tool;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::mounts::wait_until;
+use ociseek_testkit::servers::tool;
 
 const IMAGES: usize = 3;
 const ROUNDS: usize = 6;

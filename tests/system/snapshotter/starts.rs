@@ -7,10 +7,10 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::{Node, index, programs, push};
-use crate::support::corpus::debian_layers;
-use crate::support::mounts::wait_until;
-use crate::support::sandbox::program;
-use crate::support::servers::{Server, run, tool};
+use ociseek_testkit::corpus::debian_layers;
+use ociseek_testkit::mounts::wait_until;
+use ociseek_testkit::sandbox::program;
+use ociseek_testkit::servers::{Server, run, tool};
 
 /// Whether the image's fine index has a recorded start.
 fn has_recorded_start(image: &str) -> bool {

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use super::node::Node;
 use super::{index, programs};
 use crate::bundle::rootfs;
-use crate::support::faulty::{Faulty, ReceivedRequest, RegistrySettings};
-use crate::support::layers::gzip;
-use crate::support::mounts::{FileAttributes, assert_same, seen, wait_until};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, program};
-use crate::support::servers::{run, tool};
+use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings};
+use ociseek_testkit::layers::gzip;
+use ociseek_testkit::mounts::{FileAttributes, assert_same, seen, wait_until};
+use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, program};
+use ociseek_testkit::servers::{run, tool};
 
 /// Adds an image with the diff ID of `tar` and the blob `layer`.
 fn add(registry: &Faulty, tag: &str, tar: &[u8], layer: &[u8]) -> Digest {

@@ -5,9 +5,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::node::{Node, container};
 use super::{index, programs, push};
-use crate::support::corpus::debian_layers;
-use crate::support::mounts::wait_until;
-use crate::support::servers::{Server, tool};
+use ociseek_testkit::corpus::debian_layers;
+use ociseek_testkit::mounts::wait_until;
+use ociseek_testkit::servers::{Server, tool};
 
 /// The owners of files of different users and groups, and of one that is copied up and a new one.
 const OWNERS: &str = "chmod +x /etc/hostname; echo x > /new; \

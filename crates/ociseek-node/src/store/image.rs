@@ -106,7 +106,7 @@ impl StoredImage {
     ) -> Result<StoredImage, OpenImageError> {
         let StoredOptions { open, opaque, prefetch_all, claims } = options;
         let Judged { found, trust, diff_ids, .. } =
-            Box::pin(judge_image(source, &image, open, caches, progress)).await?;
+            judge_image(source, &image, open, caches, progress).await?;
         let document = |layer: &Digest, how| match how {
             LayerAccess::Fine => found.document_for(layer).map(|document| document.head_digest),
             LayerAccess::Index => found.ztoc_for(layer).map(|ztoc| ztoc.ztoc),
@@ -116,7 +116,7 @@ impl StoredImage {
             .filter(|(layer, _)| found.read_by(&layer.digest).is_some());
         let (wanted, diff_ids): (Vec<Descriptor>, Vec<Digest>) =
             indexed.map(|(layer, diff_id)| (layer.clone(), diff_id)).unzip();
-        let opening = open_layers_of(
+        let opened = open_layers_of(
             source,
             &found,
             &trust,
@@ -124,8 +124,8 @@ impl StoredImage {
             &open.documents,
             caches,
             progress,
-        );
-        let opened = Box::pin(opening).await?;
+        )
+        .await?;
         let facts: Vec<_> = opened.iter().map(|layer| facts(layer, &trust)).collect();
         let layers = (0..).zip(opened.iter().zip(wanted).zip(diff_ids));
         let layers = layers.filter_map(|(number, ((layer, descriptor), diff_id))| {

@@ -6,7 +6,7 @@ use super::Odds;
 use super::values::*;
 use crate::convert::cases;
 use crate::convert::maker::*;
-use crate::support::{layers, tarball};
+use ociseek_testkit::{layers, tarball};
 
 impl Odds<'_> {
     /// A layer that both converters accept.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::super::profile::Trait;
 use super::{Asked, Content, Registry, unknown};
-use crate::support::faulty::{problem, status};
+use ociseek_testkit::faulty::{problem, status};
 
 /// How long a signed URL is valid.
 const SIGNED: Duration = Duration::from_millis(700);

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::super::profile::{Login, Trait};
 use super::{Asked, EXPIRED, PASSWORD, Registry, Token, USER, split};
-use crate::support::faulty::{basic, json_answer, problem};
+use ociseek_testkit::faulty::{basic, json_answer, problem};
 
 impl Registry {
     /// Gives a token for what is asked for, to the user.

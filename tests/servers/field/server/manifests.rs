@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::super::profile::{Referrers, Trait};
 use super::{Asked, Registry, digest_of, unknown};
-use crate::support::faulty::{problem, status};
-use crate::support::sandbox::{OCI_CONFIG, OCI_INDEX};
+use ociseek_testkit::faulty::{problem, status};
+use ociseek_testkit::sandbox::{OCI_CONFIG, OCI_INDEX};
 
 const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 

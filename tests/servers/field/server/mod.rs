@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::profile::{Login, Profile, Trait};
-use crate::support::faulty::{problem, status};
+use ociseek_testkit::faulty::{problem, status};
 
 /// The user that the registry knows.
 pub const USER: &str = "AWS";
@@ -282,5 +282,5 @@ fn digest_of(content: &[u8]) -> String {
 fn unknown(what: &str) -> Response<Body> {
     let answer =
         json!({"errors": [{"code": format!("{what}_UNKNOWN"), "message": "it is not there"}]});
-    crate::support::faulty::json_answer(404, &answer)
+    ociseek_testkit::faulty::json_answer(404, &answer)
 }

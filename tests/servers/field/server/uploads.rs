@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::super::profile::{Location, PatchRange, SCALE, Trait};
 use super::{Asked, Registry, Upload, digest_of, unknown};
-use crate::support::faulty::{problem, status};
+use ociseek_testkit::faulty::{problem, status};
 
 impl Registry {
     /// POST: mounts a blob, or starts an upload.

@@ -1,7 +1,9 @@
-//! Helpers that the test programs share.
+//! What the test programs share: images and layers, registries that are right or lie, sandboxes for
+//! the program, and what they ask of a machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 pub mod answers;
@@ -20,7 +22,6 @@ pub mod http;
 pub mod inject;
 pub mod layers;
 pub mod mounts;
-#[cfg(feature = "nats")]
 pub mod nats_relay;
 pub mod power;
 pub mod random;
@@ -36,6 +37,13 @@ pub mod throttle;
 
 /// The time limit for any step, on a machine that is busy with other tests.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The folder of the project.
+pub fn project() -> &'static Path {
+    static PROJECT: LazyLock<PathBuf> =
+        LazyLock::new(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    &PROJECT
+}
 
 /// The number in a variable of the environment, by which a test runs longer or otherwise on demand.
 pub fn number_in(variable: &str) -> Option<u64> {

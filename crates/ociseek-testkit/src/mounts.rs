@@ -15,10 +15,10 @@ use ociseek_format::digest::Digest;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::PATIENCE;
-use crate::support::child_process::ChildProcess;
-use crate::support::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox};
-use crate::support::servers::skip;
+use crate::PATIENCE;
+use crate::child_process::ChildProcess;
+use crate::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox};
+use crate::servers::skip;
 
 /// Whether this test can mount. Prints a line if not.
 pub fn can_mount() -> bool {
@@ -31,7 +31,7 @@ pub fn can_mount() -> bool {
 
 /// Whether all these programs are installed. Prints a line if not.
 pub fn have(programs: &[&str]) -> bool {
-    programs.iter().all(|program| crate::support::servers::tool(program).is_some())
+    programs.iter().all(|program| crate::servers::tool(program).is_some())
 }
 
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {

@@ -24,8 +24,7 @@ pub fn check(args: &[&str], document: &Value) {
         ("rm", Some(&"--obsolete")) => "rm-obsolete",
         (verb, _) => verb,
     };
-    let path =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("docs/schema/{name}.json"));
+    let path = crate::project().join(format!("docs/schema/{name}.json"));
     let text = std::fs::read_to_string(&path)
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let schema: Value = serde_json::from_str(&text).unwrap();

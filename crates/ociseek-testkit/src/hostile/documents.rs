@@ -7,8 +7,8 @@ use ociseek_ops::TOOL_IDENTIFIER;
 use serde_json::{Value, json};
 
 use super::{compressed, descriptor, list, manifest, name, zeros};
-use crate::support::faulty::Faulty;
-use crate::support::sandbox::{GZIP, OCI_MANIFEST};
+use crate::faulty::Faulty;
+use crate::sandbox::{GZIP, OCI_MANIFEST};
 
 /// The columns of an entry, a byte in each at least.
 const COLUMNS: usize = 14;

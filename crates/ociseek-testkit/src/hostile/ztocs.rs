@@ -8,8 +8,8 @@ use ociseek_ops::TOOL_IDENTIFIER;
 use serde_json::{Value, json};
 
 use super::{descriptor, list, manifest, name};
-use crate::support::faulty::Faulty;
-use crate::support::sandbox::{OCI_MANIFEST, PLAIN};
+use crate::faulty::Faulty;
+use crate::sandbox::{OCI_MANIFEST, PLAIN};
 
 /// A flatbuffer that is written by hand, front to back.
 #[derive(Default)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::sandbox::OCI_INDEX;
+use crate::sandbox::OCI_INDEX;
 use axum::body::Body;
 use axum::http::{Response, header};
 use bytes::Bytes;

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
-use crate::support::PATIENCE;
-use crate::support::child_process::ChildProcess;
-use crate::support::http::{exchange, post};
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
-use crate::support::servers::Server;
+use crate::PATIENCE;
+use crate::child_process::ChildProcess;
+use crate::http::{exchange, post};
+use crate::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use crate::servers::Server;
 
 pub const SECRET: &str = "correct-horse-battery-staple";
 
@@ -136,9 +136,7 @@ impl Hook {
 /// Checks that the tables in docs/hook-operations.md, "The log", have every event and every field
 /// of these lines.
 pub fn assert_documented(lines: &[Value]) {
-    let docs =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/hook-operations.md"))
-            .unwrap();
+    let docs = std::fs::read_to_string(crate::project().join("docs/hook-operations.md")).unwrap();
     let (_, section) = docs.split_once("\n## The log\n").unwrap();
     let section = section.split("\n## ").next().unwrap();
     let rows = section.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());

@@ -7,8 +7,8 @@ use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek_format::offset::SpanSize;
 use ociseek_format::ztoc::{Ztoc, decode};
 
-use crate::support::random::letters;
-use crate::support::tarball::{end, entry, file, pax};
+use crate::random::letters;
+use crate::tarball::{end, entry, file, pax};
 
 pub const SPAN: u64 = 16 << 10;
 

@@ -135,7 +135,13 @@ pub fn program() -> &'static str {
     static PROGRAM: LazyLock<String> = LazyLock::new(|| {
         let shipped = std::env::var_os("OCISEEK_SHIPPED")
             .map(|path| path.into_string().expect("a path in UTF-8"));
-        shipped.unwrap_or_else(|| env!("CARGO_BIN_EXE_ociseek").to_owned())
+        // Test programs are in the folder `deps` beside it.
+        let built = || Some(std::env::current_exe().ok()?.parent()?.with_file_name("ociseek"));
+        shipped.unwrap_or_else(|| {
+            built()
+                .and_then(|path| path.into_os_string().into_string().ok())
+                .expect("a path in UTF-8")
+        })
     });
     &PROGRAM
 }

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::http::{Response, header};
 use bytes::Bytes;
 
-use crate::support::faulty::{
+use crate::faulty::{
     Faulty, ReceivedRequest, body_of, cut, damaged, damaged_at, hang_up, no_response, problem,
     stalls, web_page,
 };

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use crate::support::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, gzip};
+use crate::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, gzip};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, Request, Response};

@@ -33,7 +33,7 @@ impl Injector {
         }
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("inject");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/inject.c");
+        let source = crate::project().join("crates/ociseek-testkit/src/inject.c");
         assert!(
             Command::new(compiler)
                 .args(["-O1", "-o"])
