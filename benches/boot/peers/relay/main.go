@@ -1,6 +1,6 @@
 // relay LISTEN UPSTREAM LOG DELAY: forwards TCP connections like a link with this latency in each direction (a duration
 // such as 10ms). A new connection takes a round trip before any data arrives. Each HTTP/1.1 request is logged in LOG as
-// a line of JSON, when its response is complete.
+// a line of JSON, when its response is complete; LOG is - for connections with TLS.
 package main
 
 import (
@@ -46,9 +46,11 @@ func main() {
 	}
 	delay, err := time.ParseDuration(os.Args[4])
 	must(err)
-	file, err := os.Create(os.Args[3])
-	must(err)
-	output = json.NewEncoder(file)
+	if os.Args[3] != "-" {
+		file, err := os.Create(os.Args[3])
+		must(err)
+		output = json.NewEncoder(file)
+	}
 	listener, err := net.Listen("tcp", os.Args[1])
 	must(err)
 	for number := int64(1); ; number++ {
@@ -66,6 +68,11 @@ func serve(client net.Conn, upstream string, number int64, delay time.Duration) 
 		return
 	}
 	defer server.Close()
+	if output == nil {
+		go pass(client, server, open, delay, nil, nil)
+		pass(server, client, open, delay, nil, nil)
+		return
+	}
 	asked, toServer := io.Pipe()
 	answered, toClient := io.Pipe()
 	requests := make(chan *http.Request, 1024)
