@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
 use ociseek_testkit::copied::copied;
-use ociseek_testkit::sandbox::{GZIP, Layout, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
+use ociseek_testkit::image::{Image, config};
+use ociseek_testkit::sandbox::{GZIP, Layout, Sandbox, ZSTD, gzip, tar};
 
 /// The tars of the image's layers.
 struct Layers {
@@ -20,21 +20,11 @@ fn image(sandbox: &Sandbox) -> Layers {
 }
 
 fn image_of(sandbox: &Sandbox, [lower, upper]: [Vec<u8>; 2]) -> Layers {
-    let mut layout = Layout::new(&sandbox.path("img"));
     let frames: Vec<u8> =
         lower.chunks(300_000).flat_map(|part| ::zstd::encode_all(part, 3).unwrap()).collect();
-    let layers = [
-        layout.blob(ZSTD, &frames),
-        layout.blob(ZSTD, &::zstd::encode_all(&upper[..], 9).unwrap()),
-    ];
-    let diff_ids = [&lower, &upper].map(|tar| Digest::sha256(tar).to_string());
-    let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
-    let config =
-        layout.blob("application/vnd.oci.image.config.v1+json", config.to_string().as_bytes());
-    let image =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-    let image = layout.blob(OCI_MANIFEST, image.to_string().as_bytes());
-    layout.tag(image, "v1");
+    let layers = [(ZSTD, frames), (ZSTD, ::zstd::encode_all(&upper[..], 9).unwrap())];
+    let config = config(&[lower.clone(), upper.clone()]);
+    Image::new(&config, layers).write(&sandbox.path("img"));
     Layers { lower, upper }
 }
 

@@ -3,14 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-use serde_json::json;
-
 use ociseek_format::digest::Digest;
-use ociseek_format::image::Descriptor;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings, body_of, damaged};
-use ociseek_testkit::sandbox::{
-    GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index, shown, tar,
-};
+use ociseek_testkit::image::{Image, config};
+use ociseek_testkit::sandbox::{GZIP, PLAIN, Sandbox, ZSTD, gzip, index, shown, tar};
 
 const FILE: usize = 60_000;
 
@@ -22,19 +18,9 @@ async fn image() -> (Faulty, Vec<Digest>) {
     let tars: Vec<Vec<u8>> = (1..4).map(|seed| tar(seed, 2, FILE)).collect();
     let zstd = zstd::stream::encode_all(&tars[2][..], 3).unwrap();
     let blobs = [(GZIP, gzip(&tars[0])), (PLAIN, tars[1].clone()), (ZSTD, zstd)];
-    let layers: Vec<Descriptor> =
-        blobs.iter().map(|(kind, blob)| Descriptor::of(*kind, blob)).collect();
-    let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
-    let config = json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
-    let config = config.to_string();
-    let manifest = json!({
-        "schemaVersion": 2, "mediaType": OCI_MANIFEST,
-        "config": Descriptor::of(OCI_CONFIG, config.as_bytes()), "layers": layers,
-    });
-    registry.add_blob(config);
-    registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
-    let layers = blobs.into_iter().map(|(_, blob)| registry.add_blob(blob)).collect();
-    (registry, layers)
+    let image = Image::new(&config(&tars), blobs);
+    image.add_to(&registry, "v1");
+    (registry, image.descriptors().iter().map(|layer| layer.digest).collect())
 }
 
 /// A copy of a registry that damages `always`, or everything that has a digest when it is asked for

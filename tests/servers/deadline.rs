@@ -21,7 +21,8 @@ use ociseek_store::blob::Target;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Repository};
 use ociseek_store::{Destination, Source};
 use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings, problem, stalls};
-use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use ociseek_testkit::image::{Image, config};
+use ociseek_testkit::sandbox::{GZIP, OCI_MANIFEST, Sandbox, gzip, tar};
 use serde_json::json;
 
 /// Longer than three small layers take on a machine that is busy with many other tests.
@@ -67,23 +68,9 @@ impl Slow {
             slow.load(SeqCst).then(|| stalls(content, 20_000))
         })
         .await;
-        let layers: Vec<Descriptor> =
-            contents.iter().map(|content| Descriptor::of(GZIP, content)).collect();
-        contents.into_iter().for_each(|content| {
-            registry.add_blob(content);
-        });
-        let config =
-            json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}}).to_string();
-        let config = Descriptor::of(OCI_CONFIG, registry.add(config.into()).as_ref());
-        let manifest =
-            json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers}).to_string();
-        registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
-        Slow {
-            registry,
-            subject: Descriptor::of(OCI_MANIFEST, manifest.as_bytes()),
-            layers,
-            is_slow,
-        }
+        let image = Image::new(&config(&[]), contents.into_iter().map(|content| (GZIP, content)));
+        let subject = image.add_to(&registry, "v1");
+        Slow { registry, subject, layers: image.descriptors(), is_slow }
     }
 
     fn repository(&self) -> Repository {
@@ -134,17 +121,6 @@ impl Slow {
 
     fn digests(&self, places: &[usize]) -> Vec<Digest> {
         places.iter().map(|&n| self.layers[n].digest).collect()
-    }
-}
-
-trait Add {
-    fn add(&self, content: Bytes) -> Bytes;
-}
-
-impl Add for Faulty {
-    fn add(&self, content: Bytes) -> Bytes {
-        self.add_blob(content.clone());
-        content
     }
 }
 
@@ -432,13 +408,9 @@ async fn only_layers_missing_from_the_index_are_read_again() {
     let slow = Slow::registry(true, &[]).await;
     // Another image: the first layer again, and one that no consumer can read.
     let odd = Bytes::from([&gzip(&tar(9, 2, 50_000))[..], b"x"].concat());
-    slow.registry.add_blob(odd.clone());
-    let config =
-        Descriptor::of(OCI_CONFIG, &slow.registry.add(Bytes::from_static(b"{\"os\":\"linux\"}")));
-    let layers = [&slow.layers[0], &Descriptor::of(GZIP, &odd)];
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-    slow.registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
+    let first = slow.registry.blob(&slow.layers[0].digest).unwrap();
+    Image::new(&json!({"os": "linux"}), [(GZIP, first), (GZIP, odd.clone())])
+        .add_to(&slow.registry, "v1");
 
     let first = slow.complete().await;
     assert!(matches!(

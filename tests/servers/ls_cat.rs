@@ -1,5 +1,6 @@
 //! `ociseek ls` and `ociseek cat`: their output, and how little they fetch.
 
+use ociseek_testkit::image::{Image, config};
 use ociseek_testkit::sandbox;
 use ociseek_testkit::servers;
 use std::io::{Read, Write};
@@ -14,19 +15,13 @@ use ociseek_testkit::sandbox::{
     GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index,
 };
 use ociseek_testkit::tarball::{Block, end, entry, file, padded, pax};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// An image with these tars in the layout `img` under the tag `v1`.
-fn image(sandbox: &Sandbox, layers: &[(&str, Vec<u8>, Vec<u8>)]) {
-    let mut layout = Layout::new(&sandbox.path("img"));
-    let diff_ids: Vec<Digest> = layers.iter().map(|(_, tar, _)| Digest::sha256(tar)).collect();
-    let config = json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
-    let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
-    let layers: Vec<Value> = layers.iter().map(|(kind, _, blob)| layout.blob(kind, blob)).collect();
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
-    layout.tag(manifest, "v1");
+fn image(sandbox: &Sandbox, layers: &[(&'static str, Vec<u8>, Vec<u8>)]) {
+    let tars: Vec<_> = layers.iter().map(|(_, tar, _)| tar.clone()).collect();
+    let layers = layers.iter().map(|(kind, _, blob)| (*kind, blob.clone()));
+    Image::new(&config(&tars), layers).write(&sandbox.path("img"));
 }
 
 /// Three layers with all kinds of entries that a tar can have.

@@ -6,9 +6,7 @@ use serde_json::json;
 
 use ociseek_format::digest::Digest;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings, json_answer};
-use ociseek_testkit::sandbox::{
-    GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, index, tar, two_platforms,
-};
+use ociseek_testkit::sandbox::{Sandbox, gzip, index, tar, two_platforms};
 use ociseek_testkit::tarball::{end, file};
 use ociseek_testkit::terminal::{lines, on_closed_terminal, on_terminal};
 use ociseek_testkit::throttle::throttled;
@@ -168,21 +166,8 @@ async fn backfill_reports_its_progress() {
         },
     )
     .await;
-    let config = json!({"os": "linux", "architecture": "amd64"}).to_string();
     for number in 0..12 {
-        let layer = gzip(&tar(number, 1, 20_000));
-        let of = |media_type, content: &[u8]| {
-            let digest = Digest::sha256(content);
-            let size = content.len();
-            json!({"mediaType": media_type, "digest": digest, "size": size})
-        };
-        let manifest = json!({
-            "schemaVersion": 2, "mediaType": OCI_MANIFEST,
-            "config": of(OCI_CONFIG, config.as_bytes()), "layers": [of(GZIP, &layer)],
-        });
-        registry.add_blob(config.clone());
-        registry.add_blob(layer);
-        registry.add_manifest(&format!("v{number}"), OCI_MANIFEST, manifest.to_string());
+        registry.add_image(&format!("v{number}"), &tar(number, 1, 20_000));
     }
     let place = format!("{}/app", registry.host());
     let work = move || {

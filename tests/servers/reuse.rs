@@ -1,6 +1,7 @@
 //! The cost of a second build depends on the changes: ztocs in existing indexes are reused, and
 //! their layers are not read again.
 
+use ociseek_testkit::image::{Image, config};
 use ociseek_testkit::sandbox;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -26,7 +27,7 @@ use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Repository
 use ociseek_store::{Destination, Source};
 use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings};
 use ociseek_testkit::sandbox::{
-    GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, for_platform, gzip, tar,
+    GZIP, Layout, OCI_INDEX, OCI_MANIFEST, Sandbox, for_platform, gzip, tar,
 };
 use ociseek_testkit::servers::Server;
 use serde_json::json;
@@ -61,18 +62,8 @@ impl Setting {
 
     /// Pushes an image with these layers. Returns its manifest's descriptor.
     pub fn push(&self, tag: &str, layers: &[&Bytes]) -> Descriptor {
-        let layers: Vec<Descriptor> = layers.iter().map(|layer| self.blob(GZIP, layer)).collect();
-        let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}});
-        let config = self.blob(OCI_CONFIG, &config.to_string().into());
-        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-        let manifest = manifest.to_string();
-        self.registry.add_manifest(tag, OCI_MANIFEST, manifest.clone());
-        Descriptor::of(OCI_MANIFEST, manifest.as_bytes())
-    }
-
-    fn blob(&self, media_type: &str, content: &Bytes) -> Descriptor {
-        self.registry.add_blob(content.clone());
-        Descriptor::of(media_type, content)
+        let layers = layers.iter().map(|layer| (GZIP, Bytes::clone(layer)));
+        Image::new(&config(&[]), layers).add_to(&self.registry, tag)
     }
 
     pub async fn index(&self, tag: &str, options: &IndexOptions) -> IndexedImage {
@@ -457,18 +448,12 @@ async fn reused_layers_are_not_requested_from_real_registries() {
         let new = layer(11, 400_000);
         let repository = setting.repository();
         let build = async |tag: &str, last: &Bytes| {
-            let mut layers = Vec::new();
-            for content in shared.iter().chain([last]) {
-                let blob = Descriptor::of(GZIP, content);
-                repository.push_blob(&blob, content.clone()).await.unwrap();
-                layers.push(blob);
+            let layers = shared.iter().chain([last]).map(|layer| (GZIP, layer.clone()));
+            let image = Image::new(&config(&[]), layers);
+            for blob in image.blobs() {
+                repository.push_blob(&Descriptor::of(GZIP, blob), blob.clone()).await.unwrap();
             }
-            let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}});
-            let content = Bytes::from(config.to_string());
-            let config = Descriptor::of(OCI_CONFIG, &content);
-            repository.push_blob(&config, content).await.unwrap();
-            let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-            server.put_manifest("a/b", tag, OCI_MANIFEST, manifest.to_string().as_bytes());
+            server.put_manifest("a/b", tag, OCI_MANIFEST, &image.manifest);
         };
         build("build-1", &old).await;
         setting.index("build-1", &options()).await;

@@ -7,12 +7,12 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use ociseek_format::digest::Digest;
-use ociseek_format::image::Descriptor;
 use ociseek_format::image::enabled::INDEX_DIGEST;
 use ociseek_format::progress::SilentProgress;
 use ociseek_store::cache::ZtocCache;
 use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings, no_response, status};
-use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use ociseek_testkit::image::{Image, config};
+use ociseek_testkit::sandbox::{GZIP, OCI_MANIFEST, Sandbox, gzip, tar};
 use serde_json::{Value, json};
 
 const FILE: &str = "dir1/file3";
@@ -37,20 +37,10 @@ fn push(registry: &Faulty) -> Digest {
 
 fn push_annotated(registry: &Faulty, annotations: &Value) -> Digest {
     let tar = tar(1, 20, 10_000);
-    let blob = gzip(&tar);
-    let config = json!({
-        "architecture": "amd64", "os": "linux",
-        "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(&tar)]},
-    });
-    let layer = Descriptor::of(GZIP, &blob);
-    let config = config.to_string();
-    registry.add_blob(blob);
-    let digest = registry.add_blob(config.clone());
-    let config = Descriptor::of(OCI_CONFIG, config.as_bytes());
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer],
-        "annotations": annotations});
-    registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
-    digest
+    let layers = [(GZIP, gzip(&tar))];
+    let image = Image::new(&config(&[tar]), layers).annotated(annotations);
+    image.add_to(registry, "v1");
+    Digest::sha256(&image.config)
 }
 
 /// Runs the program with a registry.

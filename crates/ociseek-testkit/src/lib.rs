@@ -19,6 +19,7 @@ pub mod fine;
 pub mod hook;
 pub mod hostile;
 pub mod http;
+pub mod image;
 pub mod inject;
 pub mod layers;
 pub mod mounts;

@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 
 use crate::PATIENCE;
 use crate::child_process::ChildProcess;
-use crate::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox};
+use crate::image::Image;
+use crate::sandbox::{GZIP, Sandbox};
 use crate::servers::skip;
 
 /// Whether this test can mount. Prints a line if not.
@@ -127,17 +128,12 @@ pub fn image(sandbox: &Sandbox, name: &str, tars: &[Vec<u8>], run: &Value) {
 pub fn image_of(
     sandbox: &Sandbox,
     name: &str,
-    layers: &[(&str, Vec<u8>)],
+    layers: &[(&'static str, Vec<u8>)],
     tars: &[Vec<u8>],
     run: &Value,
 ) {
-    let mut layout = Layout::new(&sandbox.path(name));
-    let layers: Vec<Value> = layers.iter().map(|(kind, blob)| layout.blob(kind, blob)).collect();
-    let config = layout.blob(OCI_CONFIG, &config(tars, run));
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
-    layout.tag(manifest, "v1");
+    let config = serde_json::from_slice(&config(tars, run)).unwrap();
+    Image::new(&config, layers.iter().cloned()).write(&sandbox.path(name));
 }
 
 pub fn index(sandbox: &Sandbox, image: &str) {

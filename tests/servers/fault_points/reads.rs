@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};
-use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek_format::offset::{SpanId, SpanSize, Uncompressed};
@@ -22,14 +21,14 @@ use ociseek_store::Source;
 use ociseek_store::blob::Target;
 use ociseek_store::cache::ZtocCache;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Limits};
-use serde_json::json;
 use tokio::task::JoinHandle;
 
 use ociseek_testkit::fault_plan::{Fault, Plan, Point};
 use ociseek_testkit::fault_points::{MISSED, Points, READS};
 use ociseek_testkit::faulty::{Faulty, RegistrySettings};
 use ociseek_testkit::fine;
-use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, tar};
+use ociseek_testkit::image::{Image, config};
+use ociseek_testkit::sandbox::{GZIP, PLAIN, Sandbox, ZSTD, gzip, tar};
 
 const AT_ONCE: usize = 8;
 /// Points in CI.
@@ -76,18 +75,8 @@ async fn image((_, how, listed): Kind) -> (Faulty, Vec<Vec<u8>>) {
         _ => (PLAIN, tars[1].clone()),
     };
     let blobs = [(GZIP, gzip(&tars[0])), upper];
-    let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
-    let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
-    let config = config.to_string();
-    let layers: Vec<Descriptor> =
-        blobs.iter().map(|(media_type, blob)| Descriptor::of(*media_type, blob)).collect();
-    let manifest = json!({
-        "schemaVersion": 2, "mediaType": OCI_MANIFEST,
-        "config": Descriptor::of(OCI_CONFIG, config.as_bytes()), "layers": layers,
-    });
-    let manifest = manifest.to_string();
-    registry.add_blob(config);
-    registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
+    let image = Image::new(&config(&tars), blobs.clone());
+    image.add_to(&registry, "v1");
     if how == LayerAccess::Fine {
         let fine = |(_, blob): &(&str, Vec<u8>)| {
             let options = LayerOptions {
@@ -102,11 +91,8 @@ async fn image((_, how, listed): Kind) -> (Faulty, Vec<Vec<u8>>) {
         };
         let start = vec![SpanId(2)..SpanId(4), SpanId(0)..SpanId(1)];
         let layers = [(fine(&blobs[0]), start), (fine(&blobs[1]), Vec::new())];
-        fine::attach(&registry, manifest.as_bytes(), &layers);
+        fine::attach(&registry, &image.manifest, &layers);
     }
-    blobs.into_iter().for_each(|(_, blob)| {
-        registry.add_blob(blob);
-    });
     if how == LayerAccess::Index {
         let sandbox = Sandbox::new();
         let name = format!("{}/a/b:v1", registry.host());

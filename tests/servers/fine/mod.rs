@@ -39,8 +39,8 @@ use crate::content::options;
 use ociseek_testkit::faulty::{
     Faulty, ReceivedRequest, RegistrySettings, cut, no_response, problem, redirect, stalls, status,
 };
-use ociseek_testkit::fine;
 use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, gzip, tar};
+use ociseek_testkit::{fine, image};
 
 const SPAN: u64 = 64 << 10;
 
@@ -67,29 +67,18 @@ impl Image {
         plain: bool,
         starts: &[Vec<Range<SpanId>>],
     ) -> Image {
+        let mut contents = Vec::new();
         let mut layers = Vec::new();
         for (number, tar) in tars.iter().enumerate() {
             let is_plain = plain && number == 1;
-            let blob = if is_plain { tar.clone() } else { gzip(tar) };
-            registry.add_blob(blob.clone());
-            let media_type = if is_plain { PLAIN } else { GZIP };
-            layers.push((Descriptor::of(media_type, &blob), built(&blob), starts[number].clone()));
+            let content = if is_plain { (PLAIN, tar.clone()) } else { (GZIP, gzip(tar)) };
+            layers.push((built(&content.1), starts[number].clone()));
+            contents.push(content);
         }
-        let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
-        let config = json!({
-            "architecture": "amd64", "os": "linux",
-            "rootfs": {"type": "layers", "diff_ids": diff_ids},
-        });
-        let config = config.to_string();
-        registry.add_blob(config.clone());
-        let blobs: Vec<Descriptor> = layers.iter().map(|(blob, ..)| blob.clone()).collect();
-        let config = Descriptor::of(OCI_CONFIG, config.as_bytes());
-        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": blobs});
-        let manifest = manifest.to_string();
-        registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
-        let layers: Vec<_> = layers.into_iter().map(|(_, layer, start)| (layer, start)).collect();
-        let fine = fine::attach(registry, manifest.as_bytes(), &layers);
-        Image { tars, blobs, fine }
+        let image = image::Image::new(&image::config(&tars), contents);
+        image.add_to(registry, "v1");
+        let fine = fine::attach(registry, &image.manifest, &layers);
+        Image { tars, blobs: image.descriptors(), fine }
     }
 
     /// The number of requests for a layer's blob.

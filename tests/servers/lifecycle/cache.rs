@@ -1,22 +1,15 @@
 //! `ociseek cache`, and the size limits of the caches.
 
-use ociseek_format::digest::Digest;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use ociseek_testkit::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use ociseek_testkit::image::{Image, config};
+use ociseek_testkit::sandbox::{GZIP, Sandbox, gzip, tar};
 
 /// An image of two layers, `oci:img:v1`, whose config has their digests.
 fn image(sandbox: &Sandbox) {
-    let mut layout = Layout::new(&sandbox.path("img"));
     let tars = [tar(1, 4, 50_000), tar(2, 2, 20_000)];
-    let layers = tars.each_ref().map(|tar| layout.blob(GZIP, &gzip(tar)));
-    let rootfs = json!({"type": "layers", "diff_ids": tars.map(|tar| Digest::sha256(&tar))});
-    let config = json!({"os": "linux", "architecture": "amd64", "rootfs": rootfs});
-    let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
-    layout.tag(manifest, "v1");
+    let layers = tars.each_ref().map(|tar| (GZIP, gzip(tar)));
+    Image::new(&config(&tars), layers).write(&sandbox.path("img"));
 }
 
 /// The number of entries and bytes of a cache.

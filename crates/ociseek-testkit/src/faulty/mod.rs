@@ -10,14 +10,14 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use crate::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, gzip};
+use crate::image::{Image, config};
+use crate::sandbox::{GZIP, gzip};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, Request, Response};
 use bytes::Bytes;
 use ociseek_format::digest::Digest;
 use responses::NoResponse;
-use serde_json::json;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::{JoinHandle, block_in_place};
@@ -192,23 +192,9 @@ impl Faulty {
     /// Adds an image without an index, with one layer whose tar is `layer`. Returns the digest of
     /// the layer's blob.
     pub fn add_image(&self, tag: &str, layer: &[u8]) -> Digest {
-        let config = json!({
-            "os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(layer)]},
-        });
-        let config = config.to_string().into_bytes();
-        let layer = gzip(layer);
-        let of = |media_type, content: &[u8]| {
-            let digest = Digest::sha256(content);
-            let size = content.len();
-            json!({"mediaType": media_type, "digest": digest, "size": size})
-        };
-        let manifest = json!({
-            "schemaVersion": 2, "mediaType": OCI_MANIFEST,
-            "config": of(OCI_CONFIG, &config), "layers": [of(GZIP, &layer)],
-        });
-        self.add_blob(config);
-        self.add_manifest(tag, OCI_MANIFEST, manifest.to_string());
-        self.add_blob(layer)
+        let image = Image::new(&config(&[layer.to_vec()]), [(GZIP, gzip(layer))]);
+        image.add_to(self, tag);
+        image.descriptors()[0].digest
     }
 
     pub fn add_manifest(
