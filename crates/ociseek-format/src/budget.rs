@@ -145,6 +145,11 @@ impl Charge {
         self.budget.give_back(less);
     }
 
+    /// Reduces the charge by `less` bytes, or to nothing.
+    pub fn shrink_by(&mut self, less: u64) {
+        self.shrink_to(self.bytes.saturating_sub(less));
+    }
+
     /// Keeps the charge for the lifetime of the budget.
     pub fn keep(mut self) {
         self.bytes = 0;

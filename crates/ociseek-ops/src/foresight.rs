@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::discover::DiscoveredImage;
-use super::tree_memory::{charge_stored_tree, charge_tree};
+use super::tree_memory::{charge_stored_tree, charge_tree, keep_tree};
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::fine::FineRef;
@@ -256,7 +256,7 @@ async fn make_tree(
         let lists: Vec<_> = maps.iter().map(|map| map.files.all()).collect();
         let charge = charge_tree(source.budget(), lists.iter().map(|files| &files[..])).ok()?;
         let entries: Vec<_> = maps.iter().map(|map| map.entries()).collect();
-        Tree::flatten(&entries).ok().map(|tree| (tree, charge))
+        Tree::flatten(&entries).ok().map(|tree| keep_tree(charge, tree))
     });
     flattened.await.ok().flatten()
 }

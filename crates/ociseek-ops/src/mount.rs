@@ -13,7 +13,9 @@ use super::open::RootFs;
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::Progress;
 use ociseek_format::tree::{OpaqueXattr, Tree};
+use ociseek_rootfs::content::Content;
 use ociseek_rootfs::fuse::{FuseMount, FuseOptions, MountError, release_freed_memory};
+use ociseek_rootfs::layers::OpenLayer;
 pub use ociseek_rootfs::record::Record;
 use ociseek_rootfs::record::{ReadRecorder, Touch};
 
@@ -24,6 +26,8 @@ const UNUSED: Duration = Duration::from_secs(30);
 /// How long after mounting the memory is released that only opening needs. A container that starts
 /// needs the processor.
 const SETTLED: Duration = Duration::from_secs(5);
+/// An image with more files settles at once: others may wait for its memory.
+const LONG_LIST: usize = 1 << 16;
 
 /// Options for mounting and for the work in the background.
 #[derive(Debug, Default)]
@@ -99,20 +103,29 @@ pub async fn mount(
         }
     });
     let content = image.content.clone();
-    let layers = image.layers.clone();
+    let files = tree.len();
     let dropping = BackgroundTask::spawn(async move {
-        sleep(SETTLED).await;
-        let settle = spawn_blocking(move || {
-            layers.iter().for_each(|layer| layer.map.files.pack());
-            release_freed_memory();
-        });
-        let _ = settle.await;
+        settle(&content, files).await;
         loop {
             sleep(UNUSED).await;
             content.drop_unused();
         }
     });
     Ok(LiveMount { mount, recorder, _background: [prefetch, dropping], since: Instant::now() })
+}
+
+/// Gives back the memory that only opening an image with so many `files` took, as soon as its first
+/// reads are over.
+pub async fn settle(content: &Content, files: usize) {
+    if files <= LONG_LIST {
+        sleep(SETTLED).await;
+    }
+    let content = content.clone();
+    let settling = spawn_blocking(move || {
+        content.layers().for_each(OpenLayer::settle);
+        release_freed_memory();
+    });
+    let _ = settling.await;
 }
 
 impl LiveMount {

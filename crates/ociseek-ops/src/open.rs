@@ -16,7 +16,7 @@ pub use super::fine_documents::DocumentFetch;
 use super::fine_documents::fetch_document_of;
 use super::foresight::{Foreseen, Foresight};
 use super::resolve::{self, PlatformChoice, PlatformManifest};
-use super::tree_memory::charge_tree;
+use super::tree_memory::{charge_tree, keep_tree};
 use super::trust::{Chosen, IndexChoice, TrustLevel, TrustOfLayers, TrustRules, choose};
 use ociseek_format::budget::{Budget, Charge, OverBudget};
 use ociseek_format::digest::Digest;
@@ -397,7 +397,7 @@ async fn flatten(
         }
     });
     let tree = flattened.await.map_err(|_| OpenImageError::Ending)??;
-    Ok((tree, memory))
+    Ok(keep_tree(memory, tree))
 }
 
 /// The config, which must list as many layers as the manifest, and the image's platform, which must

@@ -23,5 +23,11 @@ pub fn charge_tree<'a>(
 
 /// Charges the memory of a tree that was not flattened here.
 pub(crate) fn charge_stored_tree(budget: &Budget, tree: &Tree) -> Result<Charge, OverBudget> {
-    budget.charge(tree.len() as u64 * NODE, || format!("the tree of {} files", tree.len()))
+    budget.charge(tree.footprint() as u64, || format!("the tree of {} files", tree.len()))
+}
+
+/// Gives back what only flattening took.
+pub fn keep_tree(mut charge: Charge, tree: Tree) -> (Tree, Charge) {
+    charge.shrink_to(tree.footprint() as u64);
+    (tree, charge)
 }

@@ -9,20 +9,20 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
 use tracing::{info, warn};
 
 use super::events::PodEvents;
 use super::metrics::{SnapshotterCounter, SnapshotterMetrics, count_request};
 use super::reads::{ImageLog, ImageReads};
+use super::room::OpeningMemory;
 use crate::cli::blocking;
 use crate::cli::image_fs::LazyArgs;
 use crate::cli::shared::args::RegistryArgs;
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::source::Images;
-use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{ImageName, ImageNameError, Reference};
 use ociseek_format::progress::{Progress, causes};
@@ -91,7 +91,9 @@ pub(super) struct NodeImages {
     judged_whole: Mutex<HashMap<String, Instant>>,
     pub metrics: Arc<SnapshotterMetrics>,
     /// The memory for opening, of all images together.
-    opening: Budget,
+    opening: OpeningMemory,
+    /// Held while it is decided whether there is memory for another image.
+    deciding: tokio::sync::Mutex<()>,
     /// All requests to registries.
     link: Arc<SharedLink>,
     /// Its socket.
@@ -107,6 +109,8 @@ struct KnownImage {
     answers: Recall,
     /// What is being fetched of it.
     fetching: Fetching,
+    /// Whether its lists of files are in memory already.
+    is_open: bool,
 }
 
 impl NodeImages {
@@ -122,7 +126,8 @@ impl NodeImages {
         link.limit(settings.bandwidth.map(bytes));
         NodeImages {
             ahead: FetchingAhead::new(caches.clone(), LOOKUP),
-            opening: Budget::new(settings.lazy.registry.memory.max_memory.0),
+            opening: OpeningMemory::new(settings.lazy.registry.memory.max_memory.0),
+            deciding: tokio::sync::Mutex::default(),
             settings: RwLock::new(Arc::new(settings)),
             known: Mutex::default(),
             judged_whole: Mutex::default(),
@@ -179,7 +184,7 @@ impl NodeImages {
                 // The image is often opened right after this.
                 let source = source
                     .recalling(answers)
-                    .with_budget(self.opening.within())
+                    .with_budget(self.opening.of_an_image())
                     .with_documents_in(&self.caches.ztocs);
                 let options = OpenOptions { trust, ..lazy.open_options(image)? };
                 let judged = judge(&source, &root, &options, &self.caches, &self.progress).await?;
@@ -195,38 +200,57 @@ impl NodeImages {
         Ok((judged.lazy_layers()?, documents))
     }
 
-    /// Whether there is memory for the list of files of another image. Its containers could not
-    /// start otherwise, and those of an image that is unpacked can.
-    fn has_room(&self) -> Result<(), NotLazy> {
-        let (used, limit) = (self.opening.used(), self.opening.limit());
-        if used > limit / 4 * 3 { Err(NotLazy::Memory { used, limit }) } else { Ok(()) }
+    /// Whether there is memory for the lists of files of another image, beside those that are pulled
+    /// and not open yet. Waits for the heads of documents if it depends on them.
+    async fn has_room(&self, image: &str, own: &Fetching, until: Instant) -> Result<(), NotLazy> {
+        let waiting = || -> Vec<Fetching> {
+            let known = self.known.hold();
+            let closed = known.iter().filter(|(name, known)| {
+                !known.is_open && known.at.elapsed() < KNOWN_FOR && *name != image
+            });
+            closed.map(|(_, known)| known.fetching.clone()).collect()
+        };
+        let check = || {
+            let others = waiting().into_iter().map(|other| other.lists().kept);
+            self.opening.check(own.lists(), others.fold(0, u64::saturating_add))
+        };
+        if check().is_ok() {
+            return Ok(());
+        }
+        // By what is known then.
+        let fetched = join_all(waiting().into_iter().chain([own.clone()]).map(Fetching::done));
+        let _ = timeout_at(until.into(), fetched).await;
+        check()
     }
 
     /// The layers of an image that starts lazily. Notes what the registry says of it in `answers`.
     async fn looked_up(&self, image: &str, answers: &Recall) -> Option<ImageLayers> {
         let settings = self.settings();
-        let judged = match self.has_room() {
-            Ok(()) => self.judged(image, answers).await,
-            Err(reason) => Err(reason),
-        };
-        let (layers, documents) = match judged {
+        let until = Instant::now() + LOOKUP;
+        let (layers, documents) = match self.judged(image, answers).await {
             Ok(judged) => judged,
             Err(reason) => {
                 self.unpacked(image, &reason);
                 return None;
             }
         };
+        let fetching = self.ahead.start(documents);
+        let _deciding = timeout_at(until.into(), self.deciding.lock()).await;
+        if let Err(reason) = self.has_room(image, &fetching, until).await {
+            self.unpacked(image, &reason);
+            return None;
+        }
         let layers = ImageLayers {
             chains: chains(layers.iter().map(|layer| layer.diff_id)),
             documents: layers.iter().map(|layer| layer.document.map(text)).collect(),
             digests: layers.iter().map(|layer| text(layer.descriptor.digest)).collect(),
         };
-        let fetching = self.ahead.start(documents);
         let known = KnownImage {
             at: Instant::now(),
             layers: layers.clone(),
             answers: answers.clone(),
             fetching,
+            is_open: false,
         };
         self.remember(image, known, &settings);
         Some(layers)
@@ -351,10 +375,14 @@ impl NodeImages {
                 }
                 (source, _) => source,
             };
-            let source = source.recalling(&recalled).with_budget(self.opening.within());
+            let source = source.recalling(&recalled).with_budget(self.opening.of_an_image());
             Ok::<_, CliError>(open(&source, &root, &options, &self.caches, &progress).await?)
         };
-        let mut opened = self.with_logins(&settings, &image, opening).await?;
+        let opened = self.opening.open(|| self.with_logins(&settings, &image, opening)).await;
+        let mut opened = opened?;
+        if let Some(known) = self.known.hold().get_mut(name) {
+            known.is_open = true;
+        }
         let reads = Arc::new(ImageReads::new(name, &self.metrics));
         opened.content = opened.content.with_observer(reads);
         let file = answers.to_owned();

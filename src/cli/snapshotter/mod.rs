@@ -49,6 +49,7 @@ mod install;
 mod metrics;
 mod reads;
 mod reload;
+mod room;
 pub(crate) mod status;
 
 const SNAPSHOTTER_LONG_ABOUT: &str = "\

@@ -175,6 +175,89 @@ async fn lists_of_files_of_many_images_stay_within_their_memory() {
     });
 }
 
+/// Pulls images with long lists of files, with so many MiB for all lists, and starts all at once.
+/// Returns how many start lazily.
+async fn all_start_at_once(images: usize, files_each: usize, lists: u64) -> usize {
+    let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return images };
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let registry = Faulty::honest(settings).await;
+    let layer = |number: usize| {
+        let mut tar: Vec<u8> =
+            (0..files_each).flat_map(|n| file(&format!("list-{number}/{n}"), b"")).collect();
+        tar.extend(files(&busybox, number));
+        tar
+    };
+    tokio::task::block_in_place(|| {
+        let images = indexed(&registry, (0..images).map(layer));
+        let mut node = Node::new(programs, &images[0]);
+        node.config = format!("max-memory = \"{lists}MiB\"\n");
+        let mut serving = node.snapshotter();
+        let _containerd = node.containerd();
+        thread::scope(|scope| {
+            for image in &images {
+                scope.spawn(|| node.pull(image, "ociseek"));
+            }
+        });
+        let unpacked = node.metric(r#"ociseek_snapshotter_unpacked_total{reason="memory"}"#);
+        let begun = Instant::now();
+        let node = &node;
+        let started = |number: usize, image: &str| {
+            let name = container(&format!("at-once-{number}-{files_each}"));
+            // As kubelet tries.
+            for _ in 0..100 {
+                let run = ["run", "--detach", "--snapshotter", "ociseek", image, &name];
+                let ran = node.try_ctr(&[&run[..], &["/bin/sleep", "3600"]].concat());
+                if ran.status.success() {
+                    return (begun.elapsed(), name);
+                }
+                println!("{number}: {}", String::from_utf8_lossy(&ran.stderr).trim());
+                node.try_ctr(&["containers", "rm", &name]);
+                thread::sleep(Duration::from_secs(2));
+            }
+            panic!("{image} does not start");
+        };
+        let mut took: Vec<(Duration, String)> = thread::scope(|scope| {
+            let starting: Vec<_> = images
+                .iter()
+                .enumerate()
+                .map(|(number, image)| scope.spawn(move || started(number, image)))
+                .collect();
+            starting.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        took.sort();
+        let lazy = node.lazy_mounts().len();
+        assert_eq!(lazy as u64 + unpacked, images.len() as u64);
+        let peak = serving.peak_memory();
+        println!(
+            "{lazy} of {} images of {files_each} files are lazy; all started after {:?} to {:?}; at \
+             most {} MB",
+            images.len(),
+            took[0].0,
+            took[images.len() - 1].0,
+            peak / 1_000_000
+        );
+        assert!(peak < (lists + 192) << 20, "{peak}");
+        for (_, name) in &took {
+            node.end(name);
+        }
+        serving.signal(Signal::TERM);
+        assert!(serving.end().success());
+        lazy
+    })
+}
+
+/// There is memory for opening two at a time, and for all once they are open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn images_that_start_at_once_wait_for_memory() {
+    assert_eq!(all_start_at_once(8, 8_000, 14).await, 8);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "takes minutes, for docs/contributing/measuring.md"]
+async fn thirty_images_of_a_hundred_thousand_files_start_at_once() {
+    all_start_at_once(30, 100_000, 384).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 #[ignore = "takes minutes, for docs/contributing/measuring.md"]
 async fn a_node_with_a_hundred_images_and_a_thousand_cycles() {

@@ -12,7 +12,7 @@ use crate::ztoc::{
 
 const SECTION: &str = "entries";
 /// The least bytes of an entry: one for each of the columns that are always present.
-const LEAST: usize = 14;
+pub(super) const LEAST: usize = 14;
 /// The limit for the names of all entries together, in bytes. Each can repeat most of the previous
 /// one, so few stored bytes can expand to many.
 const MAX_NAMES: usize = 256 << 20;

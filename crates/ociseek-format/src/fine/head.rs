@@ -389,6 +389,26 @@ fn decode_entries(
     Ok(files)
 }
 
+/// The memory that the list of files in a document takes, without decoding it, in bytes: while an
+/// image is opened, and afterwards, both with the tree of these files. `head` begins with the
+/// document. A head that lies cannot be decoded.
+///
+/// # Errors
+/// If the bytes are not the beginning of a document.
+pub fn list_memory(head: &[u8]) -> Result<[u64; 2], FineError> {
+    /// A file in the tree and in its lookup tables while that is made, and in the tree alone.
+    const MADE: u64 = 256;
+    const NODE: u64 = 80;
+    /// What a reader keeps of a span.
+    const SPAN: u64 = 400;
+    let header = FineHeader::parse(head)?;
+    let plain = u64::from(header.entries_size[1]);
+    let files = u64::from(header.entries).min(plain / entries::LEAST as u64);
+    let listed = size_of::<FileMetadata>() as u64 + MADE;
+    let spans = u64::from(header.spans) * SPAN;
+    Ok([files * listed + 3 * plain + spans, files * NODE + 2 * plain + spans])
+}
+
 /// Decodes and checks a head whose digest the caller has verified. `document_size` is the size of
 /// the whole document in bytes. `memory` grows by the size of the result before that is allocated.
 ///

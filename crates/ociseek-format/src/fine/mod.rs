@@ -19,7 +19,7 @@ mod window;
 mod wire;
 
 pub(crate) use entries::{decode as decode_entries, encode as encode_entries};
-pub use head::{FineHead, PageId, StoredEntries, decode_head, decode_spans};
+pub use head::{FineHead, PageId, StoredEntries, decode_head, decode_spans, list_memory};
 pub(crate) use layer::Groups;
 pub use layer::{EncodedFine, FineLayer, SpanDivision, decode};
 pub use spans::{Codec, FineSpans, FineStart, SpanParts};

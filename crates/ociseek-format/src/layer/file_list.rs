@@ -5,7 +5,7 @@
 //! encoded as in a fine document, and decoded again when one of them is asked for.
 
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::budget::Budget;
 use crate::fine::{StoredEntries, decode_entries, encode_entries};
@@ -14,6 +14,8 @@ use crate::ztoc::FileMetadata;
 
 /// How many entries are encoded together. A span of 256 KiB holds some twenty files.
 const GROUP: usize = 32;
+/// Held while a list is decoded only to be packed.
+static LATE: Mutex<()> = Mutex::new(());
 
 /// The entries of a layer in the tar's order.
 #[derive(Debug)]
@@ -22,7 +24,11 @@ pub struct FileList(RwLock<Stored>);
 #[derive(Debug, Clone)]
 enum Stored {
     /// As in a fine document.
-    Unread(Arc<StoredEntries>),
+    Unread {
+        entries: Arc<StoredEntries>,
+        /// Pack the list as soon as it is read.
+        packs: bool,
+    },
     Read(ReadFiles),
 }
 
@@ -67,7 +73,7 @@ impl From<StoredEntries> for FileList {
     /// Entries that are decoded when they are first asked for. If they are not valid, the list is
     /// then empty.
     fn from(entries: StoredEntries) -> FileList {
-        FileList(RwLock::new(Stored::Unread(Arc::new(entries))))
+        FileList(RwLock::new(Stored::Unread { entries: Arc::new(entries), packs: false }))
     }
 }
 
@@ -77,18 +83,27 @@ impl FileList {
     }
 
     fn read(&self) -> ReadFiles {
-        let entries = match self.as_is() {
+        let (entries, packs) = match self.as_is() {
             Stored::Read(files) => return files,
-            Stored::Unread(entries) => entries,
+            Stored::Unread { entries, packs } => (entries, packs),
         };
-        // The memory was charged with the entries.
-        let files = entries.decode(&mut Budget::new(u64::MAX).open()).unwrap_or_default();
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        // The memory of a list that is packed was given back, so only one at a time takes it.
+        let _turn = packs.then(|| LATE.lock().unwrap_or_else(PoisonError::into_inner));
         // Another task may have decoded them meanwhile.
+        if let Stored::Read(files) = self.as_is() {
+            return files;
+        }
+        // Otherwise, the memory was charged with the entries.
+        let files = entries.decode(&mut Budget::new(u64::MAX).open()).unwrap_or_default();
+        let packed = if packs { PackedFiles::new(&files) } else { None };
+        let files = match packed {
+            Some(packed) => ReadFiles::Packed(Arc::new(packed)),
+            None => ReadFiles::Listed(Arc::new(files)),
+        };
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if let Stored::Read(files) = &*known {
             return files.clone();
         }
-        let files = ReadFiles::Listed(Arc::new(files));
         *known = Stored::Read(files.clone());
         files
     }
@@ -96,7 +111,7 @@ impl FileList {
     /// The number of entries.
     pub fn len(&self) -> usize {
         match self.as_is() {
-            Stored::Unread(entries) => entries.count(),
+            Stored::Unread { entries, .. } => entries.count(),
             Stored::Read(ReadFiles::Listed(files)) => files.len(),
             Stored::Read(ReadFiles::Packed(packed)) => packed.count,
         }
@@ -133,13 +148,24 @@ impl FileList {
     }
 
     /// Packs the list, unless it has an entry that cannot be packed or is not in the order of the
-    /// tar.
-    pub fn pack(&self) {
-        let Stored::Read(ReadFiles::Listed(files)) = self.as_is() else { return };
-        if let Some(packed) = PackedFiles::new(&files) {
-            let packed = Stored::Read(ReadFiles::Packed(Arc::new(packed)));
-            *self.0.write().unwrap_or_else(PoisonError::into_inner) = packed;
-        }
+    /// tar. One that was not decoded yet is packed when it is. Returns how many bytes of memory it
+    /// takes less than what was charged for it.
+    pub fn pack(&self) -> u64 {
+        let (packed, less) = match self.as_is() {
+            Stored::Unread { entries, packs: false } => {
+                let less = entries.count() * size_of::<FileMetadata>();
+                (Stored::Unread { entries, packs: true }, less)
+            }
+            Stored::Read(ReadFiles::Listed(files)) => {
+                let Some(packed) = PackedFiles::new(&files) else { return 0 };
+                let before: usize = files.iter().map(FileMetadata::footprint).sum();
+                let less = before.saturating_sub(packed.footprint());
+                (Stored::Read(ReadFiles::Packed(Arc::new(packed))), less)
+            }
+            Stored::Unread { packs: true, .. } | Stored::Read(ReadFiles::Packed(_)) => return 0,
+        };
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = packed;
+        less as u64
     }
 }
 
@@ -172,6 +198,11 @@ impl PackedFiles {
             groups.push(Group { first: group[0].offset, end: bytes.len() });
         }
         Some(PackedFiles { count: files.len(), bytes: bytes.into(), groups: groups.into() })
+    }
+
+    /// Approximate memory use in bytes.
+    fn footprint(&self) -> usize {
+        self.bytes.len() + size_of_val(&*self.groups)
     }
 
     /// The groups with the entries near `range`.
@@ -257,8 +288,9 @@ mod tests {
         let files = files(10_000);
         let before: usize = files.iter().map(FileMetadata::footprint).sum();
         let ReadFiles::Packed(packed) = packed(&files).read() else { unreachable!() };
-        let after = packed.bytes.len() + size_of_val(&*packed.groups);
+        let after = packed.footprint();
         assert!(after * 7 < before, "{after} of {before}");
+        assert_eq!(FileList::from(files).pack(), (before - after) as u64);
     }
 
     #[test]
@@ -379,11 +411,14 @@ mod tests {
         };
         let unread = list();
         assert_eq!((unread.len(), unread.is_packed()), (100, false));
-        unread.pack();
-        assert!(!unread.is_packed() && matches!(unread.as_is(), Stored::Unread(_)));
         assert_eq!(*unread.all(), files);
-        unread.pack();
+        assert!(!unread.is_packed() && unread.pack() > 0);
         assert!(unread.is_packed() && *unread.all() == files);
+        let late = list();
+        assert_eq!(late.pack(), 100 * size_of::<FileMetadata>() as u64);
+        assert!(!late.is_packed(), "not decoded for that");
+        assert!(*late.all() == files && late.is_packed(), "packed as soon as it is read");
+        assert_eq!(late.pack(), 0);
         assert_eq!(*list().near(&(Uncompressed(0)..end)).files, files);
         assert!(list() == FileList::from(files));
     }

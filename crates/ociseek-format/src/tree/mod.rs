@@ -20,6 +20,7 @@ pub use model::{Directory, Extent, Node, NodeId, NodeKind, SparseExtent, Xattr};
 
 use crate::layer::map::Entries;
 use crate::offset::LayerId;
+use crate::ztoc::text_footprint;
 use apply::{Applier, TreeUse};
 use model::Inodes;
 use paths::{PathId, ROOT};
@@ -146,6 +147,26 @@ impl Tree {
     /// The number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// Approximate memory use in bytes.
+    pub fn footprint(&self) -> usize {
+        let boxed = |node: &Node| match &node.kind {
+            NodeKind::Symlink(target) => text_footprint(target.len()),
+            NodeKind::Sparse(sparse) => size_of_val(&**sparse),
+            _ => 0,
+        };
+        let attributes = self.xattrs.iter().map(|(_, xattrs)| {
+            let texts = xattrs.iter().flat_map(|(name, value)| [name, value]);
+            size_of_val(&**xattrs) + texts.map(|text| text_footprint(text.len())).sum::<usize>()
+        });
+        size_of_val(&*self.nodes)
+            + size_of_val(&*self.names)
+            + size_of_val(&*self.named_by)
+            + size_of_val(&*self.xattrs)
+            + self.text.len()
+            + self.nodes.iter().map(boxed).sum::<usize>()
+            + attributes.sum::<usize>()
     }
 
     /// Always false: there is a root.
@@ -400,5 +421,8 @@ fn finish(applier: Applier<'_>) -> Tree {
         }
     }
     nodes.truncate(seen);
+    // They live as long as a mount.
+    nodes.shrink_to_fit();
+    text.shrink_to_fit();
     Tree { nodes, names, text, named_by, xattrs, warnings: warnings.finish() }
 }

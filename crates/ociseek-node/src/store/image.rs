@@ -24,10 +24,11 @@ use ociseek_format::tree::{OpaqueXattr, Tree};
 use ociseek_ops::background::BackgroundTask;
 use ociseek_ops::discover::{DiscoverError, PlatformImage};
 use ociseek_ops::judge::{Judged, judge_image};
+use ociseek_ops::mount::settle;
 use ociseek_ops::open::{
     OpenImageError, OpenOptions, facts, open_layers_of, prefetch_artifacts, reopen,
 };
-use ociseek_ops::tree_memory::charge_tree;
+use ociseek_ops::tree_memory::{charge_tree, keep_tree};
 use ociseek_rootfs::content::Content;
 use ociseek_rootfs::fuse::store::{LayerBlob, LayerOrigin};
 use ociseek_rootfs::layers::{Caches, LayerAccess};
@@ -153,6 +154,9 @@ impl StoredImage {
         let start = open.documents.start;
         let all = *prefetch_all;
         let ahead = content.clone();
+        let settled = content.clone();
+        // Each tree is made when its layer is first looked up.
+        let settling = BackgroundTask::spawn(async move { settle(&settled, 0).await });
         let task = BackgroundTask::spawn(async move {
             if start {
                 ahead.fetch_start().await;
@@ -166,7 +170,15 @@ impl StoredImage {
         let opaque = *opaque;
         let claims = *claims;
         let source = source.clone();
-        Ok(StoredImage { manifest, source, content, layers, opaque, claims, _tasks: vec![task] })
+        Ok(StoredImage {
+            manifest,
+            source,
+            content,
+            layers,
+            opaque,
+            claims,
+            _tasks: vec![task, settling],
+        })
     }
 
     /// A layer by the digest of its blob, or by that of its table of contents.
@@ -205,6 +217,7 @@ impl StoredImage {
             let opaque = self.opaque;
             let made = spawn_blocking(move || Tree::for_overlay(&map.entries(), number, opaque));
             let tree = made.await.map_err(|_| OpenImageError::Ending)??;
+            let (tree, charge) = keep_tree(charge, tree);
             Ok::<_, OpenImageError>((Arc::new(tree), charge))
         };
         Ok(Arc::clone(&layer.tree.get_or_try_init(make).await?.0))

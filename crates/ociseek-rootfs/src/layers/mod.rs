@@ -10,7 +10,7 @@
 mod indexes;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -35,6 +35,7 @@ use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_format::ztoc::{Checkpoint, ZtocError};
 use ociseek_store::cache::{MapKey, ZtocCache};
 use ociseek_store::feed::{Batches, FeedAborted, FeedError, feed};
+use ociseek_store::lock::Hold;
 use ociseek_store::{Source, damaged};
 
 /// How many layers are opened at the same time.
@@ -89,13 +90,20 @@ pub struct OpenLayer {
     /// The fine document that it is read with, if any.
     pub(crate) document: Option<Arc<OpenDocument>>,
     /// The memory charge for the layer.
-    _memory: Arc<Charge>,
+    memory: Arc<Mutex<Charge>>,
 }
 
 impl OpenLayer {
     /// The map that it is read with.
     pub fn map(&self) -> &Arc<LayerMap> {
         self.spans.map()
+    }
+
+    /// Packs its list of files, which only the tree needs as a whole, and gives back the memory that
+    /// was charged for it.
+    pub fn settle(&self) {
+        let less = self.map().files.pack();
+        self.memory.hold().shrink_by(less);
     }
 
     /// Its spans.
@@ -334,7 +342,7 @@ fn opened(
         bytes_read,
         spans,
         document: None,
-        _memory: Arc::new(memory),
+        memory: Arc::new(Mutex::new(memory)),
     })
 }
 
