@@ -41,6 +41,6 @@ pub use messages::SnapshotError;
 pub use mount_server::StartRecord;
 pub use pods::{Pod, PullingPods};
 pub use rows::{LazyLayer, LazyStack};
-pub use service::{ANSWER, AnsweredCall, CallObserver, Listener, METHODS, serve};
+pub use service::{ANSWER, AnsweredCall, CallObserver, METHODS, UnnamedListener, serve};
 pub use snapshotter::{KeptNumbers, Snapshotter};
 pub use status::{KeptImage, KeptMount, KeptState, kept, memory};

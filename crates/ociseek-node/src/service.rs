@@ -6,7 +6,7 @@ use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -59,18 +59,21 @@ impl From<SnapshotError> for Status {
 #[derive(Debug)]
 pub struct Listener(Vec<UnixListener>);
 
-impl Listener {
-    /// Listens on `path`, in a directory that is created if it is missing. A socket that another
-    /// process left there is replaced.
-    ///
-    /// `keep` has the socket kept, and returns an earlier one.
+/// A socket that nobody can connect to yet.
+#[derive(Debug)]
+pub struct UnnamedListener {
+    listener: UnixListener,
+    /// The name that it has until then, and the one that it gets.
+    new: PathBuf,
+    path: PathBuf,
+}
+
+impl UnnamedListener {
+    /// Makes a socket for `path`, in a directory that is created if it is missing.
     ///
     /// # Errors
     /// If there is another kind of file, or the socket cannot be made.
-    pub fn bind(
-        path: &Path,
-        keep: impl FnOnce(OwnedFd) -> Option<OwnedFd>,
-    ) -> io::Result<Listener> {
+    pub fn bind(path: &Path) -> io::Result<UnnamedListener> {
         if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
             let why = "something else than a socket has this name";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
@@ -78,21 +81,39 @@ impl Listener {
         if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
             DirBuilder::new().recursive(true).mode(0o711).create(dir)?;
         }
-        // It gets its name once nobody else can connect.
         let new = path.with_added_extension("new");
         // If it stays, the next line says so.
         let _ = fs::remove_file(&new).or_else(|_| fs::remove_dir(&new));
         let listener = UnixListener::bind(&new)?;
-        fs::set_permissions(&new, Permissions::from_mode(0o600))?;
-        let earlier = keep(listener.as_fd().try_clone_to_owned()?);
-        fs::rename(&new, path)?;
-        let mut listeners = vec![listener];
+        let unnamed = UnnamedListener { listener, new, path: path.to_owned() };
+        fs::set_permissions(&unnamed.new, Permissions::from_mode(0o600))?;
+        Ok(unnamed)
+    }
+
+    /// Gives it its name. A socket that another process left there is replaced. `keep` has the
+    /// socket kept, and returns an earlier one.
+    ///
+    /// # Errors
+    /// If it cannot be renamed.
+    pub fn named(self, keep: impl FnOnce(OwnedFd) -> Option<OwnedFd>) -> io::Result<Listener> {
+        let socket = || self.listener.as_fd().try_clone_to_owned();
+        let earlier = keep(socket()?);
+        fs::rename(&self.new, &self.path)?;
+        let listener = std::os::unix::net::UnixListener::from(socket()?);
+        let mut listeners = vec![UnixListener::from_std(listener)?];
         if let Some(socket) = earlier {
             let earlier = std::os::unix::net::UnixListener::from(socket);
             earlier.set_nonblocking(true)?;
             listeners.push(UnixListener::from_std(earlier)?);
         }
         Ok(Listener(listeners))
+    }
+}
+
+impl Drop for UnnamedListener {
+    fn drop(&mut self) {
+        // It has another name once it is in use.
+        let _ = fs::remove_file(&self.new);
     }
 }
 
@@ -350,18 +371,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/ociseek/snapshotter.sock");
         for _ in 0..2 {
-            Listener::bind(&path, |_| None).unwrap();
+            UnnamedListener::bind(&path).unwrap().named(|_| None).unwrap();
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
             // It is in the way of the next one.
             fs::create_dir(path.with_added_extension("new")).unwrap();
         }
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        assert_eq!(
-            Listener::bind(&file, |_| None).unwrap_err().kind(),
-            io::ErrorKind::AlreadyExists
-        );
-        assert!(Listener::bind(&file.join("socket"), |_| None).is_err());
+        assert_eq!(UnnamedListener::bind(&file).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(UnnamedListener::bind(&file.join("socket")).is_err());
     }
 
     /// The body of a gRPC message.

@@ -58,6 +58,8 @@ const ALL_ANSWERS: u64 = 32 << 20;
 /// by a mirror that is not configured here. The CRI cancels a pull that makes no progress for a
 /// minute or more (`image_pull_progress_timeout`).
 const LOOKUP: Duration = Duration::from_secs(15);
+/// How long a pull waits at most to learn how long lists of files are, if memory is short.
+const LISTS: Duration = Duration::from_secs(3);
 /// Otherwise the call would fail, and the pull with it, and nobody would unpack the image.
 const _: () = assert!(LOOKUP.as_secs() + 4 < ANSWER.as_secs());
 
@@ -92,8 +94,6 @@ pub(super) struct NodeImages {
     pub metrics: Arc<SnapshotterMetrics>,
     /// The memory for opening, of all images together.
     opening: OpeningMemory,
-    /// Held while it is decided whether there is memory for another image.
-    deciding: tokio::sync::Mutex<()>,
     /// All requests to registries.
     link: Arc<SharedLink>,
     /// Its socket.
@@ -127,7 +127,6 @@ impl NodeImages {
         NodeImages {
             ahead: FetchingAhead::new(caches.clone(), LOOKUP),
             opening: OpeningMemory::new(settings.lazy.registry.memory.max_memory.0),
-            deciding: tokio::sync::Mutex::default(),
             settings: RwLock::new(Arc::new(settings)),
             known: Mutex::default(),
             judged_whole: Mutex::default(),
@@ -200,27 +199,29 @@ impl NodeImages {
         Ok((judged.lazy_layers()?, documents))
     }
 
-    /// Whether there is memory for the lists of files of another image, beside those that are pulled
-    /// and not open yet. Waits for the heads of documents if it depends on them.
-    async fn has_room(&self, image: &str, own: &Fetching, until: Instant) -> Result<(), NotLazy> {
-        let waiting = || -> Vec<Fetching> {
-            let known = self.known.hold();
-            let closed = known.iter().filter(|(name, known)| {
-                !known.is_open && known.at.elapsed() < KNOWN_FOR && *name != image
-            });
-            closed.map(|(_, known)| known.fetching.clone()).collect()
-        };
-        let check = || {
-            let others = waiting().into_iter().map(|other| other.lists().kept);
-            self.opening.check(own.lists(), others.fold(0, u64::saturating_add))
-        };
-        if check().is_ok() {
-            return Ok(());
-        }
-        // By what is known then.
-        let fetched = join_all(waiting().into_iter().chain([own.clone()]).map(Fetching::done));
+    /// Remembers an image if there is memory for its lists of files, beside those that are pulled
+    /// and not open yet.
+    fn reserve(
+        &self,
+        image: &str,
+        known: &KnownImage,
+        settings: &Arc<NodeSettings>,
+    ) -> Result<(), NotLazy> {
+        let mut all = self.known.hold();
+        let others = closed(&all, image).map(|other| other.fetching.lists().kept);
+        let others = others.fold(0, u64::saturating_add);
+        self.opening.check(known.fetching.lists(), others)?;
+        self.remember(&mut all, image, known.clone(), settings);
+        Ok(())
+    }
+
+    /// Waits until more is known of the lists of files that are not in memory yet.
+    async fn lists_known(&self, image: &str, own: &Fetching, until: Instant) {
+        let others: Vec<Fetching> =
+            closed(&self.known.hold(), image).map(|other| other.fetching.clone()).collect();
+        let fetched = join_all(others.into_iter().chain([own.clone()]).map(Fetching::done));
+        let until = until.min(Instant::now() + LISTS);
         let _ = timeout_at(until.into(), fetched).await;
-        check()
     }
 
     /// The layers of an image that starts lazily. Notes what the registry says of it in `answers`.
@@ -235,11 +236,6 @@ impl NodeImages {
             }
         };
         let fetching = self.ahead.start(documents);
-        let _deciding = timeout_at(until.into(), self.deciding.lock()).await;
-        if let Err(reason) = self.has_room(image, &fetching, until).await {
-            self.unpacked(image, &reason);
-            return None;
-        }
         let layers = ImageLayers {
             chains: chains(layers.iter().map(|layer| layer.diff_id)),
             documents: layers.iter().map(|layer| layer.document.map(text)).collect(),
@@ -252,7 +248,15 @@ impl NodeImages {
             fetching,
             is_open: false,
         };
-        self.remember(image, known, &settings);
+        let mut room = self.reserve(image, &known, &settings);
+        if room.is_err() {
+            self.lists_known(image, &known.fetching, until).await;
+            room = self.reserve(image, &known, &settings);
+        }
+        if let Err(reason) = room {
+            self.unpacked(image, &reason);
+            return None;
+        }
         Some(layers)
     }
 
@@ -435,11 +439,16 @@ impl NodeImages {
     }
 
     /// Remembers what was found by these settings, unless others are valid by now.
-    fn remember(&self, image: &str, mut known: KnownImage, settings: &Arc<NodeSettings>) {
+    fn remember(
+        &self,
+        all: &mut HashMap<String, KnownImage>,
+        image: &str,
+        mut known: KnownImage,
+        settings: &Arc<NodeSettings>,
+    ) {
         if known.answers.size() > ANSWERS {
             known.answers = Recall::default();
         }
-        let mut all = self.known.hold();
         // `change` empties it after the settings are others.
         if !Arc::ptr_eq(settings, &self.settings()) {
             return;
@@ -531,6 +540,17 @@ impl LazyImages for NodeImages {
         };
         self.metrics.count(counter, if attempt.has_succeeded { done } else { "failed" });
     }
+}
+
+/// The images that are pulled and not open yet, without one.
+fn closed<'a>(
+    all: &'a HashMap<String, KnownImage>,
+    without: &'a str,
+) -> impl Iterator<Item = &'a KnownImage> {
+    let is_closed = move |(name, known): &(&String, &KnownImage)| {
+        !known.is_open && known.at.elapsed() < KNOWN_FOR && *name != without
+    };
+    all.iter().filter(is_closed).map(|(_, known)| known)
 }
 
 fn not_a_name(typed: &str) -> impl FnOnce(ImageNameError) -> CliError {

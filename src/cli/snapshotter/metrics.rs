@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 use tracing::info;
 
@@ -155,7 +156,7 @@ pub(super) fn count_request(metrics: &SnapshotterMetrics, request: AnsweredReque
 /// All metrics, as Prometheus reads them.
 fn text(metrics: &SnapshotterMetrics, numbers: KeptNumbers, cache: SpanCacheStats) -> String {
     let KeptNumbers { snapshots, images, mounts, fetched, silent } = numbers;
-    let SpanCacheStats { bytes, max_bytes, hits, misses, evictions } = cache;
+    let SpanCacheStats { bytes, max_bytes, hits, misses, evictions, is_silent } = cache;
     for (counter, total) in [
         (SnapshotterCounter::FetchedBytes, fetched),
         (SnapshotterCounter::CacheHits, hits),
@@ -171,6 +172,11 @@ fn text(metrics: &SnapshotterMetrics, numbers: KeptNumbers, cache: SpanCacheStat
         ("ociseek_snapshotter_silent_mounts", "Mounts that do not answer", silent),
         ("ociseek_snapshotter_cache_bytes", "Size of the content in the cache on disk", bytes),
         ("ociseek_snapshotter_cache_limit_bytes", "Size limit of the cache on disk", max_bytes),
+        (
+            "ociseek_snapshotter_cache_silent",
+            "Whether the disk of the cache does not answer",
+            u64::from(is_silent),
+        ),
     ])
 }
 
@@ -191,29 +197,35 @@ impl Monitored for MonitoredSnapshotter {
     }
 }
 
-/// Listens on `address`. The server runs as long as the returned future is polled.
-pub(super) async fn served(
+/// Listens on `address`.
+pub(super) async fn listening(
     address: Option<SocketAddr>,
+) -> Result<Option<TcpListener>, CliError> {
+    match address {
+        Some(address) => Ok(Some(listen_openly(address).await?)),
+        None => Ok(None),
+    }
+}
+
+/// Serves the metrics as long as the returned future is polled.
+pub(super) fn served(
+    listener: Option<TcpListener>,
     service: MonitoredSnapshotter,
-) -> Result<impl Future<Output = ()> + use<>, CliError> {
-    let listener = match address {
-        Some(address) => Some(listen_openly(address).await?),
-        None => None,
-    };
+) -> impl Future<Output = ()> + use<> {
     if let Some(address) = listener.as_ref().and_then(|listener| listener.local_addr().ok()) {
         info!(name: "listening", %address, "serving metrics");
         let cache = service.cache.clone();
         // Nobody waits for it.
         drop(spawn_blocking(move || cache.measure()));
     }
-    Ok(async move {
+    async move {
         match listener {
             Some(listener) => {
                 monitor(listener, Arc::new(service), Duration::from_secs(PATIENCE.into())).await
             }
             None => std::future::pending().await,
         }
-    })
+    }
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use crate::cli::shared::verbosity::{LogLevel, VerbosityArgs};
 use crate::cli::{blocking, until};
 use ociseek_format::image::ImageName;
 use ociseek_format::progress::Progress;
-use ociseek_node::{CallObserver, ImageService, Listener, PullingPods, Snapshotter, serve};
+use ociseek_node::{CallObserver, ImageService, PullingPods, Snapshotter, UnnamedListener, serve};
 use ociseek_store::registry::PulledLogins;
 
 pub(crate) use config::ConfigFileError;
@@ -237,6 +237,9 @@ pub(crate) async fn run(
     let (metrics_listen, memory, serves_images) = (*metrics_listen, memory.0, *image_service);
     let settings = settings(args)?;
     let progress: Arc<dyn Progress> = Arc::new(Display::new(verbosity));
+    // Nothing is created for a server that cannot listen.
+    let listener = UnnamedListener::bind(&socket).map_err(CliError::write(&socket))?;
+    let monitoring = metrics::listening(metrics_listen).await?;
     let caches = caches::reading(&settings.lazy.cache, &progress).await?;
     let metrics = Arc::<SnapshotterMetrics>::default();
     let counted = Arc::clone(&metrics);
@@ -263,8 +266,8 @@ pub(crate) async fn run(
     let snapshotter =
         Arc::new(snapshotter.map_err(CliError::at(&root, "the snapshotter cannot use it"))?);
     let service = MonitoredSnapshotter { metrics, snapshotter: Arc::clone(&snapshotter), cache };
-    let monitored = metrics::served(metrics_listen, service).await?;
-    let listener = Listener::bind(&socket, |socket| snapshotter.keep_socket(socket));
+    let monitored = metrics::served(monitoring, service);
+    let listener = listener.named(|socket| snapshotter.keep_socket(socket));
     let listener = listener.map_err(CliError::write(&socket))?;
     let reloading = configured.map(|(table, path)| Reloading {
         path,

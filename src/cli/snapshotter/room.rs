@@ -59,12 +59,10 @@ impl OpeningMemory {
     where
         Opening: Future<Output = Result<T, CliError>>,
     {
-        let is_waited_for = self.turn.try_lock().is_err();
-        if !is_waited_for {
-            match open().await {
-                Err(error) if is_over_budget(&error) => {}
-                opened => return opened,
-            }
+        // A small image does not wait for a large one.
+        match open().await {
+            Err(error) if is_over_budget(&error) => {}
+            opened => return opened,
         }
         let _turn = self.turn.lock().await;
         loop {
@@ -81,5 +79,49 @@ impl OpeningMemory {
                 sleep(LOOK).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ociseek_format::budget::Charge;
+    use ociseek_ops::open::OpenImageError;
+
+    #[test]
+    fn a_quarter_of_the_memory_is_left_to_open_images() {
+        let memory = OpeningMemory::new(400);
+        let check = |opening, kept, others| {
+            memory.check(ListMemory { opening, kept }, others).map_err(|reason| reason.code())
+        };
+        assert_eq!(check(150, 50, 250), Ok(()));
+        assert_eq!(check(150, 50, 251), Err("memory"));
+        assert_eq!(check(401, 50, 0), Err("memory"));
+        let open = memory.of_an_image();
+        let _open = open.charge(250, String::new).unwrap();
+        assert_eq!(check(150, 50, 0), Ok(()));
+        assert_eq!(check(150, 50, 1), Err("memory"));
+    }
+
+    #[tokio::test]
+    async fn an_image_waits_until_others_give_memory_back() {
+        let memory = OpeningMemory::new(100);
+        let open = |bytes: u64| {
+            let budget = memory.of_an_image();
+            async move {
+                let charge = budget.charge(bytes, String::new).map_err(OpenImageError::from)?;
+                Ok::<Charge, CliError>(charge)
+            }
+        };
+        let first = memory.open(|| open(80)).await.unwrap();
+        let giving_back = async {
+            sleep(LOOK * 2).await;
+            drop(first);
+        };
+        let (second, ()) = tokio::join!(memory.open(|| open(50)), giving_back);
+        drop(second.unwrap());
+        // Nobody else has memory.
+        let error = memory.open(|| open(101)).await.unwrap_err();
+        assert!(is_over_budget(&error));
     }
 }

@@ -24,7 +24,7 @@ const SAMPLE: usize = 24;
 const SAMPLE_OF_KILLS: usize = 16;
 const SAMPLE_OF_POWER: usize = 12;
 /// Files of the image, and bytes of each.
-const FILES: (usize, usize) = (3, 250_000);
+const FILES: (usize, usize) = (4, 250_000);
 /// Less than that, so that entries are evicted.
 const CACHE_SIZE: &str = "--cache-size=640KiB";
 

@@ -174,3 +174,57 @@ fn a_read_survives_a_registry_restart() {
     serving.child.signal(Signal::TERM);
     assert_eq!(serving.end().code(), Some(0));
 }
+
+/// A file system in a file, which is frozen. It thaws when this is dropped.
+struct Frozen<'a>(&'a std::path::Path);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        mounts::system("fsfreeze", &["-u".as_ref(), self.0.as_os_str()]);
+    }
+}
+
+#[test]
+fn reads_continue_while_the_disk_of_the_cache_does_not_answer() {
+    if !can_mount() || !rustix::process::geteuid().is_root() || !mounts::have(&["fsfreeze"]) {
+        return;
+    }
+    const FILES: u64 = 12;
+    let sandbox = Sandbox::new();
+    let _unmount = UnmountOnDrop(&sandbox);
+    for dir in ["source", "cache", "mnt"] {
+        std::fs::create_dir(sandbox.path(dir)).unwrap();
+    }
+    let content = |number: u64| bytes(number, 900_000);
+    for number in 0..FILES {
+        std::fs::write(sandbox.path(&format!("source/{number}")), content(number)).unwrap();
+    }
+    let tar = packed(&sandbox.path("source"));
+    let image = (mounts::compressed(&tar), mounts::config(&[tar], &json!({})));
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let mood = Arc::new(AtomicU8::new(HONEST));
+    let registry = runtime.block_on(registry(&image, "127.0.0.1:0", &mood));
+    let name = format!("{}/a/b:v1", registry.host());
+    mounts::index(&sandbox, &name);
+    let disk = sandbox.path("disk");
+    std::fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    mounts::system("mkfs.ext4", &["-q".as_ref(), disk.as_os_str()]);
+    let cache = sandbox.path("cache");
+    mounts::system("mount", &["-o".as_ref(), "loop".as_ref(), disk.as_os_str(), cache.as_os_str()]);
+    let args = ["mount", "--deadline", "20", "--cache-dir", "cache", &name, "mnt"];
+    let mut serving = MountProcess::start(&sandbox, &args);
+    let read = |number: u64| std::fs::read(sandbox.path(&format!("mnt/{number}"))).unwrap();
+    assert!(read(0) == content(0));
+    mounts::system("fsfreeze", &["-f".as_ref(), cache.as_os_str()]);
+    let frozen = Frozen(&cache);
+    // Before it is known that the disk hangs, and afterwards.
+    assert!((0..4).all(|number| read(number) == content(number)));
+    std::thread::sleep(Duration::from_secs(3));
+    assert!((4..8).all(|number| read(number) == content(number)));
+    drop(frozen);
+    assert!((0..FILES).all(|number| read(number) == content(number)));
+    mounts::unmount(&sandbox.path("mnt"));
+    assert!(serving.end().success(), "{}", serving.stderr());
+    mounts::unmount(&cache);
+}

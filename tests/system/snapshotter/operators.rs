@@ -93,3 +93,27 @@ async fn reads_are_measured_and_the_configuration_is_read_again() {
         assert!(serving.end().success());
     });
 }
+
+#[test]
+fn a_snapshotter_that_cannot_listen_creates_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::write(at("taken"), "").unwrap();
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = holder.local_addr().unwrap().to_string();
+    let own = [format!("--root={}", at("root")), format!("--cache-dir={}", at("cache"))];
+    for refused in [
+        [format!("--socket={}", at("taken")), "--metrics-listen=127.0.0.1:0".to_owned()],
+        [format!("--socket={}", at("socket")), format!("--metrics-listen={port}")],
+    ] {
+        let mut command = std::process::Command::new(crate::support::sandbox::program());
+        command.args(["snapshotter", "--lazy-from=*"]).args(&own).args(&refused);
+        let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{refused:?}");
+        let left: Vec<_> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(left, ["taken"], "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}

@@ -8,12 +8,15 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
+use std::mem;
 use std::ops::Range;
 use std::path::Path;
+use std::thread;
 
 use bytes::{Bytes, BytesMut};
 use tempfile::NamedTempFile;
 
+use super::silence::DiskAccess;
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::layer::span::{HasSpans, SpanTable};
 use ociseek_format::offset::SpanId;
@@ -190,6 +193,8 @@ const TOGETHER: u64 = 4 << 20;
 
 /// The file that a span is written to.
 pub(super) enum EntryFile {
+    /// It is opened with the first write.
+    Unopened(Box<dyn FnOnce() -> io::Result<EntryFile> + Send>),
     /// It gets its name when the span is complete.
     Alone(NamedTempFile),
     /// The head is written when the span is complete, over a hole or over another head.
@@ -197,18 +202,23 @@ pub(super) enum EntryFile {
 }
 
 impl EntryFile {
-    fn file(&self) -> &File {
-        match self {
-            EntryFile::Alone(file) => file.as_file(),
-            EntryFile::Shared(shared) => &shared.file,
+    /// Writes all parts, one after the other. Blocks.
+    fn write(self, parts: &[Bytes], at: u64) -> io::Result<EntryFile> {
+        let mut file = match self {
+            EntryFile::Unopened(open) => open()?,
+            open => open,
+        };
+        let end = at + parts.iter().map(|part| part.len() as u64).sum::<u64>();
+        let slices = parts.iter().map(|part| &part[..]).collect();
+        match &mut file {
+            EntryFile::Unopened(_) => return Err(io::ErrorKind::InvalidInput.into()),
+            EntryFile::Alone(file) => write_at(file.as_file(), slices, at)?,
+            EntryFile::Shared(shared) => {
+                shared.unfinished.get_or_insert(at..at).end = end;
+                write_at(&shared.file, slices, at)?;
+            }
         }
-    }
-
-    /// Notes the range that will be written.
-    fn note(&mut self, range: Range<u64>) {
-        if let EntryFile::Shared(shared) = self {
-            shared.unfinished.get_or_insert(range.start..range.start).end = range.end;
-        }
+        Ok(file)
     }
 }
 
@@ -246,7 +256,8 @@ pub(super) fn forget(path: &Path, layout: &EntryLayout) {
 
 /// Writes a span, piece by piece.
 pub(super) struct EntryWriter {
-    file: EntryFile,
+    /// None after it could not be written.
+    file: Option<EntryFile>,
     layout: EntryLayout,
     /// Everything before the pieces, as far as it is known.
     head: Vec<u8>,
@@ -263,31 +274,42 @@ impl EntryWriter {
         head.resize(DIGEST, 0);
         head.extend_from_slice(key.bytes());
         head.extend_from_slice(&layout.size.to_le_bytes());
+        let file = Some(file);
         EntryWriter { file, layout, head, written: 0, pending: Vec::new(), pending_size: 0 }
     }
 
-    pub(super) fn write(&mut self, piece: &Bytes) -> io::Result<()> {
+    /// Takes the next piece. `access` is asked for whenever pieces must be written before the span
+    /// is complete. Whoever decodes the span does not wait for a disk that does not answer.
+    pub(super) fn write(
+        &mut self,
+        piece: &Bytes,
+        access: impl FnOnce() -> Option<DiskAccess>,
+    ) -> io::Result<()> {
         self.head.extend_from_slice(blake3::hash(piece).as_bytes());
         self.pending_size += piece.len() as u64;
         self.pending.push(piece.clone());
-        if self.pending_size < TOGETHER { Ok(()) } else { self.flush(false) }
-    }
-
-    /// Writes the pending pieces, after the head if that lies right before them.
-    fn flush(&mut self, with_head: bool) -> io::Result<()> {
-        let head = with_head.then_some(&self.head[..]);
-        let at = self.layout.pieces_at + self.written - head.map_or(0, |head| head.len() as u64);
-        let parts = head.into_iter().chain(self.pending.iter().map(|piece| &piece[..]));
-        self.file.note(at..self.layout.pieces_at + self.written + self.pending_size);
-        write_at(self.file.file(), parts.collect(), at)?;
-        self.written += self.pending_size;
-        self.pending_size = 0;
-        self.pending.clear();
+        if self.pending_size < TOGETHER {
+            return Ok(());
+        }
+        let file = self.take_file()?;
+        let Some(access) = access() else {
+            // Removing what is unfinished would wait, too.
+            thread::Builder::new().spawn(move || drop(file))?;
+            return Err(io::ErrorKind::TimedOut.into());
+        };
+        let at = self.layout.pieces_at + self.written;
+        let parts = mem::take(&mut self.pending);
+        self.file = Some(access.in_time(move || file.write(&parts, at))??);
+        self.written += mem::take(&mut self.pending_size);
         Ok(())
     }
 
+    fn take_file(&mut self) -> io::Result<EntryFile> {
+        self.file.take().ok_or_else(|| io::Error::other("it could not be written before"))
+    }
+
     /// Adds the finished span to the cache: as the file at `path`, if it is alone. Returns the size
-    /// of what was written, in bytes.
+    /// of what was written, in bytes. Blocks.
     pub(super) fn finish(mut self, path: &Path) -> io::Result<u64> {
         let size = self.written + self.pending_size;
         let head_size = self.head.len() as u64;
@@ -296,13 +318,22 @@ impl EntryWriter {
         }
         let (digest, rest) = self.head.split_at_mut(DIGEST);
         digest.copy_from_slice(blake3::hash(rest).as_bytes());
-        let is_adjacent = self.layout.head_at + head_size == self.layout.pieces_at;
-        let is_together = self.written == 0 && is_adjacent;
-        self.flush(is_together)?;
-        if !is_together {
-            write_at(self.file.file(), vec![&self.head], self.layout.head_at)?;
+        let mut file = self.take_file()?;
+        let head = Bytes::from(self.head);
+        let pieces_at = self.layout.pieces_at + self.written;
+        if self.written == 0 && self.layout.head_at + head_size == pieces_at {
+            self.pending.insert(0, head);
+            file = file.write(&self.pending, self.layout.head_at)?;
+        } else {
+            file = file.write(&self.pending, pieces_at)?;
+            if let EntryFile::Shared(shared) = &file {
+                write_at(&shared.file, vec![&head], self.layout.head_at)?;
+            } else {
+                file = file.write(&[head], self.layout.head_at)?;
+            }
         }
-        match self.file {
+        match file {
+            EntryFile::Unopened(_) => return Err(io::ErrorKind::InvalidInput.into()),
             EntryFile::Alone(file) => file.persist(path).map(drop).map_err(|e| e.error)?,
             EntryFile::Shared(mut file) => file.unfinished = None,
         }

@@ -12,6 +12,7 @@
 mod claims;
 mod entry;
 mod place;
+mod silence;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +22,9 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -32,6 +35,8 @@ pub(crate) use claims::{Claim, ClaimOutcome};
 pub use entry::{PIECE, SpanKey};
 use place::MAX_SPAN;
 pub use place::SpanPlace;
+use silence::DiskWatch;
+pub(crate) use silence::PATIENCE;
 
 use claims::Claims;
 use entry::{EntryFile, EntryLayout, EntryWriter, SharedFile};
@@ -48,6 +53,8 @@ const WORTH: u64 = 64 << 20;
 const WORTH_TIMES: u64 = 64;
 /// The time of use of an entry is not updated again within this time.
 const TOUCH: Duration = Duration::from_secs(1);
+/// How many entries may wait for that.
+const TOUCHES: usize = 64;
 
 /// Decoded spans, stored in a directory that any number of processes may share. It never fails:
 /// entries that cannot be read count as missing, entries that cannot be written are not stored, and
@@ -67,6 +74,10 @@ struct Inner {
     counts: Counts,
     progress: Arc<dyn Progress>,
     claims: Arc<Claims>,
+    watch: Arc<DiskWatch>,
+    /// Whether the entries are being listed.
+    lists: AtomicBool,
+    touching: OnceLock<SyncSender<File>>,
 }
 
 /// What this process knows of the size of all entries, in bytes.
@@ -99,6 +110,8 @@ pub struct SpanCacheStats {
     pub misses: u64,
     /// How many entries this process evicted.
     pub evictions: u64,
+    /// Whether its disk does not answer.
+    pub is_silent: bool,
 }
 
 impl SpanCache {
@@ -120,6 +133,9 @@ impl SpanCache {
             counts: Counts::default(),
             progress,
             claims: Arc::default(),
+            watch: Arc::default(),
+            lists: AtomicBool::new(false),
+            touching: OnceLock::new(),
         };
         if let Some(dir) = &inner.dir
             && let Err(e) = make_dir(dir)
@@ -133,6 +149,11 @@ impl SpanCache {
     /// Whether anything is stored at all.
     pub fn is_enabled(&self) -> bool {
         self.inner.dir.is_some()
+    }
+
+    /// Whether its disk does not answer. Nothing is read or stored meanwhile.
+    pub fn is_silent(&self) -> bool {
+        self.inner.watch.is_silent()
     }
 
     /// The limit for all entries together, in bytes.
@@ -160,6 +181,7 @@ impl SpanCache {
             hits: hits.load(Ordering::Relaxed),
             misses: misses.load(Ordering::Relaxed),
             evictions: evictions.load(Ordering::Relaxed),
+            is_silent: self.is_silent(),
         }
     }
 
@@ -167,6 +189,7 @@ impl SpanCache {
     /// read.
     pub fn has(&self, place: &SpanPlace) -> bool {
         let Some((path, layout)) = self.to_read(place, &(0..0)) else { return false };
+        let Some(_access) = self.inner.watch.begin() else { return false };
         let most = place.file_size(&layout);
         open_entry(&path, most).is_ok_and(|(file, length)| {
             if place.is_shared() {
@@ -189,6 +212,7 @@ impl SpanCache {
 
     fn read_entry(&self, place: &SpanPlace, pieces: Range<u32>) -> Option<Vec<Bytes>> {
         let (path, layout) = self.to_read(place, &pieces)?;
+        let _access = self.inner.watch.begin()?;
         let most = place.file_size(&layout);
         match open_entry(&path, most) {
             Ok((file, length)) => {
@@ -197,7 +221,7 @@ impl SpanCache {
                 let found =
                     is_whole.then(|| entry::read(place.key(), &layout, pieces, fill)).flatten();
                 match &found {
-                    Some(_) => touch(&file),
+                    Some(_) => self.inner.touch(file),
                     None if !place.is_shared() => drop_entry(&path),
                     // Its pieces are damaged.
                     None if entry::head(place.key(), &layout, fill).is_some() => {
@@ -236,7 +260,7 @@ impl SpanCache {
         }
         let fill = |bytes: &mut [u8], at| entry::fill_at_once(&file, bytes, at);
         let found = entry::read(place.key(), &layout, pieces, fill)?;
-        touch(&file);
+        self.inner.touch(file);
         self.inner.counts.hits.fetch_add(1, Ordering::Relaxed);
         Some(found)
     }
@@ -246,21 +270,21 @@ impl SpanCache {
         let dir = self.inner.dir.as_ref()?;
         let path = self.path(place)?;
         let layout = self.layout_to_store(place)?;
-        let file = if place.is_shared() {
-            open_shared(dir, &path).map(|file| EntryFile::Shared(SharedFile::new(file, &layout)))
-        } else {
-            temporary(dir).map(EntryFile::Alone)
-        };
-        match file {
-            Ok(file) => {
-                let entry = EntryWriter::new(file, *place.key(), layout);
-                Some(SpanWriter { cache: self.clone(), path, entry })
-            }
-            Err(e) => {
-                self.inner.warn(&e);
-                None
-            }
+        if self.is_silent() {
+            return None;
         }
+        let dir = dir.clone();
+        let named = path.clone();
+        let is_shared = place.is_shared();
+        // Whoever decodes the span does not wait for the disk.
+        let file = EntryFile::Unopened(Box::new(move || {
+            Ok(match is_shared {
+                true => EntryFile::Shared(SharedFile::new(open_shared(&dir, &named)?, &layout)),
+                false => EntryFile::Alone(temporary(&dir)?),
+            })
+        }));
+        let entry = EntryWriter::new(file, *place.key(), layout);
+        Some(SpanWriter { cache: self.clone(), path, entry })
     }
 
     /// Claims a span that will be fetched and stored. A caller that gets the claim
@@ -273,6 +297,9 @@ impl SpanCache {
                 if self.layout_to_store(place).is_some()
                     && !self.inner.warned.load(Ordering::Relaxed) =>
             {
+                let Some(_access) = self.inner.watch.begin() else {
+                    return ClaimOutcome::Unavailable;
+                };
                 self.inner.claims.claim(dir, place.key())
             }
             _ => ClaimOutcome::Unavailable,
@@ -345,15 +372,21 @@ impl SpanWriter {
     /// needed.
     #[must_use]
     pub fn write(&mut self, piece: &Bytes) -> bool {
-        let written = self.entry.write(piece);
-        written.as_ref().err().into_iter().for_each(|e| self.cache.inner.warn(e));
+        let watch = &self.cache.inner.watch;
+        let written = self.entry.write(piece, || watch.begin());
+        // One that does not answer may answer again.
+        let failed = written.as_ref().err().filter(|e| e.kind() != io::ErrorKind::TimedOut);
+        failed.into_iter().for_each(|e| self.cache.inner.warn(e));
         written.is_ok()
     }
 
     /// Completes the span and adds it to the cache. Returns false if it could not be stored.
     pub fn finish(self) -> bool {
         let inner = &self.cache.inner;
-        let finished = self.entry.finish(&self.path).and_then(|size| inner.make_room(size));
+        let Some(access) = inner.watch.begin() else { return false };
+        let finished = self.entry.finish(&self.path);
+        drop(access);
+        let finished = finished.and_then(|size| inner.make_room(size));
         finished.as_ref().err().into_iter().for_each(|e| inner.warn(e));
         let of = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
         trace!(name: "store", target: TARGET, what = "span", of, kept = finished.is_ok());
@@ -382,12 +415,43 @@ impl Inner {
         self.evict(dir)
     }
 
-    /// Lists the entries, and removes what is too much.
+    /// Lists the entries, and removes what is too much. One thread at a time does that: it takes long
+    /// if there are many, and for ever if the disk hangs.
     fn evict(&self, dir: &Path) -> io::Result<()> {
+        if self.lists.swap(true, Ordering::Acquire) {
+            return Ok(());
+        }
+        let evicted = self.list(dir);
+        self.lists.store(false, Ordering::Release);
+        evicted
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<()> {
         let Eviction { left, evicted } = evict(dir, self.max)?;
         self.counts.evictions.fetch_add(evicted, Ordering::Relaxed);
         self.size.hold().listed = Some(left);
         Ok(())
+    }
+
+    /// Updates the time of use of an entry, which decides what is evicted. A thread of its own does
+    /// that, because a disk may let it wait where reading does not. If that thread has much to do,
+    /// the time stays. A cache that is read-only still works.
+    fn touch(&self, file: File) {
+        let sender = self.touching.get_or_init(|| {
+            let (sender, files) = sync_channel(TOUCHES);
+            // Without the thread, nothing is touched.
+            let _ = thread::Builder::new().name("touching".to_owned()).spawn(move || {
+                for file in files {
+                    let _: io::Result<()> = File::set_modified(&file, SystemTime::now());
+                }
+            });
+            sender
+        });
+        let now = SystemTime::now();
+        let used = file.metadata().and_then(|m| m.modified());
+        if used.is_ok_and(|used| now.duration_since(used).map_or(true, |age| age > TOUCH)) {
+            let _ = sender.try_send(file);
+        }
     }
 
     fn bytes(&self) -> u64 {
@@ -401,15 +465,5 @@ impl Inner {
             let what = format!("cannot use the cache at {}: {error}", dir.display());
             self.progress.report(ProgressEvent::Warning(what));
         }
-    }
-}
-
-/// Updates the time of use of an entry, which decides what is evicted. A cache that is read-only
-/// still works.
-fn touch(file: &File) {
-    let now = SystemTime::now();
-    let used = file.metadata().and_then(|m| m.modified());
-    if used.is_ok_and(|used| now.duration_since(used).map_or(true, |age| age > TOUCH)) {
-        let _ = file.set_modified(now);
     }
 }

@@ -4,19 +4,20 @@
 //! Nobody waits for a process that makes no progress: after some time its spans are fetched here,
 //! and for some time after that, nothing is awaited.
 
+use std::iter::repeat_with;
 use std::mem::take;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
 use super::FetchCause;
 use super::in_flight::SpanRequest;
-use super::inner::LayerHandle;
+use super::inner::{LayerHandle, on_disk};
 use super::race::stall;
-use crate::cache::ClaimOutcome;
+use crate::cache::{Claim, ClaimOutcome};
+use ociseek_format::offset::SpanId;
 use ociseek_store::lock::Hold;
 
 /// The shortest and the longest interval of checks whether a span has arrived.
@@ -45,6 +46,14 @@ pub(super) struct MissingSpans {
     pub others: Vec<SpanRequest>,
 }
 
+/// Who is to fetch a span for the cache on disk.
+enum MissingFrom {
+    /// It is there.
+    Nobody,
+    Us(Option<Claim>),
+    Others,
+}
+
 impl LayerHandle {
     /// Claims the spans, as far as others have not claimed them. Completes the fetches of those
     /// that are in the cache on disk after all.
@@ -53,29 +62,37 @@ impl LayerHandle {
             return MissingSpans { ours: spans, others: Vec::new() };
         }
         let on = self.clone();
-        let claimed = spawn_blocking(move || {
+        let wanted: Vec<SpanId> = spans.iter().map(|wanted| wanted.promise.span()).collect();
+        let claimed = on_disk(move || {
             let LayerHandle { inner, layer, .. } = &on;
-            let mut missing = MissingSpans::default();
-            for mut wanted in spans {
-                let span = wanted.promise.span();
-                match inner.cache.claim(&layer.place(span)) {
-                    ClaimOutcome::Granted(claim) => wanted.promise.hold(claim),
+            let claim = |span: SpanId| {
+                let claim = match inner.cache.claim(&layer.place(span)) {
+                    ClaimOutcome::Granted(claim) => Some(claim),
                     ClaimOutcome::Taken if !inner.others_ignored.is_now() => {
-                        missing.others.push(wanted);
-                        continue;
+                        return MissingFrom::Others;
                     }
-                    ClaimOutcome::Taken | ClaimOutcome::Unavailable => {}
-                }
+                    ClaimOutcome::Taken | ClaimOutcome::Unavailable => None,
+                };
                 // It may have been stored just before it could be claimed.
-                if on.is_on_disk(span) {
-                    wanted.promise.complete(Ok(Arc::default()))
-                } else {
-                    missing.ours.push(wanted)
-                }
-            }
-            missing
+                if on.is_on_disk(span) { MissingFrom::Nobody } else { MissingFrom::Us(claim) }
+            };
+            wanted.into_iter().map(claim).collect::<Vec<_>>()
         });
-        claimed.await.unwrap_or_default()
+        let claimed = claimed.await.unwrap_or_default().into_iter().map(Some);
+        let mut missing = MissingSpans::default();
+        for (mut wanted, claimed) in spans.into_iter().zip(claimed.chain(repeat_with(|| None))) {
+            match claimed {
+                Some(MissingFrom::Others) => missing.others.push(wanted),
+                Some(MissingFrom::Nobody) => wanted.promise.complete(Ok(Arc::default())),
+                Some(MissingFrom::Us(Some(claim))) => {
+                    wanted.promise.hold(claim);
+                    missing.ours.push(wanted);
+                }
+                // The disk does not answer, or there are no claims.
+                Some(MissingFrom::Us(None)) | None => missing.ours.push(wanted),
+            }
+        }
+        missing
     }
 
     /// Waits until others have stored these spans. Fetches those that they gave up, and all that is

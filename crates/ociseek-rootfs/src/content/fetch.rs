@@ -2,23 +2,24 @@
 //! Counts what the requests take.
 
 use std::collections::VecDeque;
-use std::iter;
+use std::iter::{self, repeat};
 use std::mem;
 use std::mem::take;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
 use super::budget::ReadBudget;
 use super::claim::MissingSpans;
-use super::in_flight::{FetchRole, SpanRequest};
-use super::inner::{CountGuard, Layer, LayerHandle};
-use super::pieces::{HANDED_OVER, covering};
+use super::in_flight::{FetchPromise, FetchRole, SpanRequest};
+use super::inner::{CountGuard, Layer, LayerHandle, STORING, UNIT, on_disk};
+use super::pieces::{DecodedSpan, HANDED_OVER, covering};
 use super::race::Race;
 use super::{Counts, FetchCause, Purpose, ReadError};
 use crate::layers::MAX_COMPRESSED;
@@ -36,6 +37,8 @@ pub(super) const MOST_BETWEEN: u64 = 1 << 20;
 /// handing over a small span takes longer than decoding it. None waits longer than this for others.
 const HANDED: usize = 1 << 20;
 const HANDED_WITHIN: Duration = Duration::from_millis(4);
+/// How often a decoder looks whether the disk has kept up.
+const ROOM_LOOK: Duration = Duration::from_millis(2);
 
 /// Whether the cache on disk may have a span that should be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -282,18 +285,48 @@ impl LayerHandle {
         let decoders = if is_awaited { &inner.read_decoders } else { &inner.decoders };
         let Ok(slot) = Arc::clone(decoders).acquire_owned().await else { return Vec::new() };
         let on = self.clone();
-        let decoded = spawn_blocking(move || {
-            let _slot = slot;
-            on.decode_and_end(spans, attempt)
+        let (sender, decoded) = oneshot::channel();
+        spawn_blocking(move || {
+            let (damaged, unstored) = on.decode_and_end(spans, attempt);
+            // A disk that does not answer must not keep a decoder.
+            drop(slot);
+            let room = on.room_to_store(&unstored);
+            let _ = sender.send(damaged);
+            if room.is_some() {
+                for (promise, mut decoded) in unstored {
+                    decoded.store();
+                    promise.complete(Ok(decoded.run));
+                }
+            }
         });
         decoded.await.unwrap_or_default()
     }
 
-    /// Decodes spans, and ends their promises. Returns those whose bytes are not the layer's
-    /// instead, unless this is the last attempt. Blocks.
-    fn decode_and_end(&self, spans: Vec<DecodableSpan>, attempt: Attempt) -> Vec<DecodableSpan> {
+    /// Waits until so much else is on disk that these spans can follow while others are decoded.
+    /// None if the disk does not answer. Blocks.
+    fn room_to_store(&self, spans: &[(FetchPromise, DecodedSpan)]) -> Option<OwnedSemaphorePermit> {
+        let bytes: u64 = spans.iter().map(|(promise, _)| self.layer.size(promise.span())).sum();
+        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(STORING as u32);
+        loop {
+            match Arc::clone(&self.inner.storing).try_acquire_many_owned(units) {
+                Ok(permit) => return Some(permit),
+                Err(_) if self.inner.cache.is_silent() => return None,
+                Err(_) => thread::sleep(ROOM_LOOK),
+            }
+        }
+    }
+
+    /// Decodes spans, and keeps their promises. Returns those whose bytes are not the layer's
+    /// instead, unless this is the last attempt, and those that whoever waits for them has, but the
+    /// cache on disk has not. Blocks.
+    fn decode_and_end(
+        &self,
+        spans: Vec<DecodableSpan>,
+        attempt: Attempt,
+    ) -> (Vec<DecodableSpan>, Vec<(FetchPromise, DecodedSpan)>) {
         let layer = self.layer.digest();
         let mut damaged = Vec::new();
+        let mut unstored = Vec::new();
         let mut rest = spans.into_iter();
         // Of more at a time, the first would wait longer than it must.
         while let Some(first) = rest.next() {
@@ -324,15 +357,26 @@ impl LayerHandle {
                         }
                         Err(ReadError::Span { layer, source })
                     }
-                    Ok(run) => Ok(Arc::new(run)),
+                    Ok(decoded) => Ok(decoded),
                 };
                 if of.wanted.promise.cause() == FetchCause::Read {
                     self.inner.pace.note_handling(of.begun.elapsed());
                 }
-                of.wanted.promise.complete(result);
+                let promise = of.wanted.promise;
+                match result {
+                    Err(error) => promise.complete(Err(error)),
+                    Ok(decoded) if decoded.is_whole && decoded.is_unstored() => {
+                        promise.deliver(Ok(Arc::clone(&decoded.run)));
+                        unstored.push((promise, decoded));
+                    }
+                    Ok(mut decoded) => {
+                        decoded.store();
+                        promise.complete(Ok(decoded.run));
+                    }
+                }
             }
         }
-        damaged
+        (damaged, unstored)
     }
 
     /// Completes the fetches of spans that are in the cache after all, and returns the others.
@@ -341,13 +385,20 @@ impl LayerHandle {
             return spans;
         }
         let on = self.clone();
-        let asked = spawn_blocking(move || {
-            let (there, missing): (Vec<SpanRequest>, Vec<SpanRequest>) =
-                spans.into_iter().partition(|wanted| on.is_on_disk(wanted.promise.span()));
-            there.into_iter().for_each(|wanted| wanted.promise.complete(Ok(Arc::default())));
-            missing
+        let wanted: Vec<SpanId> = spans.iter().map(|wanted| wanted.promise.span()).collect();
+        let looked = on_disk(move || {
+            wanted.into_iter().map(|span| on.is_on_disk(span)).collect::<Vec<bool>>()
         });
-        asked.await.unwrap_or_default()
+        let looked = looked.await.unwrap_or_default();
+        let mut missing = Vec::new();
+        for (wanted, is_there) in spans.into_iter().zip(looked.into_iter().chain(repeat(false))) {
+            if is_there {
+                wanted.promise.complete(Ok(Arc::default()));
+            } else {
+                missing.push(wanted);
+            }
+        }
+        missing
     }
 }
 

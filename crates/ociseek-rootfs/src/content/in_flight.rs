@@ -55,6 +55,7 @@ pub(super) struct FetchPromise {
     sender: watch::Sender<Option<SpanResult>>,
     /// Keeps other processes from fetching the span until this is dropped.
     claim: Option<Claim>,
+    has_ended: bool,
 }
 
 /// A span to be fetched.
@@ -78,7 +79,14 @@ impl SpansInFlight {
         let (sender, result) = watch::channel(None);
         fetches.insert(of, (result.clone(), cause));
         FetchRole::Fetch(
-            FetchPromise { of, cause, in_flight: self.clone(), sender, claim: None },
+            FetchPromise {
+                of,
+                cause,
+                in_flight: self.clone(),
+                sender,
+                claim: None,
+                has_ended: false,
+            },
             Waiter { result, is_joined_ahead: false },
         )
     }
@@ -104,10 +112,17 @@ impl FetchPromise {
         self.claim = Some(claim);
     }
 
+    /// Gives all waiters the result, which must have all that they can want. Others still join the
+    /// fetch, until it ends.
+    pub(super) fn deliver(&self, result: SpanResult) {
+        self.sender.send_replace(Some(result));
+    }
+
     /// Ends the fetch. Its results must already be in the caches, because tasks that find no fetch
     /// in progress look there.
-    pub(super) fn complete(self, result: SpanResult) {
+    pub(super) fn complete(mut self, result: SpanResult) {
         self.remove();
+        self.has_ended = true;
         self.sender.send_replace(Some(result));
     }
 
@@ -118,7 +133,8 @@ impl FetchPromise {
 
 impl Drop for FetchPromise {
     fn drop(&mut self) {
-        if self.sender.borrow().is_none() {
+        // Another fetch may have begun since this one has ended.
+        if !self.has_ended {
             self.remove();
         }
     }

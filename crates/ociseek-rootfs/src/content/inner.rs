@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::claim::OthersIgnored;
 use super::in_flight::{Misses, SpansInFlight};
@@ -15,7 +17,7 @@ use super::readers::Readers;
 use super::recorded_start::{self, StartProgress};
 use super::windows::{WindowChecks, WindowStore};
 use super::{ContentOptions, Counts, ReadError, ReadObserver, ReopenLayer};
-use crate::cache::{PIECE, SpanCache, SpanKey, SpanPlace};
+use crate::cache::{PATIENCE, PIECE, SpanCache, SpanKey, SpanPlace};
 use crate::layers::{LayerAccess, OpenLayer};
 use ociseek_format::digest::Digest;
 use ociseek_format::layer::parallel::cores;
@@ -28,7 +30,9 @@ const WARNINGS: usize = 64;
 /// The most compressed bytes in memory at a time, waiting for the rest of their span or for a
 /// decoder, in units of [`UNIT`].
 const UNITS: usize = (128 << 20) / UNIT as usize;
-const UNIT: u64 = 64 << 10;
+pub(super) const UNIT: u64 = 64 << 10;
+/// The most decoded bytes that are being stored while their decoder goes on, in the same units.
+pub(super) const STORING: usize = (64 << 20) / UNIT as usize;
 /// Requests at a time: those for a recorded start, and 8 others.
 const REQUESTS: usize = recorded_start::AT_A_TIME + 8;
 
@@ -51,6 +55,8 @@ pub(super) struct Inner {
     /// A permit for each span that is being decoded, and that no read or that a read asked for.
     pub decoders: Arc<Semaphore>,
     pub read_decoders: Arc<Semaphore>,
+    /// Permits for decoded bytes that are being stored on disk, in units of [`UNIT`].
+    pub storing: Arc<Semaphore>,
     /// The number of reads that are waiting.
     pub waiting: AtomicUsize,
     /// The number of requests in progress for which a read waits.
@@ -113,6 +119,7 @@ impl Inner {
             requests: Semaphore::new(REQUESTS),
             decoders: Arc::new(Semaphore::new(threads.clamp(2, 8))),
             read_decoders: Arc::new(Semaphore::new(threads.clamp(2, 8))),
+            storing: Arc::new(Semaphore::new(STORING)),
             waiting: AtomicUsize::new(0),
             waited_for: AtomicUsize::new(0),
             windows,
@@ -197,6 +204,13 @@ impl Inner {
             self.progress.report(ProgressEvent::Warning(text));
         }
     }
+}
+
+/// Looks at the cache on disk, on a thread that may block. None if its disk does not answer soon.
+pub(super) async fn on_disk<T: Send + 'static>(
+    look: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    timeout(PATIENCE, spawn_blocking(look)).await.ok()?.ok()
 }
 
 /// Adds to a counter while it exists.
@@ -346,7 +360,8 @@ impl LayerHandle {
     /// Whether spans are stored on disk. Not if the blob itself is on disk, uncompressed.
     pub(super) fn keeps_on_disk(&self) -> bool {
         let is_near = !matches!(self.inner.source, Source::Registry(_));
-        self.inner.cache.is_enabled() && !(is_near && self.layer.open.map().is_plain())
+        let cache = &self.inner.cache;
+        cache.is_enabled() && !cache.is_silent() && !(is_near && self.layer.open.map().is_plain())
     }
 
     /// Whether all spans of a layer that is decoded from its start are stored on disk, including

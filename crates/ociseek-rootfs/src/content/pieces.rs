@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use bytes::{Bytes, BytesMut};
 
@@ -194,15 +194,15 @@ impl<'a> PieceSink<'a> {
         self.keeper.writer.is_some()
     }
 
-    /// Call this after all bytes were verified. Adds the span to the caches; the second value tells
-    /// whether the one on disk has it.
-    pub(super) fn finish(mut self) -> (Run, bool) {
+    /// Call this after all bytes were verified. Adds the span to memory, and leaves it to the caller
+    /// to store it on disk.
+    pub(super) fn finish(mut self) -> DecodedSpan {
         let keeper = &mut self.keeper;
         if !keeper.is_over {
             self.cutter.finish(&mut |number, piece| keeper.take(number, piece));
         }
-        let is_kept = self.keeper.writer.is_some_and(SpanWriter::finish);
-        for (number, piece) in (self.keeper.run.first..).zip(&self.keeper.run.pieces) {
+        let SpanKeeper { writer, run, .. } = self.keeper;
+        for (number, piece) in (run.first..).zip(&run.pieces) {
             self.on.inner.memory.put(
                 self.on.piece(self.span, number),
                 piece.clone(),
@@ -210,7 +210,28 @@ impl<'a> PieceSink<'a> {
             );
         }
         self.on.inner.counts.spans_decoded.add(1);
-        (self.keeper.run, is_kept)
+        let is_whole = self.on.layer.size(self.span) <= HANDED_OVER && !run.pieces.is_empty();
+        DecodedSpan { run: Arc::new(run), is_whole, writer }
+    }
+}
+
+/// A span that is decoded, and not on disk yet.
+pub(super) struct DecodedSpan {
+    pub run: Arc<Run>,
+    /// Whether the run has all of it.
+    pub is_whole: bool,
+    writer: Option<SpanWriter>,
+}
+
+impl DecodedSpan {
+    /// Whether there is something to store.
+    pub(super) fn is_unstored(&self) -> bool {
+        self.writer.is_some()
+    }
+
+    /// Stores it on disk. Returns whether it is there. Blocks.
+    pub(super) fn store(&mut self) -> bool {
+        self.writer.take().is_some_and(SpanWriter::finish)
     }
 }
 
@@ -226,13 +247,13 @@ impl LayerHandle {
         wanted: Option<&Range<u32>>,
         windows: Option<&Windows>,
         proven: &ProvenSpan<'_, LayerMap>,
-    ) -> Result<Run, SpanError> {
+    ) -> Result<DecodedSpan, SpanError> {
         let mut sink = PieceSink::new(self, span, wanted);
         let window = windows.and_then(|windows| windows.get(span));
         let OpenLayer { spans, how, .. } = &self.layer.open;
         if !how.is_claimed() {
             proven.decode(window, &mut |bytes| sink.push(bytes))?;
-            return Ok(sink.finish().0);
+            return Ok(sink.finish());
         }
         if let Some(window) = window {
             self.check_used_window(span, window)?;
@@ -253,9 +274,8 @@ impl LayerHandle {
         match headers.finish().first().or(split.as_ref()) {
             Some(difference) => Err(SpanError::Header { span, what: difference.to_string() }),
             None => {
-                let run = sink.finish().0;
                 self.check_next_window(after, next.is_some(), tail)?;
-                Ok(run)
+                Ok(sink.finish())
             }
         }
     }

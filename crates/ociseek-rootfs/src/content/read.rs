@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use tokio::task::{spawn_blocking, yield_now};
+use tokio::task::yield_now;
 use tracing::trace;
 
 use super::budget::ReadBudget;
 use super::fetch::Disk;
 use super::in_flight::{FetchRole, SpanRequest, Waiter};
-use super::inner::{CountGuard, LayerHandle};
+use super::inner::{CountGuard, LayerHandle, on_disk};
 use super::pieces::{HANDED_OVER, Run, covering, start_of};
 use super::{FetchCause, ReadError};
 use ociseek_format::offset::{SpanId, Uncompressed};
@@ -248,7 +248,7 @@ impl LayerHandle {
             return;
         }
         let on = self.clone();
-        let looked = spawn_blocking(move || {
+        let looked = on_disk(move || {
             let read = |(span, range): (SpanId, Range<u64>)| {
                 let LayerHandle { inner, layer, .. } = &on;
                 let ends = on.ends_in_memory(span, &range);

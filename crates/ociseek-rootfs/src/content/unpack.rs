@@ -207,13 +207,13 @@ impl<'a> Spans<'a> {
         if actual != expected {
             return Err(Stop::Span(SpanError::Digest { span, expected, actual }));
         }
-        let (run, is_kept) = sink.finish();
-        self.fills &= is_kept;
+        let mut decoded = sink.finish();
+        self.fills &= decoded.store();
         let mut queue = self.queue.hold();
         if queue.front().is_some_and(|first| first.promise.span() == span)
             && let Some(first) = queue.pop_front()
         {
-            first.promise.complete(Ok(Arc::new(run)));
+            first.promise.complete(Ok(decoded.run));
         }
         Ok(())
     }

@@ -63,7 +63,11 @@ pub(super) mod fetch {
             }
             let piece = Bytes::copy_from_slice(&bytes(span));
             inner.memory.put(self.piece(span, 0), piece.clone(), piece.len() as u64);
-            wanted.promise.complete(Ok(Arc::new(Run { first: 0, pieces: vec![piece] })));
+            let run = Arc::new(Run { first: 0, pieces: vec![piece] });
+            // It is stored on disk between the two.
+            wanted.promise.deliver(Ok(Arc::clone(&run)));
+            yield_now().await;
+            wanted.promise.complete(Ok(run));
         }
     }
 }
@@ -74,7 +78,7 @@ pub(super) mod inner {
     use std::time::Duration;
 
     use bytes::Bytes;
-    use tokio::task::JoinHandle;
+    use tokio::task::{JoinHandle, spawn_blocking};
 
     use super::super::in_flight::{Misses, SpansInFlight};
     use super::super::lru::Lru;
@@ -82,6 +86,12 @@ pub(super) mod inner {
     use super::model::ReadError;
     use super::pieces::PieceId;
     use crate::offset::SpanId;
+
+    pub(in super::super) async fn on_disk<T: Send + 'static>(
+        look: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        spawn_blocking(look).await.ok()
+    }
 
     pub(in super::super) struct Inner {
         pub in_flight: SpansInFlight,
