@@ -114,8 +114,8 @@ pub async fn mount(
     Ok(LiveMount { mount, recorder, _background: [prefetch, dropping], since: Instant::now() })
 }
 
-/// Gives back the memory that only opening an image with so many `files` took, as soon as its first
-/// reads are over.
+/// Returns the memory that only opening an image took, as soon as its first reads are over. `files`
+/// is the number of its files.
 pub async fn settle(content: &Content, files: usize) {
     if files <= LONG_LIST {
         sleep(SETTLED).await;

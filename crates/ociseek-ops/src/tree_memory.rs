@@ -26,7 +26,7 @@ pub(crate) fn charge_stored_tree(budget: &Budget, tree: &Tree) -> Result<Charge,
     budget.charge(tree.footprint() as u64, || format!("the tree of {} files", tree.len()))
 }
 
-/// Gives back what only flattening took.
+/// Returns to the budget what only flattening took.
 pub fn keep_tree(mut charge: Charge, tree: Tree) -> (Tree, Charge) {
     charge.shrink_to(tree.footprint() as u64);
     (tree, charge)

@@ -14,8 +14,8 @@ use ociseek_ops::judge::NotLazy;
 
 /// How often an image that waits looks whether memory was given back.
 const LOOK: Duration = Duration::from_millis(100);
-/// For how long an image waits while nothing is given back. An image that was opened gives back
-/// after five seconds what only opening took.
+/// For how long an image waits while no memory is returned. An image that was opened returns
+/// what only opening took after five seconds.
 const WAIT: Duration = Duration::from_secs(8);
 
 /// The memory for opening, of all images together.

@@ -106,7 +106,7 @@ fn a_snapshotter_that_cannot_listen_creates_nothing() {
         [format!("--socket={}", at("taken")), "--metrics-listen=127.0.0.1:0".to_owned()],
         [format!("--socket={}", at("socket")), format!("--metrics-listen={port}")],
     ] {
-        let mut command = std::process::Command::new(crate::support::sandbox::program());
+        let mut command = std::process::Command::new(ociseek_testkit::sandbox::program());
         command.args(["snapshotter", "--lazy-from=*"]).args(&own).args(&refused);
         let output = command.stdin(std::process::Stdio::null()).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{refused:?}");

@@ -279,7 +279,7 @@ impl EntryWriter {
     }
 
     /// Takes the next piece. `access` is asked for whenever pieces must be written before the span
-    /// is complete. Whoever decodes the span does not wait for a disk that does not answer.
+    /// is complete. The decoder does not wait for a disk that does not answer.
     pub(super) fn write(
         &mut self,
         piece: &Bytes,

@@ -276,7 +276,7 @@ impl SpanCache {
         let dir = dir.clone();
         let named = path.clone();
         let is_shared = place.is_shared();
-        // Whoever decodes the span does not wait for the disk.
+        // The decoder does not wait for the disk.
         let file = EntryFile::Unopened(Box::new(move || {
             Ok(match is_shared {
                 true => EntryFile::Shared(SharedFile::new(open_shared(&dir, &named)?, &layout)),
@@ -415,8 +415,8 @@ impl Inner {
         self.evict(dir)
     }
 
-    /// Lists the entries, and removes what is too much. One thread at a time does that: it takes long
-    /// if there are many, and for ever if the disk hangs.
+    /// Lists the entries, and removes what is too much. One thread at a time does that: it takes
+    /// long if there are many, and for ever if the disk hangs.
     fn evict(&self, dir: &Path) -> io::Result<()> {
         if self.lists.swap(true, Ordering::Acquire) {
             return Ok(());

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use ociseek_store::lock::Hold;
 
-/// An access that takes longer hangs. Whoever waits for one goes on without the cache by then.
+/// An access that takes longer hangs. Reads that wait for it continue without the cache then.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The most accesses at a time, and so the most threads that a disk can keep.
 const MOST: usize = 64;

@@ -317,8 +317,8 @@ impl LayerHandle {
     }
 
     /// Decodes spans, and keeps their promises. Returns those whose bytes are not the layer's
-    /// instead, unless this is the last attempt, and those that whoever waits for them has, but the
-    /// cache on disk has not. Blocks.
+    /// instead, unless this is the last attempt, and those that are delivered and not stored on
+    /// disk yet. Blocks.
     fn decode_and_end(
         &self,
         spans: Vec<DecodableSpan>,

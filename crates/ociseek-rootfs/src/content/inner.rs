@@ -31,7 +31,7 @@ const WARNINGS: usize = 64;
 /// decoder, in units of [`UNIT`].
 const UNITS: usize = (128 << 20) / UNIT as usize;
 pub(super) const UNIT: u64 = 64 << 10;
-/// The most decoded bytes that are being stored while their decoder goes on, in the same units.
+/// The most decoded bytes that are being stored while their decoder continues, in the same units.
 pub(super) const STORING: usize = (64 << 20) / UNIT as usize;
 /// Requests at a time: those for a recorded start, and 8 others.
 const REQUESTS: usize = recorded_start::AT_A_TIME + 8;

@@ -194,8 +194,8 @@ impl<'a> PieceSink<'a> {
         self.keeper.writer.is_some()
     }
 
-    /// Call this after all bytes were verified. Adds the span to memory, and leaves it to the caller
-    /// to store it on disk.
+    /// Call this after all bytes were verified. Adds the span to memory. The caller stores it on
+    /// disk.
     pub(super) fn finish(mut self) -> DecodedSpan {
         let keeper = &mut self.keeper;
         if !keeper.is_over {

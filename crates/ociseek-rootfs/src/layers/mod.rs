@@ -99,8 +99,8 @@ impl OpenLayer {
         self.spans.map()
     }
 
-    /// Packs its list of files, which only the tree needs as a whole, and gives back the memory that
-    /// was charged for it.
+    /// Packs its list of files, which only the tree needs as a whole. The memory that this frees is
+    /// no longer charged.
     pub fn settle(&self) {
         let less = self.map().files.pack();
         self.memory.hold().shrink_by(less);
