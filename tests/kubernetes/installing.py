@@ -5,8 +5,8 @@ import re
 import images
 import soci
 from cluster import LOGIN, PRIVATE, REGISTRY, STATE, Node, helm, kubectl, run, until, write
-from pods import (NODE, PACKAGING, apply, check, delete, events, journal, lazy_images, mounts, pod, right_sum,
-                  start, status)
+from pods import (NODE, PACKAGING, apply, check, delete, events, journal, lazy_images, mounts, pod, ready,
+                  right_sum, start, status)
 
 SNAPSHOTTER_CONFIG = f'''lazy-from = ["{REGISTRY}/*", "{PRIVATE}/*"]
 cache-dir = "/var/lib/ociseek/cache"
@@ -103,22 +103,29 @@ def configmap():
 
 
 def case_uninstall():
-    """The page's way back: afterwards the node has nothing of ours, and starts pods."""
+    """The page's way back, under a pod that stays: afterwards the node has nothing of ours, and the pod runs."""
     kubectl('delete', 'pods', '--all', '--timeout=120s')
+    start('stays', f'{REGISTRY}/fine:1')
     kubectl('label', 'node', NODE.name, 'ociseek.dev/snapshotter-')
     check(until(90, lambda: not kubectl('-n', 'ociseek', 'get', 'pods', '-o', 'name')), 'the DaemonSet has pods')
-    NODE.sh('sed -i /imageServiceEndpoint/d /etc/kubernetes/kubelet.yaml')
+    NODE.sh('sed -i /imageServiceEndpoint/d /etc/kubernetes/kubelet.yaml; systemctl stop kubelet')
+    NODE.sh('crictl rmp --all --force; crictl rmi --all', check=False)
+    left = NODE.sh('ctr --namespace k8s.io containers ls -q; ls -A /var/lib/ociseek/snapshotter/snapshots')
+    check(not left, 'containers and snapshots are left:', left)
     NODE.run('ociseek', 'snapshotter', 'uninstall', '/')
     NODE.wait_ready('systemctl restart containerd kubelet')
-    NODE.sh('crictl rmp -fa; crictl rmi --all', check=False)
     NODE.run('ociseek', 'snapshotter', 'uninstall', '/')
     check(until(10, lambda: not NODE.sh('pgrep -a ociseek; true')), 'processes of ociseek are left')
+    NODE.sh('rm -r /var/lib/ociseek')
     left = NODE.sh('ls -d /opt/ociseek /usr/local/bin/ociseek /etc/containerd/conf.d/* '
                    '/etc/systemd/system/*ociseek* /etc/ociseek /run/ociseek 2>/dev/null; true')
     check(not left and not mounts(), 'left on the node:', left, mounts())
+    check(until(60, lambda: status('stays')['containerStatuses'][0]['restartCount'] > 0 and ready('stays')),
+          'the pod does not run:', events('stays'))
+    right_sum('stays')
     start('plain', f'{REGISTRY}/plain:1')
     right_sum('plain')
-    delete('plain')
+    delete('plain', 'stays')
     kubectl('delete', '-k', STATE / 'overlay')
 
 

@@ -50,14 +50,16 @@ Exit status: 0 success, 1 failure, 2 usage error.";
 const UNINSTALL_LONG_ABOUT: &str = "\
 Removes from a host what \"ociseek snapshotter install\" put there, in two runs.
 
-The first run gives containerd its configuration back: it removes ociseek.toml from the folder that containerd \
-imports, or restores the file that was there before. Then restart containerd and remove the images. The second run \
-stops the snapshotter and removes it. Its snapshots in /var/lib/ociseek stay.";
+Remove the pods and images first: containerd keeps containers whose snapshotter it no longer knows. The first run \
+gives containerd its configuration back: it removes ociseek.toml from the folder that containerd imports, or restores \
+the file that was there before. Then restart containerd. The second run stops the snapshotter and removes it. Its \
+snapshots in /var/lib/ociseek stay.";
 
 const UNINSTALL_AFTER_HELP: &str = "\
 Example:
+  systemctl stop kubelet; crictl rmp --all --force; crictl rmi --all
   ociseek snapshotter uninstall /
-  systemctl restart containerd kubelet && crictl rmi --all
+  systemctl restart containerd kubelet
   ociseek snapshotter uninstall /
 
 Exit status: 0 success, 1 failure, 2 usage error.";
@@ -168,8 +170,8 @@ pub(super) fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
     check(&host)?;
     if let Some(services) = containerd::restore(&host)? {
         complain(&format!(
-            "containerd has its configuration back: run systemctl restart {services} and crictl rmi --all, then this \
-             command again, which removes the snapshotter"
+            "containerd has its configuration back: if you have not yet, run crictl rmp --all --force and crictl rmi \
+             --all; then systemctl restart {services}, and this command again, which removes the snapshotter"
         ));
         return Ok(());
     }
