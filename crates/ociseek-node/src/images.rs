@@ -19,7 +19,7 @@ use super::lazy::{ImageLayers, LazyImages};
 use super::messages::SnapshotError;
 use super::rows::LazyStack;
 use super::session::{ImageSession, Phase, SessionPlace, clear};
-use crate::mount_server::divide_memory;
+use crate::mount_server::{Fetched, divide_memory};
 use ociseek_rootfs::fuse::{DeviceKeeper, FS_TYPE, mounted_at};
 use ociseek_store::lock::Hold;
 
@@ -321,10 +321,9 @@ fn remove_files(dir: &Path) -> io::Result<()> {
     fs::remove_dir(dir)
 }
 
-/// The bytes fetched for the mount with this directory.
-pub(crate) fn fetched(dir: &Path) -> u64 {
-    let text = fs::read_to_string(dir.join(FETCHED)).unwrap_or_default();
-    text.trim().parse().unwrap_or(0)
+/// What was fetched for the mount with this directory.
+pub(crate) fn fetched(dir: &Path) -> Fetched {
+    Fetched::read(&dir.join(FETCHED))
 }
 
 #[cfg(test)]

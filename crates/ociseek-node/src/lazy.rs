@@ -67,7 +67,7 @@ pub struct OpenedLayers {
 ociseek_format::opaque_debug!(OpenedLayers);
 
 /// How images are served.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ServingOptions {
     /// What to fetch before it is read.
     pub prefetch: Prefetch,

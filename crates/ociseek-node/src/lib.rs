@@ -38,7 +38,7 @@ pub use health::serves;
 pub use image_service::ImageService;
 pub use lazy::{ImageLayers, LazyImages, MountAttempt, OpenedLayers, ServingOptions};
 pub use messages::SnapshotError;
-pub use mount_server::StartRecord;
+pub use mount_server::{Fetched, StartRecord};
 pub use pods::{Pod, PullingPods};
 pub use rows::{LazyLayer, LazyStack};
 pub use service::{ANSWER, AnsweredCall, CallObserver, METHODS, UnnamedListener, serve};

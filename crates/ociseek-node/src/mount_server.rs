@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use ociseek_format::image::config;
 use ociseek_ops::mount::LiveMount;
 use ociseek_ops::open::RootFs;
-use ociseek_rootfs::content::Content;
+use ociseek_rootfs::content::{Content, RestStats};
 use ociseek_rootfs::fuse::process_memory;
 use ociseek_rootfs::record::{ReadRecorder, write_line};
 use ociseek_store::durable::replace;
@@ -24,12 +24,47 @@ const DIR: &str = "starts";
 /// The most files in the directory of the records.
 const MAX_RECORDS: usize = 256;
 
-/// A file with the number of bytes fetched for a mount, by all its servers.
+/// A file with the number of bytes fetched for a mount, by all its servers, and how far the rest of
+/// the image has been fetched.
 pub(crate) struct FetchedFile {
     file: File,
     /// By earlier servers.
     before: u64,
-    written: Option<u64>,
+    written: Option<Fetched>,
+}
+
+/// What such a file says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Fetched {
+    /// The bytes that were fetched.
+    pub bytes: u64,
+    /// None if the rest is not fetched.
+    pub rest: Option<RestStats>,
+}
+
+impl Fetched {
+    /// What the file at `path` says. Nothing was fetched if it cannot be read.
+    pub(crate) fn read(path: &Path) -> Fetched {
+        Fetched::parse(&fs::read_to_string(path).unwrap_or_default())
+    }
+
+    fn parse(text: &str) -> Fetched {
+        let line = text.lines().next().unwrap_or_default();
+        let numbers: Vec<u64> = line.split(' ').map_while(|number| number.parse().ok()).collect();
+        let rest = match numbers[..] {
+            [_, bytes, of_bytes, unfit_bytes] if of_bytes > 0 => {
+                Some(RestStats { bytes, of_bytes, unfit_bytes })
+            }
+            _ => None,
+        };
+        Fetched { bytes: numbers.first().copied().unwrap_or(0), rest }
+    }
+
+    /// Of the same length each time, so that readers never see a part of it.
+    fn line(&self) -> String {
+        let RestStats { bytes, of_bytes, unfit_bytes } = self.rest.unwrap_or_default();
+        format!("{:020} {bytes:020} {of_bytes:020} {unfit_bytes:020}\n", self.bytes)
+    }
 }
 
 ociseek_format::opaque_debug!(FetchedFile);
@@ -43,21 +78,20 @@ impl FetchedFile {
         let mut file =
             File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut text = String::new();
-        (&mut file).take(64).read_to_string(&mut text)?;
-        Ok(FetchedFile { file, before: text.trim().parse().unwrap_or(0), written: None })
+        (&mut file).take(128).read_to_string(&mut text)?;
+        Ok(FetchedFile { file, before: Fetched::parse(&text).bytes, written: None })
     }
 
     /// Adds what this server has fetched to what earlier servers have, and returns the sum. The
     /// file may have been removed in the meantime, so it is not opened again.
-    pub(crate) fn write(&mut self, fetched: u64) -> u64 {
-        let total = self.before.saturating_add(fetched);
-        if self.written != Some(total) {
-            // Of the same length each time, so that readers never see a part of it.
-            if self.file.write_all_at(format!("{total:020}\n").as_bytes(), 0).is_ok() {
-                self.written = Some(total);
-            }
+    pub(crate) fn write(&mut self, fetched: u64, rest: Option<RestStats>) -> u64 {
+        let fetched = Fetched { bytes: self.before.saturating_add(fetched), rest };
+        if self.written != Some(fetched)
+            && self.file.write_all_at(fetched.line().as_bytes(), 0).is_ok()
+        {
+            self.written = Some(fetched);
         }
-        total
+        fetched.bytes
     }
 }
 
@@ -165,6 +199,19 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn what_was_fetched_is_added_up_and_the_rest_is_that_of_the_last_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fetched");
+        assert_eq!(Fetched::read(&path), Fetched::default());
+        let rest = Some(RestStats { bytes: 5, of_bytes: 9, unfit_bytes: 3 });
+        let mut file = FetchedFile::open(&path).unwrap();
+        assert_eq!((file.write(7, None), file.write(8, rest)), (7, 8));
+        assert_eq!(Fetched::read(&path), Fetched { bytes: 8, rest });
+        assert_eq!(FetchedFile::open(&path).unwrap().write(2, None), 10);
+        assert_eq!(Fetched::read(&path), Fetched { bytes: 10, rest: None });
+    }
 
     #[test]
     fn mounts_share_the_memory_within_limits() {

@@ -349,7 +349,8 @@ impl Run {
         let mut fetched = FetchedFile::open(&self.place.fetched).ok();
         let mut count = || {
             let bytes = layers.image.source.traffic().bytes;
-            let total = fetched.as_mut().map_or(bytes, |file| file.write(bytes));
+            let rest = layers.image.content.rest_stats();
+            let total = fetched.as_mut().map_or(bytes, |file| file.write(bytes, rest));
             session.fetched.store(total, Ordering::Relaxed);
         };
         count();

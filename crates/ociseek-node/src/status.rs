@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::images::{MountKey, fetched};
 use super::rows::{SnapshotKind, SnapshotRow, SnapshotRows, read};
+use crate::mount_server::Fetched;
 use ociseek_rootfs::fuse::{FS_TYPE, answering, keeper_of, mounts, process_memory};
 
 /// What a snapshotter keeps.
@@ -44,8 +45,8 @@ pub struct KeptMount {
     pub point: PathBuf,
     /// Whether it answers.
     pub answers: bool,
-    /// The bytes fetched for it, a few seconds ago.
-    pub fetched: u64,
+    /// What was fetched for it, a few seconds ago.
+    pub fetched: Fetched,
 }
 
 /// What the snapshotter with the directory `root` keeps.
@@ -95,7 +96,7 @@ fn kept_mounts(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<u64, Vec<
     for (key, point) in points {
         let mount = KeptMount {
             answers: answering.contains(&point),
-            fetched: point.parent().map_or(0, fetched),
+            fetched: point.parent().map(fetched).unwrap_or_default(),
             point,
         };
         kept.entry(key.id).or_default().push(mount);

@@ -13,7 +13,7 @@ use super::open::RootFs;
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::Progress;
 use ociseek_format::tree::{OpaqueXattr, Tree};
-use ociseek_rootfs::content::Content;
+use ociseek_rootfs::content::{BackgroundFetches, Content};
 use ociseek_rootfs::fuse::{FuseMount, FuseOptions, MountError, release_freed_memory};
 use ociseek_rootfs::layers::OpenLayer;
 pub use ociseek_rootfs::record::Record;
@@ -41,12 +41,12 @@ pub struct MountOptions {
 }
 
 /// What to fetch in the background before it is read.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Prefetch {
     /// Do not even fetch the lists in the index.
     pub ignore_lists: bool,
-    /// Finally fetch everything.
-    pub all: bool,
+    /// Finally fetch everything, with this in common with other images.
+    pub rest: Option<Arc<BackgroundFetches>>,
 }
 
 /// A mounted image. It is unmounted when this is dropped.
@@ -71,7 +71,7 @@ pub async fn mount(
     options: MountOptions,
     progress: &Arc<dyn Progress>,
 ) -> Result<LiveMount, MountError> {
-    let MountOptions { mut fuse, record, prefetch: Prefetch { ignore_lists, all } } = options;
+    let MountOptions { mut fuse, record, prefetch: Prefetch { ignore_lists, rest } } = options;
     let tree = &image.tree;
     let content = &image.content;
     let recorder = record.map(|record| {
@@ -98,8 +98,8 @@ pub async fn mount(
     let artifacts = if ignore_lists { Vec::new() } else { image.prefetch.clone() };
     let prefetch = BackgroundTask::spawn(async move {
         content.prefetch_artifacts(artifacts).await;
-        if all {
-            content.prefetch().await;
+        if let Some(shared) = rest {
+            content.fetch_rest(&shared).await;
         }
     });
     let content = image.content.clone();

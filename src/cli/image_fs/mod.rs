@@ -12,6 +12,7 @@ use crate::cli::shared::args::{NodeLoginArgs, ReadCacheArgs, RegistryArgs, ViewA
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::file::Replacement;
 use crate::cli::shared::json::{Document, milliseconds, text as text_of};
+use crate::cli::shared::parse::RestArg;
 use crate::cli::shared::progress::Display;
 use crate::cli::shared::report::report_error;
 use crate::cli::shared::signals::Interrupt;
@@ -28,7 +29,7 @@ use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_ops::bundle::RunOptions;
 use ociseek_ops::mount::{LiveMount, Prefetch};
 use ociseek_ops::open::{DocumentFetch, LayerChoice, OpenOptions, RootFs, open};
-use ociseek_rootfs::content::ContentOptions;
+use ociseek_rootfs::content::{BackgroundFetches, ContentOptions};
 
 pub(super) mod bundle;
 pub(super) mod detach;
@@ -205,9 +206,11 @@ pub(crate) struct LazyArgs {
     #[command(flatten)]
     pub view: ViewArgs,
 
-    /// Fetch the rest of the image in the background
-    #[arg(long, env = "OCISEEK_PREFETCH", value_parser = parse::switch, help_heading = "Reading")]
-    pub prefetch: bool,
+    /// Fetch the rest of the image in the background; --prefetch=100Mbit limits the speed
+    #[arg(long, value_name = "SPEED", env = "OCISEEK_PREFETCH", value_parser = parse::prefetch)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(default_value = "false", hide_default_value = true, help_heading = "Reading")]
+    pub prefetch: RestArg,
 
     /// Ignore the prefetch lists of the index, and the recorded startup of a fine index
     #[arg(long, env = "OCISEEK_IGNORE_PREFETCH_LIST", value_parser = parse::switch, hide_short_help = true)]
@@ -261,7 +264,14 @@ impl LazyArgs {
     }
 
     pub(crate) fn prefetching(&self) -> Prefetch {
-        Prefetch { ignore_lists: self.ignore_prefetch_list, all: self.prefetch }
+        Prefetch { ignore_lists: self.ignore_prefetch_list, rest: self.background() }
+    }
+
+    /// For the images of this process alone.
+    pub(crate) fn background(&self) -> Option<Arc<BackgroundFetches>> {
+        let shared = BackgroundFetches::default();
+        shared.speed.set(self.prefetch.speed());
+        self.prefetch.is_wanted().then(|| Arc::new(shared))
     }
 }
 

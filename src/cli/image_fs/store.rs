@@ -214,7 +214,7 @@ async fn mounted(args: StoreArgs, progress: &Arc<dyn Progress>) -> Result<Mounte
     let options = StoreOptions {
         opaque: opaque_xattr(),
         deadline: lazy.deadline,
-        prefetch_all: lazy.prefetch,
+        rest: lazy.background(),
         claims: share_layers,
         lazy_from,
         caches: caches::reading(&lazy.cache, progress).await?,

@@ -61,6 +61,45 @@ pub(crate) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
+/// Whether the rest of an image is fetched in the background, and how fast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RestArg {
+    No,
+    /// At most this many bits in a second.
+    Yes(Option<u64>),
+}
+
+impl RestArg {
+    pub(crate) fn is_wanted(self) -> bool {
+        self != RestArg::No
+    }
+
+    /// In bytes per second, if it is limited.
+    pub(crate) fn speed(self) -> Option<u64> {
+        match self {
+            RestArg::Yes(Some(bits)) => Some(bytes_of_speed(bits)),
+            RestArg::No | RestArg::Yes(None) => None,
+        }
+    }
+}
+
+/// A yes or no, or a speed.
+pub(crate) fn prefetch(text: &str) -> Result<RestArg, String> {
+    match switch(text) {
+        Ok(true) => Ok(RestArg::Yes(None)),
+        Ok(false) => Ok(RestArg::No),
+        Err(_) if text.starts_with(|c: char| c.is_ascii_digit()) => {
+            link(text).map(|bits| RestArg::Yes(Some(bits)))
+        }
+        Err(_) => Err("expected true, false, or a speed, such as 100Mbit".to_owned()),
+    }
+}
+
+/// The bytes that a link of this many bits per second carries in a second.
+pub(crate) fn bytes_of_speed(bits: u64) -> u64 {
+    (bits / 8).max(1)
+}
+
 /// The same for --plain-http, where an empty variable leaves the default.
 pub(crate) fn plain_http(text: &str) -> Result<PlainHttp, String> {
     match (text, switch(text)?) {

@@ -22,6 +22,7 @@ use crate::cli::blocking;
 use crate::cli::image_fs::LazyArgs;
 use crate::cli::shared::args::RegistryArgs;
 use crate::cli::shared::error::CliError;
+use crate::cli::shared::parse::bytes_of_speed;
 use crate::cli::shared::source::Images;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{ImageName, ImageNameError, Reference};
@@ -33,9 +34,10 @@ use ociseek_node::{
 use ociseek_ops::ahead::{DocumentsAhead, Fetching, FetchingAhead};
 use ociseek_ops::judge::{JudgedLayer, NotLazy, judge};
 use ociseek_ops::lazy_from::LazyFrom;
+use ociseek_ops::mount::Prefetch;
 use ociseek_ops::open::{LayerChoice, OpenOptions, open};
 use ociseek_ops::trust::NotedDocuments;
-use ociseek_rootfs::content::ContentOptions;
+use ociseek_rootfs::content::{BackgroundFetches, ContentOptions};
 use ociseek_rootfs::fuse::release_freed_memory;
 use ociseek_rootfs::layers::Caches;
 use ociseek_store::Source;
@@ -96,6 +98,8 @@ pub(super) struct NodeImages {
     opening: OpeningMemory,
     /// All requests to registries.
     link: Arc<SharedLink>,
+    /// What is fetched in the background, for all images.
+    background: Arc<BackgroundFetches>,
     /// Its socket.
     pub containerd: PathBuf,
 }
@@ -123,8 +127,11 @@ impl NodeImages {
     ) -> NodeImages {
         let counted = Arc::clone(&metrics);
         let link = SharedLink::new(move |request| count_request(&counted, request));
-        link.limit(settings.bandwidth.map(bytes));
+        link.speed.set(settings.bandwidth.map(bytes_of_speed));
+        let background = BackgroundFetches::default();
+        background.speed.set(settings.lazy.prefetch.speed());
         NodeImages {
+            background: Arc::new(background),
             ahead: FetchingAhead::new(caches.clone(), LOOKUP),
             opening: OpeningMemory::new(settings.lazy.registry.memory.max_memory.0),
             settings: RwLock::new(Arc::new(settings)),
@@ -147,7 +154,8 @@ impl NodeImages {
 
     /// From now on, images are judged and opened by these settings.
     pub(super) fn change(&self, settings: NodeSettings) {
-        self.link.limit(settings.bandwidth.map(bytes));
+        self.link.speed.set(settings.bandwidth.map(bytes_of_speed));
+        self.background.speed.set(settings.lazy.prefetch.speed());
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
         self.known.hold().clear();
     }
@@ -528,7 +536,9 @@ impl LazyImages for NodeImages {
 
     fn serving(&self) -> ServingOptions {
         let settings = self.settings();
-        let prefetch = settings.lazy.prefetching();
+        let LazyArgs { prefetch, ignore_prefetch_list, .. } = settings.lazy;
+        let rest = prefetch.is_wanted().then(|| Arc::clone(&self.background));
+        let prefetch = Prefetch { ignore_lists: ignore_prefetch_list, rest };
         ServingOptions { prefetch, record_starts: settings.record_starts }
     }
 
@@ -556,11 +566,6 @@ fn closed<'a>(
 fn not_a_name(typed: &str) -> impl FnOnce(ImageNameError) -> CliError {
     let what = format!("{typed:?} is not the name of an image");
     move |source| CliError::because(what, source)
-}
-
-/// In a second.
-fn bytes(bits: u64) -> u64 {
-    (bits / 8).max(1)
 }
 
 /// A registry without its port.

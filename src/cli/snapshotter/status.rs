@@ -15,7 +15,8 @@ use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::stdout::Stdout;
 use crate::cli::shared::terminal::{Style, safe};
-use ociseek_node::{KeptImage, KeptState, StartRecord, kept, memory};
+use ociseek_node::{KeptImage, KeptMount, KeptState, StartRecord, kept, memory};
+use ociseek_rootfs::content::RestStats;
 use ociseek_rootfs::fuse::ProcessId;
 
 /// Which snapshotter.
@@ -63,7 +64,8 @@ pub(crate) struct StatusArgs {
 
 const IMAGES_LONG_ABOUT: &str = "\
 Lists the images whose layers are not pulled: how many layers, how many containers and other snapshots use them, \
-whether they are mounted, the bytes fetched for the mount, and whether a start was recorded (--record-starts).
+whether they are mounted, the bytes fetched for the mount, how much of its rest was fetched in the background \
+(--prefetch), and whether a start was recorded (--record-starts).
 
 It reads the snapshotter's directory, so the snapshotter need not run.";
 
@@ -166,6 +168,56 @@ pub(crate) struct Status {
     memory_limit_bytes: u64,
     /// The number of bytes fetched for these mounts, a few seconds ago.
     fetched_bytes: u64,
+    /// How far the rest of the mounted images has been fetched in the background, or null.
+    rest: Option<Rest>,
+}
+
+/// How far the rest of images has been fetched in the background.
+#[derive(Serialize, Clone, Copy)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Rest {
+    /// The unpacked bytes of layers that came into the cache.
+    bytes: u64,
+    /// All unpacked bytes of the layers.
+    of_bytes: u64,
+    /// Those for which the cache is too small.
+    unfit_bytes: u64,
+}
+
+impl Rest {
+    /// Of all these mounts together. None if nothing is fetched for any of them.
+    fn of<'a>(mounts: impl Iterator<Item = &'a KeptMount>) -> Option<Rest> {
+        let rests = mounts.filter_map(|mount| mount.fetched.rest);
+        rests.map(Rest::from).reduce(|one, other| Rest {
+            bytes: one.bytes.saturating_add(other.bytes),
+            of_bytes: one.of_bytes.saturating_add(other.of_bytes),
+            unfit_bytes: one.unfit_bytes.saturating_add(other.unfit_bytes),
+        })
+    }
+
+    fn percent(self) -> u64 {
+        let percent = u128::from(self.bytes) * 100 / u128::from(self.of_bytes.max(1));
+        u64::try_from(percent).unwrap_or(100).min(100)
+    }
+
+    fn text(self) -> String {
+        let unfit = match self.unfit_bytes {
+            0 => String::new(),
+            unfit => format!("; {} do not fit the cache", human(unfit)),
+        };
+        format!(
+            "{} of {} fetched in the background{unfit}",
+            human(self.bytes),
+            human(self.of_bytes)
+        )
+    }
+}
+
+impl From<RestStats> for Rest {
+    fn from(stats: RestStats) -> Rest {
+        let RestStats { bytes, of_bytes, unfit_bytes } = stats;
+        Rest { bytes, of_bytes, unfit_bytes }
+    }
 }
 
 impl Status {
@@ -189,7 +241,8 @@ impl Status {
             keeper: kept.keeper,
             memory_bytes: [server, kept.keeper].into_iter().flatten().filter_map(memory).sum(),
             memory_limit_bytes: memory_limit,
-            fetched_bytes: mounts().map(|mount| mount.fetched).sum(),
+            fetched_bytes: mounts().map(|mount| mount.fetched.bytes).sum(),
+            rest: Rest::of(mounts()),
         }
     }
 
@@ -211,6 +264,9 @@ impl Status {
         let limit = human(self.memory_limit_bytes);
         line("memory", format!("{} (limit {limit})", human(self.memory_bytes)));
         line("fetched", human(self.fetched_bytes));
+        if let Some(rest) = self.rest {
+            line("rest", rest.text());
+        }
         text
     }
 }
@@ -249,6 +305,8 @@ struct Mount {
     answers: bool,
     /// The number of bytes fetched for it, a few seconds ago.
     fetched_bytes: u64,
+    /// How far the rest of the image has been fetched in the background, or null.
+    rest: Option<Rest>,
 }
 
 impl Images {
@@ -258,10 +316,12 @@ impl Images {
     }
 
     fn text(&self, style: Style) -> String {
-        let line = |[mount, users, layers, fetched, start, image]: [&str; 6]| {
-            format!("{mount:<8}  {users:>5}  {layers:>6}  {fetched:>10}  {start:<8}  {image}\n")
+        let line = |[mount, users, layers, fetched, rest, start, image]: [&str; 7]| {
+            format!(
+                "{mount:<8}  {users:>5}  {layers:>6}  {fetched:>10}  {rest:>4}  {start:<8}  {image}\n"
+            )
         };
-        let header = line(["MOUNT", "USERS", "LAYERS", "FETCHED", "START", "IMAGE"]);
+        let header = line(["MOUNT", "USERS", "LAYERS", "FETCHED", "REST", "START", "IMAGE"]);
         let mut text = style.dim(header.trim_end()) + "\n";
         for image in &self.images {
             let users = image.users.to_string();
@@ -269,7 +329,7 @@ impl Images {
             let name = safe(&image.image);
             let start = if image.start.is_some() { "recorded" } else { "" };
             if image.mounts.is_empty() {
-                text += &line(["none", &users, &layers, "", start, &name]);
+                text += &line(["none", &users, &layers, "", "", start, &name]);
             }
             let figures = [&*users, &layers, start];
             // The figures of the image are those of all its mounts.
@@ -278,7 +338,8 @@ impl Images {
             {
                 let state = if mount.answers { "mounted" } else { "silent" };
                 let fetched = human(mount.fetched_bytes);
-                text += &line([state, users, layers, &fetched, start, &name]);
+                let rest = mount.rest.map_or(String::new(), |rest| format!("{}%", rest.percent()));
+                text += &line([state, users, layers, &fetched, &rest, start, &name]);
             }
         }
         if let Some(start) = self.images.iter().find_map(|image| image.start.as_ref()) {
@@ -300,7 +361,8 @@ impl Image {
         let mounts = kept.mounts.iter().map(|mount| Mount {
             point: mount.point.display().to_string(),
             answers: mount.answers,
-            fetched_bytes: mount.fetched,
+            fetched_bytes: mount.fetched.bytes,
+            rest: mount.fetched.rest.map(Rest::from),
         });
         Image {
             image: kept.name.clone(),
@@ -314,13 +376,19 @@ impl Image {
 
 #[cfg(test)]
 mod tests {
-    use ociseek_node::KeptMount;
+    use ociseek_node::{KeptImage, KeptMount, KeptState, StartRecord, kept, memory};
+    use ociseek_rootfs::content::RestStats;
+    use ociseek_rootfs::fuse::ProcessId;
 
     use super::*;
 
     #[test]
     fn the_figures_of_an_image_are_shown_once() {
-        let mount = |point: &str| KeptMount { point: point.into(), answers: true, fetched: 0 };
+        let mount = |point: &str| KeptMount {
+            point: point.into(),
+            answers: true,
+            fetched: Fetched::default(),
+        };
         let mounts = vec![mount("/lazy/images/1/fs"), mount("/lazy/images/2/fs")];
         let image = KeptImage { name: "one@x".into(), layers: 3, users: 5, mounts };
         let state = KeptState { snapshots: 4, images: vec![image], keeper: None };

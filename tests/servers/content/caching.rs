@@ -231,9 +231,12 @@ async fn prefetched_spans_are_read_without_the_registry() {
     let desk = Desk::new(Some(dir.path()));
     let content = desk.one(&source, &layer, Some(ztoc.clone())).await;
     read(&content, 1_000_000, 1000).await.unwrap();
-    content.prefetch().await;
+    content.fetch_rest(&BackgroundFetches::default()).await;
     let asked = faulty.requests().len();
     assert!(asked <= 4, "{asked}");
+    let whole = plain.len() as u64;
+    let stats = |bytes, unfit_bytes| Some(RestStats { bytes, of_bytes: whole, unfit_bytes });
+    assert_eq!(content.rest_stats(), stats(whole, 0));
     check(&content, 0, &plain, 60).await;
     assert_eq!(faulty.requests().len(), asked);
     assert!(content.stats().bytes_fetched < layer.size + 100_000, "nothing is fetched twice");
@@ -241,12 +244,16 @@ async fn prefetched_spans_are_read_without_the_registry() {
 
     let small = Desk::with_limit(Some(&dir.path().join("small")), 1_000_000);
     let content = small.one(&source, &layer, Some(ztoc.clone())).await;
-    content.prefetch().await;
+    assert_eq!(content.rest_stats(), None);
+    content.fetch_rest(&BackgroundFetches::default()).await;
     assert_eq!(small.warnings().len(), 1, "{:?}", small.warnings());
+    let told = content.rest_stats().unwrap();
+    assert_eq!(told.unfit_bytes, whole - 800_000);
+    assert!((600_000..=800_000).contains(&told.bytes), "{told:?}");
     check(&content, 0, &plain, 30).await;
 
     let content = Desk::new(None).one(&source, &layer, Some(ztoc)).await;
-    content.prefetch().await;
+    content.fetch_rest(&BackgroundFetches::default()).await;
     assert_eq!(content.stats().requests, 0);
 }
 

@@ -5,6 +5,7 @@ mod caching;
 mod faults;
 mod laws;
 mod opening;
+mod rest;
 mod shared;
 
 use ociseek_testkit::tarball;
@@ -20,7 +21,7 @@ use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek_format::offset::{LayerId, SpanId, SpanSize, Uncompressed};
 use ociseek_format::progress::{Progress, Recorder, SilentProgress};
 use ociseek_rootfs::cache::{SpanCache, SpanKey, SpanPlace};
-use ociseek_rootfs::content::{Content, ContentOptions, ReadError};
+use ociseek_rootfs::content::{BackgroundFetches, Content, ContentOptions, ReadError, RestStats};
 use ociseek_rootfs::layers::{Caches, LayerAccess, OpenError, OpenLayer, open_layer};
 use ociseek_store::Source;
 use ociseek_store::cache::ZtocCache;

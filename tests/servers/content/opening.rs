@@ -55,7 +55,7 @@ async fn a_layer_without_a_ztoc_is_read_once_for_all_mounts() {
         // The same, with a complete prefetch before reading.
         std::fs::remove_dir_all(dir.path().join("spans")).unwrap();
         let content = Desk::new(Some(dir.path())).one(&source, &layer, None).await;
-        content.prefetch().await;
+        content.fetch_rest(&BackgroundFetches::default()).await;
         let asked = faulty.requests().len();
         check(&content, 0, &plain, 40).await;
         assert_eq!((faulty.requests().len(), content.stats().errors), (asked, 0));
@@ -393,7 +393,7 @@ async fn empty_layers_and_empty_tars_are_opened() {
             let content = desk.content(&source, vec![open], options());
             assert_eq!(read(&content, 0, 0).await.unwrap(), "");
             assert!(read(&content, 5000, 1).await.is_err());
-            content.prefetch().await;
+            content.fetch_rest(&BackgroundFetches::default()).await;
         }
     }
 }

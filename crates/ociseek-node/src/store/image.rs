@@ -29,7 +29,7 @@ use ociseek_ops::open::{
     OpenImageError, OpenOptions, facts, open_layers_of, prefetch_artifacts, reopen,
 };
 use ociseek_ops::tree_memory::{charge_tree, keep_tree};
-use ociseek_rootfs::content::Content;
+use ociseek_rootfs::content::{BackgroundFetches, Content};
 use ociseek_rootfs::fuse::store::{LayerBlob, LayerOrigin};
 use ociseek_rootfs::layers::{Caches, LayerAccess};
 use ociseek_store::Source;
@@ -87,8 +87,8 @@ struct LayerFlags {
 pub(super) struct StoredOptions {
     pub open: OpenOptions,
     pub opaque: OpaqueXattr,
-    /// Fetch the rest of the image in the background.
-    pub prefetch_all: bool,
+    /// Fetch the rest of the image in the background, with this in common with others.
+    pub rest: Option<Arc<BackgroundFetches>>,
     /// Tell podman up to 5.0 the digests of tars that the image's config claims.
     pub claims: bool,
 }
@@ -105,7 +105,7 @@ impl StoredImage {
         caches: &Caches,
         progress: &Arc<dyn Progress>,
     ) -> Result<StoredImage, OpenImageError> {
-        let StoredOptions { open, opaque, prefetch_all, claims } = options;
+        let StoredOptions { open, opaque, rest, claims } = options;
         let Judged { found, trust, diff_ids, .. } =
             judge_image(source, &image, open, caches, progress).await?;
         let document = |layer: &Digest, how| match how {
@@ -152,7 +152,7 @@ impl StoredImage {
         )
         .with_reopen(reopen(source, &found, caches));
         let start = open.documents.start;
-        let all = *prefetch_all;
+        let rest = rest.clone();
         let ahead = content.clone();
         let settled = content.clone();
         // Each tree is made when its layer is first looked up.
@@ -162,8 +162,8 @@ impl StoredImage {
                 ahead.fetch_start().await;
                 ahead.prefetch_artifacts(artifacts).await;
             }
-            if all {
-                ahead.prefetch().await;
+            if let Some(shared) = rest {
+                ahead.fetch_rest(&shared).await;
             }
         });
         let manifest = found.manifest.digest;

@@ -29,6 +29,7 @@ use ociseek_format::tree::OpaqueXattr;
 use ociseek_ops::lazy_from::LazyFrom;
 use ociseek_ops::open::OpenOptions;
 use ociseek_ops::trust::NotedDocuments;
+use ociseek_rootfs::content::BackgroundFetches;
 use ociseek_rootfs::fuse::MountInfo;
 use ociseek_rootfs::fuse::store::{KnownNames, LayerOrigin, LayerSource, NoLayer, StoredLayer};
 use ociseek_rootfs::layers::Caches;
@@ -60,8 +61,8 @@ pub struct StoreOptions {
     pub opaque: OpaqueXattr,
     /// The time limit for opening an image.
     pub deadline: Duration,
-    /// Fetch the rest of each image in the background.
-    pub prefetch_all: bool,
+    /// Fetch the rest of each image in the background, with this in common.
+    pub rest: Option<Arc<BackgroundFetches>>,
     /// Tell podman up to 5.0 the digest of each layer's tar that the image's config claims.
     pub claims: bool,
     /// The caches of documents and content.
@@ -240,11 +241,11 @@ impl LayerStore {
             .and_then(|manifest| self.answers.read(&repository, &manifest))
             .unwrap_or_default();
         let source = source.with_documents_in(&self.options.caches.ztocs).recalling(&answers);
-        let StoreOptions { opaque, prefetch_all, claims, caches, .. } = &self.options;
+        let StoreOptions { opaque, rest, claims, caches, .. } = &self.options;
         let opaque = *opaque;
-        let prefetch_all = *prefetch_all;
+        let rest = rest.clone();
         let claims = *claims;
-        let options = StoredOptions { open, opaque, prefetch_all, claims };
+        let options = StoredOptions { open, opaque, rest, claims };
         let found = StoredImage::find(&source, &root, &options, &self.progress).await;
         let found = found.map_err(|error| causes(&error))?;
         let key = (repository, found.manifest.descriptor.digest);

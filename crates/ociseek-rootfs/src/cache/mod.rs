@@ -12,6 +12,7 @@
 mod claims;
 mod entry;
 mod place;
+mod room;
 mod silence;
 #[cfg(test)]
 mod tests;
@@ -35,17 +36,20 @@ pub(crate) use claims::{Claim, ClaimOutcome};
 pub use entry::{PIECE, SpanKey};
 use place::MAX_SPAN;
 pub use place::SpanPlace;
+pub(crate) use room::{LayerRoom, SpanSet};
 use silence::DiskWatch;
 pub(crate) use silence::PATIENCE;
 
 use claims::Claims;
 use entry::{EntryFile, EntryLayout, EntryWriter, SharedFile};
+use ociseek_format::digest::Digest;
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_store::cache::TARGET;
 use ociseek_store::entries::{
     Eviction, drop_entry, evict, make_dir, open_entry, open_own, own_entry, temporary,
 };
 use ociseek_store::lock::Hold;
+use room::Rooms;
 
 /// How many bytes of a layer are kept in advance: this many for any layer, plus a multiple of the
 /// size of its blob. Layers with programs and their data decode to less than 20 times their size.
@@ -78,6 +82,7 @@ struct Inner {
     /// Whether the entries are being listed.
     lists: AtomicBool,
     touching: OnceLock<SyncSender<File>>,
+    rooms: Arc<Rooms>,
 }
 
 /// What this process knows of the size of all entries, in bytes.
@@ -136,6 +141,7 @@ impl SpanCache {
             watch: Arc::default(),
             lists: AtomicBool::new(false),
             touching: OnceLock::new(),
+            rooms: Arc::default(),
         };
         if let Some(dir) = &inner.dir
             && let Err(e) = make_dir(dir)
@@ -313,11 +319,26 @@ impl SpanCache {
         pieces.all(|piece| writer.write(&piece)) && writer.finish()
     }
 
+    /// How many bytes may be stored in advance, of all images together.
+    pub(crate) fn room(&self) -> u64 {
+        self.inner.max / 10 * 8
+    }
+
+    /// How many of them no image of this process has taken.
+    pub(crate) fn room_left(&self) -> u64 {
+        self.inner.rooms.left(self.room())
+    }
+
+    /// The room of a layer with this many spans.
+    pub(crate) fn room_of(&self, layer: Digest, spans: u32) -> LayerRoom {
+        self.inner.rooms.of(layer, spans, self.room())
+    }
+
     /// How many bytes may be stored in advance of a layer whose blob has `compressed` bytes. No
     /// layer may displace all others, and a layer that is quickly fetched is not worth much space,
     /// however large it is when decoded.
     pub fn room_for(&self, compressed: u64) -> u64 {
-        (self.inner.max / 10 * 8).min(WORTH.saturating_add(compressed.saturating_mul(WORTH_TIMES)))
+        self.room().min(WORTH.saturating_add(compressed.saturating_mul(WORTH_TIMES)))
     }
 
     /// The file to read these pieces of a span from, and where they are in it.

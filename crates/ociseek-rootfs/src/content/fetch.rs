@@ -56,6 +56,9 @@ impl LayerHandle {
             return;
         }
         spans.sort_by_key(|wanted| wanted.promise.span());
+        if let Some(read) = spans.iter().find(|of| of.promise.cause() == FetchCause::Read) {
+            self.inner.rest.note_read(self, read.promise.span());
+        }
         let on = self.clone();
         tokio::spawn(async move {
             if on.layer.open.map().is_unpacked() {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -15,6 +15,7 @@ use super::pieces::{Memory, PieceId, SplitHeaders};
 use super::race::Pace;
 use super::readers::Readers;
 use super::recorded_start::{self, StartProgress};
+use super::rest::RestProgress;
 use super::windows::{WindowChecks, WindowStore};
 use super::{ContentOptions, Counts, ReadError, ReadObserver, ReopenLayer};
 use crate::cache::{PATIENCE, PIECE, SpanCache, SpanKey, SpanPlace};
@@ -63,6 +64,7 @@ pub(super) struct Inner {
     pub waited_for: AtomicUsize,
     pub windows: WindowStore,
     pub start: StartProgress,
+    pub rest: RestProgress,
     pub pace: Pace,
     /// How to open a layer whose fine document turned out to be damaged.
     pub reopen: OnceLock<ReopenLayer>,
@@ -124,6 +126,7 @@ impl Inner {
             waited_for: AtomicUsize::new(0),
             windows,
             start: StartProgress::default(),
+            rest: RestProgress::default(),
             pace: Pace::default(),
             reopen: OnceLock::new(),
             observer: OnceLock::new(),
@@ -230,6 +233,22 @@ impl<'a> CountGuard<'a> {
 impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
+}
+
+/// Keeps a flag set while it exists.
+pub(super) struct RaisedFlag<'a>(&'a AtomicBool);
+
+impl<'a> RaisedFlag<'a> {
+    pub(super) fn new(flag: &'a AtomicBool) -> RaisedFlag<'a> {
+        flag.store(true, Ordering::Relaxed);
+        RaisedFlag(flag)
+    }
+}
+
+impl Drop for RaisedFlag<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 }
 

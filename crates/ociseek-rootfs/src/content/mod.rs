@@ -6,8 +6,8 @@
 //! another is fetching (`claim`). A layer that cannot be decoded from a checkpoint is decoded from
 //! its start, and one whose fine document is damaged is opened without it (both `unpack`).
 //! For sequential readers, the following bytes are fetched in advance (`readers`).
-//! `recorded_start` fetches a recorded start, and `prefetch` fetches the rest. The `windows` of
-//! fine documents are fetched as spans need them.
+//! `recorded_start` fetches a recorded start, `prefetch` what lists name, and `rest` all that is
+//! left. The `windows` of fine documents are fetched as spans need them.
 //!
 //! `tests/schedules` includes `in_flight`, `lru` and `read` in a program that tries many orders of
 //! their steps. So these files use little of the rest.
@@ -28,6 +28,7 @@ mod race;
 mod read;
 mod readers;
 mod recorded_start;
+mod rest;
 mod unpack;
 mod windows;
 
@@ -53,6 +54,7 @@ use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
 use ociseek_format::progress::Progress;
 use ociseek_format::tree::{Extent, NodeKind};
 use ociseek_store::{Source, StoreError};
+pub use rest::{BackgroundFetches, RestStats};
 
 /// The content of an image's layers. Cheap to clone.
 #[derive(Clone)]
@@ -172,11 +174,16 @@ impl Content {
         prefetch::fetch_artifacts(&self.inner, artifacts).await;
     }
 
-    /// Fetches all spans that are missing in the cache on disk, in order, giving priority to reads.
-    /// Ends when all are fetched, when the cache is full, or when fetching fails; without a cache
-    /// on disk it ends at once. Drop the future to stop it.
-    pub async fn prefetch(&self) {
-        prefetch::prefetch(&self.inner).await;
+    /// Fetches all spans that are missing in the cache on disk, what is likely to be read first,
+    /// giving priority to reads. Ends when all are fetched or the cache is full; without a cache on
+    /// disk it ends at once. Drop the future to stop it.
+    pub async fn fetch_rest(&self, shared: &BackgroundFetches) {
+        rest::fetch(&self.inner, shared).await;
+    }
+
+    /// How far [`Content::fetch_rest`] has come, if it was called.
+    pub fn rest_stats(&self) -> Option<RestStats> {
+        self.inner.rest.stats()
     }
 
     /// Fetches the recorded starts of the fine documents, giving priority to reads: into up to half

@@ -1,15 +1,11 @@
-//! Fetches in the background what a start is known to read, or the rest of an image.
+//! Fetches in the background what prefetch artifacts list.
 
-use std::collections::BTreeSet;
 use std::future::ready;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
 use tracing::debug;
 
 use super::FetchCause;
@@ -24,12 +20,6 @@ use ociseek_format::progress::causes;
 /// How many compressed bytes are requested at a time. A read that arrives in between does not wait
 /// longer than for this.
 const STEP: u64 = 4 << 20;
-/// The interval of checks whether reads are waiting.
-const PAUSE: Duration = Duration::from_millis(5);
-/// How many fetches may fail in a row before fetching stops.
-const FAILURES: u32 = 8;
-const TOO_SMALL: &str = "the cache is too small for the whole image: the rest is fetched on demand";
-
 /// How many fetches of listed spans may be in progress.
 const AT_A_TIME: usize = 4;
 
@@ -55,7 +45,7 @@ pub(super) async fn fetch_artifacts(inner: &Arc<Inner>, artifacts: Vec<(LayerId,
 /// Fetches the listed spans of each layer. Spans that do not exist are ignored.
 async fn fetch_ranges(inner: &Arc<Inner>, listed: Vec<(LayerId, Vec<SpanRange>)>) {
     // The spans of this image must not displace each other.
-    let room = inner.cache.max_bytes() / 10 * 8;
+    let room = inner.cache.room();
     let mut steps = Vec::new();
     let mut planned = 0;
     for (layer, ranges) in listed {
@@ -79,44 +69,6 @@ async fn fetch_ranges(inner: &Arc<Inner>, listed: Vec<(LayerId, Vec<SpanRange>)>
     fetches.buffer_unordered(AT_A_TIME).for_each(|_| ready(())).await;
 }
 
-pub(super) async fn prefetch(inner: &Arc<Inner>) {
-    let mut failures = 0;
-    // The spans of this image must not displace each other.
-    let mut room = inner.cache.max_bytes() / 10 * 8;
-    let mut seen = BTreeSet::new();
-    for on in (0..inner.layers.len() as u32).filter_map(|layer| inner.on(LayerId(layer))) {
-        if !on.keeps_on_disk() || !seen.insert(on.layer.digest()) {
-            continue;
-        }
-        // Each step would decode such a layer from its start.
-        if on.layer.open.map().is_unpacked() && !on.keeps_whole() {
-            inner.warn(TOO_SMALL.to_owned());
-            continue;
-        }
-        let mut next = SpanId(0);
-        while next.0 < on.layer.open.spans.count() {
-            let spans = step(&on.layer, next);
-            next = spans.end;
-            let Some(left) = room.checked_sub(size(&on.layer, &spans)) else {
-                inner.warn(TOO_SMALL.to_owned());
-                return;
-            };
-            room = left;
-            while inner.waiting.load(Ordering::Relaxed) > 0 {
-                sleep(PAUSE).await;
-            }
-            if on.fetch_missing(spans).await {
-                failures = 0
-            } else {
-                failures += 1
-            }
-            if failures == FAILURES {
-                return;
-            }
-        }
-    }
-}
-
 /// The spans from `first` on that are fetched together.
 fn step(layer: &Layer, first: SpanId) -> Range<SpanId> {
     let start = layer.blob_range(first).start;
@@ -126,21 +78,32 @@ fn step(layer: &Layer, first: SpanId) -> Range<SpanId> {
 }
 
 /// The size of spans in bytes of the tar.
-fn size(layer: &Layer, spans: &Range<SpanId>) -> u64 {
+pub(super) fn size(layer: &Layer, spans: &Range<SpanId>) -> u64 {
     SpanId::each(spans.clone()).map(|span| layer.size(span)).sum()
 }
 
 impl LayerHandle {
-    /// Fetches the spans that are not on disk. Returns false if one of them did not arrive.
-    async fn fetch_missing(&self, spans: Range<SpanId>) -> bool {
+    /// Fetches the spans that are not on disk.
+    async fn fetch_missing(&self, spans: Range<SpanId>) {
+        let missing = self.missing_on_disk(spans).await;
+        self.fetch_for_disk(missing).await;
+    }
+
+    /// Those of the spans that are not on disk.
+    pub(super) async fn missing_on_disk(&self, spans: Range<SpanId>) -> Vec<SpanId> {
         let on = self.clone();
         let missing = spawn_blocking(move || {
             let is_missing = |span: &SpanId| on.layer.size(*span) > 0 && !on.is_on_disk(*span);
-            SpanId::each(spans).filter(is_missing).collect::<Vec<SpanId>>()
+            SpanId::each(spans).filter(is_missing).collect()
         });
+        missing.await.unwrap_or_default()
+    }
+
+    /// Fetches spans into the cache on disk. Returns false if one of them did not arrive.
+    pub(super) async fn fetch_for_disk(&self, spans: Vec<SpanId>) -> bool {
         let mut wanted = Vec::new();
         let mut waiters = Vec::new();
-        for span in missing.await.unwrap_or_default() {
+        for span in spans {
             match self.inner.in_flight.join(self.span(span), FetchCause::Readahead) {
                 FetchRole::Wait(waiter) => waiters.push(waiter),
                 FetchRole::Fetch(promise, waiter) => {

@@ -22,7 +22,7 @@ use tracing::debug;
 
 use super::fetch::{Disk, MOST_BETWEEN};
 use super::in_flight::{FetchRole, SpanRequest};
-use super::inner::{CountGuard, Inner, LayerHandle, SpanOf};
+use super::inner::{CountGuard, Inner, LayerHandle, RaisedFlag, SpanOf};
 use super::{FetchCause, StartStats};
 use crate::cache::PIECE;
 use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
@@ -77,6 +77,8 @@ pub(super) struct StartProgress {
     spans: AtomicU64,
     /// How many bytes of the tar were put into memory and not read.
     in_memory: AtomicU64,
+    /// Whether it is being fetched.
+    is_running: AtomicBool,
     under_way: AtomicUsize,
     /// How many bytes these requests are for.
     under_way_bytes: AtomicUsize,
@@ -121,6 +123,11 @@ impl StartProgress {
             self.unread_bytes.fetch_sub(blob, Ordering::Relaxed);
             self.in_memory.fetch_sub(in_memory, Ordering::Relaxed);
         }
+    }
+
+    /// Whether it is being fetched, and does not wait for the program.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.is_running.load(Ordering::Relaxed) && !self.stopped.load(Ordering::Relaxed)
     }
 
     /// Whether `size` more bytes may be put into memory: the spans of this image must not displace
@@ -200,6 +207,7 @@ impl Throughput<'_> {
 
 /// Fetches the recorded start of all layers.
 pub(super) async fn fetch(inner: &Arc<Inner>) {
+    let _running = RaisedFlag::new(&inner.start.is_running);
     let mut plan = Plan::new(inner);
     let planned = plan.spans();
     inner.start.planned.hold().extend(planned);

@@ -25,12 +25,8 @@ pub struct AnsweredRequest {
 
 /// What all clients of a process share.
 pub struct SharedLink {
-    /// In bytes per second; 0 for no limit.
-    speed: AtomicU64,
-    /// When what was received so far has passed at this speed.
-    free_at: Mutex<Option<Instant>>,
-    /// The speed has changed.
-    changed: Notify,
+    /// How fast they receive.
+    pub speed: SpeedLimit,
     observe: Box<dyn Fn(AnsweredRequest) + Send + Sync>,
 }
 
@@ -43,16 +39,33 @@ impl fmt::Debug for SharedLink {
 impl SharedLink {
     /// A link without a limit. `observe` learns of each request.
     pub fn new(observe: impl Fn(AnsweredRequest) + Send + Sync + 'static) -> SharedLink {
-        SharedLink {
-            speed: AtomicU64::new(0),
-            free_at: Mutex::default(),
-            changed: Notify::new(),
-            observe: Box::new(observe),
-        }
+        SharedLink { speed: SpeedLimit::default(), observe: Box::new(observe) }
     }
 
-    /// From now on, at most this many bytes arrive in a second. None for no limit.
-    pub fn limit(&self, bytes_per_second: Option<u64>) {
+    pub(super) fn answered(&self, request: AnsweredRequest) {
+        (self.observe)(request);
+    }
+}
+
+/// How fast something may go on that several tasks do. There is no limit at first.
+#[derive(Debug, Default)]
+pub struct SpeedLimit {
+    /// In bytes per second; 0 for no limit.
+    speed: AtomicU64,
+    /// When what has passed so far has passed at this speed.
+    free_at: Mutex<Option<Instant>>,
+    /// The speed has changed.
+    changed: Notify,
+}
+
+impl SpeedLimit {
+    /// In bytes per second.
+    pub fn get(&self) -> Option<u64> {
+        Some(self.speed.load(Ordering::Relaxed)).filter(|speed| *speed > 0)
+    }
+
+    /// From now on, at most this many bytes pass in a second. None for no limit.
+    pub fn set(&self, bytes_per_second: Option<u64>) {
         let speed = bytes_per_second.unwrap_or(0);
         if self.speed.swap(speed, Ordering::Relaxed) != speed {
             *self.free_at.hold() = None;
@@ -60,12 +73,8 @@ impl SharedLink {
         }
     }
 
-    pub(super) fn answered(&self, request: AnsweredRequest) {
-        (self.observe)(request);
-    }
-
-    /// Waits until bytes that have arrived may pass, or the speed changes.
-    pub(super) async fn pass(&self, bytes: u64) {
+    /// Waits until these bytes may pass, or the speed changes.
+    pub async fn pass(&self, bytes: u64) {
         let changed = self.changed.notified();
         if let Some(at) = self.passes_at(bytes, Instant::now()) {
             tokio::select! {
@@ -76,10 +85,7 @@ impl SharedLink {
     }
 
     fn passes_at(&self, bytes: u64, now: Instant) -> Option<Instant> {
-        let speed = self.speed.load(Ordering::Relaxed);
-        if speed == 0 {
-            return None;
-        }
+        let speed = self.get()?;
         let takes = Duration::from_secs_f64(bytes as f64 / speed as f64);
         let mut free_at = self.free_at.hold();
         let since = free_at.map_or(now, |free_at| free_at.max(now));
@@ -95,10 +101,10 @@ mod tests {
 
     #[test]
     fn all_that_arrives_is_counted_together() {
-        let link = SharedLink::new(|_| {});
+        let link = SpeedLimit::default();
         let now = Instant::now();
         assert_eq!(link.passes_at(u64::MAX, now), None);
-        link.limit(Some(1000));
+        link.set(Some(1000));
         assert_eq!(link.passes_at(200, now), None);
         let waits = |bytes, after: u64| {
             let now = now + Duration::from_secs(after);
@@ -110,19 +116,19 @@ mod tests {
         // The time in which nothing arrived is not made up for.
         assert_eq!(waits(1000, 1000), Duration::from_millis(750));
         // The same limit again forgives nothing.
-        link.limit(Some(1000));
+        link.set(Some(1000));
         assert_eq!(waits(1000, 1000), Duration::from_millis(1750));
-        link.limit(None);
+        link.set(None);
         assert_eq!(waits(u64::MAX, 1000), Duration::ZERO);
     }
 
     #[tokio::test]
     async fn who_waits_by_a_slow_limit_goes_on_when_it_changes() {
-        let link = SharedLink::new(|_| {});
-        link.limit(Some(1));
+        let link = SpeedLimit::default();
+        link.set(Some(1));
         let change = async {
             tokio::task::yield_now().await;
-            link.limit(Some(1 << 30));
+            link.set(Some(1 << 30));
         };
         let both = async { tokio::join!(link.pass(1 << 20), change) };
         tokio::time::timeout(Duration::from_secs(60), both).await.unwrap();

@@ -66,7 +66,7 @@ pub use credentials::{
 };
 pub use error::{Answer, CredentialOrigin, RegistryError, RequestLine, Status};
 pub use http::http_client;
-pub use link::{AnsweredRequest, SharedLink};
+pub use link::{AnsweredRequest, SharedLink, SpeedLimit};
 pub use names::{Names, Page};
 pub use parallel::LayerStream;
 pub use proxy::ProxyError;

@@ -113,7 +113,7 @@ impl Response {
         self.trail.received += length;
         self.received.bytes.fetch_add(length, Ordering::Relaxed);
         if let Some(link) = &self.received.link {
-            link.pass(length).await;
+            link.speed.pass(length).await;
         }
         Ok(chunk)
     }
