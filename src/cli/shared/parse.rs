@@ -393,6 +393,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_rest_is_fetched_or_not_or_at_a_speed() {
+        let limited = Ok(RestArg::Yes(Some(100_000_000)));
+        for (text, wanted) in [
+            ("true", Ok(RestArg::Yes(None))),
+            ("1", Ok(RestArg::Yes(None))),
+            ("", Ok(RestArg::No)),
+            ("off", Ok(RestArg::No)),
+            ("100Mbit", limited),
+        ] {
+            assert_eq!(prefetch(text), wanted, "{text}");
+        }
+        assert_eq!(RestArg::Yes(Some(100_000_000)).speed(), Some(12_500_000));
+        assert!(prefetch("12MB/s").unwrap_err().contains("96Mbit"));
+        assert!(prefetch("fast").unwrap_err().contains("or a speed"));
+    }
+
+    #[test]
     fn limits() {
         assert_eq!(span_size("16384B"), Ok(SpanSize::new(LEAST_SPAN).unwrap()));
         for small in ["0", "0MiB", "1B", "16383B", "15KiB"] {

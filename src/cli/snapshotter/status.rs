@@ -376,9 +376,7 @@ impl Image {
 
 #[cfg(test)]
 mod tests {
-    use ociseek_node::{KeptImage, KeptMount, KeptState, StartRecord, kept, memory};
-    use ociseek_rootfs::content::RestStats;
-    use ociseek_rootfs::fuse::ProcessId;
+    use ociseek_node::{Fetched, KeptMount};
 
     use super::*;
 
