@@ -57,7 +57,8 @@ impl LayerHandle {
         }
         spans.sort_by_key(|wanted| wanted.promise.span());
         if let Some(read) = spans.iter().find(|of| of.promise.cause() == FetchCause::Read) {
-            self.inner.rest.note_read(self, read.promise.span());
+            let at = self.layer.open.spans.plain_range(read.promise.span()).start.0;
+            self.inner.rest.note_read(self.id, at, || self.layer.file_at(at));
         }
         let on = self.clone();
         tokio::spawn(async move {

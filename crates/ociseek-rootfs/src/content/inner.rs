@@ -15,7 +15,7 @@ use super::pieces::{Memory, PieceId, SplitHeaders};
 use super::race::Pace;
 use super::readers::Readers;
 use super::recorded_start::{self, StartProgress};
-use super::rest::RestProgress;
+use super::rest_progress::RestProgress;
 use super::windows::{WindowChecks, WindowStore};
 use super::{ContentOptions, Counts, ReadError, ReadObserver, ReopenLayer};
 use crate::cache::{PATIENCE, PIECE, SpanCache, SpanKey, SpanPlace};

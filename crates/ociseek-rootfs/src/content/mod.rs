@@ -29,6 +29,7 @@ mod read;
 mod readers;
 mod recorded_start;
 mod rest;
+mod rest_progress;
 mod unpack;
 mod windows;
 
@@ -54,7 +55,8 @@ use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
 use ociseek_format::progress::Progress;
 use ociseek_format::tree::{Extent, NodeKind};
 use ociseek_store::{Source, StoreError};
-pub use rest::{BackgroundFetches, RestStats};
+pub use rest::BackgroundFetches;
+pub use rest_progress::RestStats;
 
 /// The content of an image's layers. Cheap to clone.
 #[derive(Clone)]

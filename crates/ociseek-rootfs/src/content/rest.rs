@@ -6,10 +6,9 @@
 //! cache on disk that may be filled in advance. What does not fit there is said at the beginning.
 
 use std::collections::{HashSet, VecDeque};
-use std::mem::take;
 use std::ops::Range;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,11 +41,6 @@ const START_PAUSE: Duration = Duration::from_millis(50);
 const FAILED: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 /// How many times a part that did not arrive is requested.
 const TRIES: u8 = 3;
-/// The bytes of the tar after a read that count as near it, even if its file is smaller.
-const NEAR: u64 = 4 << 20;
-/// How many places of reads are remembered.
-const PLACES: usize = 1 << 14;
-
 /// What the images of a process share that fetch their rest in the background.
 #[derive(Debug)]
 pub struct BackgroundFetches {
@@ -70,67 +64,6 @@ impl BackgroundFetches {
     }
 }
 
-/// How far the rest of an image has been fetched, in bytes of its tars.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RestStats {
-    /// Those that are in the cache on disk.
-    pub bytes: u64,
-    /// All of them.
-    pub of_bytes: u64,
-    /// Those for which the cache is too small.
-    pub unfit_bytes: u64,
-}
-
-#[derive(Default)]
-pub(super) struct RestProgress {
-    is_active: AtomicBool,
-    near: Mutex<ReadPlaces>,
-    /// What it takes of the cache, as long as the image may be read.
-    rooms: Mutex<Vec<Arc<LayerRoom>>>,
-    bytes: AtomicU64,
-    of_bytes: AtomicU64,
-    unfit_bytes: AtomicU64,
-}
-
-/// Where reads missed, the latest last.
-#[derive(Default)]
-struct ReadPlaces {
-    known: HashSet<(LayerId, u64)>,
-    ranges: Vec<(LayerId, Range<u64>)>,
-}
-
-impl ReadPlaces {
-    /// Notes a read at a byte of the tar, in this file.
-    fn note(&mut self, layer: LayerId, at: u64, file: Range<u64>) {
-        if self.known.len() < PLACES && self.known.insert((layer, file.start / NEAR)) {
-            let end = file.end.max(at.saturating_add(NEAR));
-            // Programs mostly read on.
-            self.ranges.extend([(layer, file.start..at), (layer, at..end)]);
-        }
-    }
-}
-
-impl RestProgress {
-    /// None if the rest is not fetched.
-    pub(super) fn stats(&self) -> Option<RestStats> {
-        let of_bytes = self.of_bytes.load(Ordering::Relaxed);
-        (of_bytes > 0).then(|| RestStats {
-            bytes: self.bytes.load(Ordering::Relaxed),
-            of_bytes,
-            unfit_bytes: self.unfit_bytes.load(Ordering::Relaxed),
-        })
-    }
-
-    /// Learns of a read that must wait for this span.
-    pub(super) fn note_read(&self, on: &LayerHandle, span: SpanId) {
-        if self.is_active.load(Ordering::Relaxed) {
-            let at = on.layer.open.spans.plain_range(span).start.0;
-            let file = on.layer.file_at(at).unwrap_or(at..at);
-            self.near.hold().note(on.id, at.max(file.start), file);
-        }
-    }
-}
-
 /// Fetches the rest of an image. Ends when all of it was fetched that fits the cache on disk.
 pub(super) async fn fetch(inner: &Arc<Inner>, shared: &BackgroundFetches) {
     let rest = &inner.rest;
@@ -151,7 +84,7 @@ pub(super) async fn fetch(inner: &Arc<Inner>, shared: &BackgroundFetches) {
             }
             let bytes = size(&part.on.layer, &part.spans);
             if fetched(&part, shared).await {
-                rest.bytes.fetch_add(bytes, Ordering::Relaxed);
+                rest.arrived(bytes);
                 failures.store(0, Ordering::Relaxed);
                 continue;
             }
@@ -233,8 +166,8 @@ impl Queue {
         let possible = layers.iter().map(|layer| layer.on.layer.end()).fold(0, u64::saturating_add);
         let taken = layers.iter().map(|layer| layer.room.bytes()).fold(0, u64::saturating_add);
         let lacking = possible.saturating_sub(taken).saturating_sub(cache.room_left());
-        inner.rest.of_bytes.store(of_bytes, Ordering::Relaxed);
-        *inner.rest.rooms.hold() = layers.iter().map(|layer| Arc::clone(&layer.room)).collect();
+        let rooms = layers.iter().map(|layer| Arc::clone(&layer.room)).collect();
+        inner.rest.begin(of_bytes, rooms);
         let unfit = (of_bytes - possible).saturating_add(lacking);
         let mut queue = Queue {
             layers,
@@ -259,7 +192,7 @@ impl Queue {
     /// What to fetch next: at most `step` compressed bytes, or one span. None if nothing is left,
     /// or there is no room for it.
     fn next(&mut self, inner: &Inner, step: u64) -> Option<PartOfRest> {
-        let noted = take(&mut inner.rest.near.hold().ranges);
+        let noted = inner.rest.take_near();
         let near: Vec<_> =
             noted.into_iter().filter_map(|noted| self.spans_of(inner, noted)).collect();
         self.near.extend(near);
@@ -338,11 +271,12 @@ impl QueuedLayer {
 /// Says how much of an image is not fetched, in bytes.
 fn say_too_small(inner: &Inner, unfit: u64) {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-    inner.rest.unfit_bytes.store(unfit, Ordering::Relaxed);
+    inner.rest.set_unfit(unfit);
+    let of_bytes = inner.rest.stats().unwrap_or_default().of_bytes;
     inner.warn(format!(
         "the cache is too small for the whole image: of {} MiB in its layers, {} MiB are not fetched in the \
          background, because all images together may fill {} MiB of the cache with that",
-        mib(inner.rest.of_bytes.load(Ordering::Relaxed)),
+        mib(of_bytes),
         mib(unfit),
         mib(inner.cache.room()),
     ));
