@@ -1,4 +1,4 @@
-//! How far the rest of an image has been fetched, and where reads say that more is likely to be read.
+//! How far the rest of an image has been fetched, and where reads say what may be read next.
 
 use std::collections::HashSet;
 use std::mem::take;
