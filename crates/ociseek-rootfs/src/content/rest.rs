@@ -41,6 +41,7 @@ const START_PAUSE: Duration = Duration::from_millis(50);
 const FAILED: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 /// How many times a part that did not arrive is requested.
 const TRIES: u8 = 3;
+
 /// What the images of a process share that fetch their rest in the background.
 #[derive(Debug)]
 pub struct BackgroundFetches {
