@@ -150,9 +150,11 @@ pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), CliError> {
             command.build();
             let mut shown = &mut command;
             for name in &args.command {
-                shown = shown
-                    .find_subcommand_mut(name)
-                    .ok_or(CliError::usage("no such command: see ociseek --help"))?;
+                shown = shown.find_subcommand_mut(name).ok_or_else(|| {
+                    let typed = args.command.join(" ");
+                    CliError::usage(format!("no such command: ociseek {typed}"))
+                        .with_hint("man takes one command: ociseek --help lists all")
+                })?;
             }
             let page = page(shown).map_err(CliError::stdout)?;
             if io::stdout().is_terminal() && show(&page).is_ok_and(|was_shown| was_shown) {

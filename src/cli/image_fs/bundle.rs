@@ -103,6 +103,7 @@ pub(crate) async fn run(
     if serve.detach && !is_background {
         return detach::start(interrupted).await;
     }
+    CliError::check_command(&args.command)?;
     let log = is_background.then(|| Log::open(serve.log.as_deref())).transpose()?;
     let record = serve.record.as_deref().map(Replacement::new).transpose()?;
     let recorder = record.as_ref().map(|file| file.handle().map(Record::File)).transpose()?;

@@ -73,6 +73,16 @@ impl CliError {
         CliError { exit_code: USAGE, ..CliError::new(what) }
     }
 
+    /// Refuses a container's command whose program is empty, as of `-- "$UNSET"`.
+    pub(crate) fn check_command(command: &[String]) -> Result<(), CliError> {
+        match command.first() {
+            Some(program) if program.is_empty() => {
+                Err(CliError::usage("the command to run is empty: is a variable not set?"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What failed, and the cause.
     pub(crate) fn because(what: impl Into<String>, source: impl Into<Source>) -> CliError {
         CliError::caused(Source::from(Because { what: what.into(), source: source.into() }))
@@ -94,12 +104,15 @@ impl CliError {
         move |source| {
             let is_missing = source.kind() == io::ErrorKind::NotFound;
             let missing = dir.filter(|dir| is_missing && !dir.exists());
-            let hint = missing.map(|dir| {
-                let dir = quoted(dir.as_os_str().as_encoded_bytes());
-                format!("create its directory first: mkdir -p {dir}")
-            });
+            let hint = missing.map(|dir| CliError::make_dir(&dir));
             CliError { hint, ..failed(source) }
         }
+    }
+
+    /// The hint for a file in a directory that does not exist.
+    pub(crate) fn make_dir(dir: &Path) -> String {
+        let dir = quoted(dir.as_os_str().as_encoded_bytes());
+        format!("create its directory first: mkdir -p {dir}")
     }
 
     pub(crate) fn exists(path: &Path) -> CliError {

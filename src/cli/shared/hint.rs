@@ -1,5 +1,7 @@
 //! Hints: what the user can do about an error. They name options, which the library does not know.
 
+use std::io;
+
 use super::error::{CliError, FAILED, ForUser};
 use super::store_hint::cause_hint;
 use ociseek_format::image::TagError;
@@ -190,11 +192,26 @@ pub(crate) fn job_hint(error: &JobError) -> Option<String> {
 
 impl ForUser for ServeError {
     fn hint(&self) -> Option<String> {
-        matches!(self, ServeError::NoSecret(_)).then(|| {
-            "use --secret-file FILE or OCISEEK_HOOK_SECRET (openssl rand -hex 32 makes one), or \
-             --listen 127.0.0.1:8080"
-                .into()
-        })
+        match self {
+            ServeError::NoSecret(_) => Some(
+                "use --secret-file FILE or OCISEEK_HOOK_SECRET (openssl rand -hex 32 makes one), or \
+                 --listen 127.0.0.1:8080"
+                    .into(),
+            ),
+            ServeError::Listen { address, source } => match source.kind() {
+                io::ErrorKind::AddrInUse => Some(format!(
+                    "another process listens there: ss -ltnp 'sport = {}' shows it",
+                    address.port()
+                )),
+                io::ErrorKind::AddrNotAvailable => Some(
+                    "the address is not one of this machine: ip address lists those that are".into(),
+                ),
+                io::ErrorKind::PermissionDenied => {
+                    Some("ports below 1024 are for root: use --listen IP:8080".into())
+                }
+                _ => None,
+            },
+        }
     }
 }
 
@@ -211,8 +228,15 @@ impl ForUser for NatsError {
 
 impl ForUser for StateError {
     fn hint(&self) -> Option<String> {
-        matches!(self, StateError::Other { .. })
-            .then(|| "use the options of the earlier run, or another file".into())
+        match self {
+            StateError::Other { .. } => {
+                Some("use the options of the earlier run, or another file".into())
+            }
+            StateError::Io { path, source } if source.kind() == io::ErrorKind::NotFound => {
+                Some(CliError::make_dir(path.parent()?))
+            }
+            StateError::Io { .. } => None,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use strsim::levenshtein;
+use strsim::{levenshtein, osa_distance};
 
 use words::{COMMANDS, OPTIONS};
 
@@ -48,7 +48,14 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
                 "mounts are read-only, and -o is not needed: see --suid, --dev and --allow-other in --help".to_owned(),
             );
         }
-        ErrorKind::InvalidValue if typed.iter().any(|word| word == "-o" || word == "--output") => {
+        // clap says that there is no value, and means an empty one.
+        ErrorKind::InvalidValue if is_empty_value(error, typed) => {
+            return Some("the value is empty: is a variable not set?".to_owned());
+        }
+        ErrorKind::InvalidValue
+            if is_about_format(error)
+                && typed.iter().any(|word| word == "-o" || word == "--output") =>
+        {
             let row = OPTIONS.iter().find(|row| row.0 == command && row.1.contains(&"-o"));
             return Some(row.map_or_else(
                 || "-o is --format here; to write a file, use > FILE".to_owned(),
@@ -112,12 +119,13 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
                     )
                 })
             })
+            .or_else(|| is_first.then(|| swapped(&word, &program)).flatten())
         }
         _ if command == word => behind(&word, typed, program),
         _ if !word.starts_with('-') => surplus(command, typed),
         _ if is_negative(&word) => Some(NO_NEGATIVE.to_owned()),
         _ => {
-            let called = called(program, typed);
+            let called = called(program.clone(), typed);
             let is_it = |row: &&(&str, &[&str], &str)| {
                 row.1.contains(&&*word)
                     && (row.0 == command || row.0.is_empty() && knows(&called, row.2))
@@ -128,12 +136,20 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
                 (lower != word && knows(&called, &lower))
                     .then(|| format!("options are in lower case: {lower}"))
             })
+            .or_else(|| of_others(&word, command, &program))
         }
     };
     // Of a short word, two wrong letters are another word.
     let most = if word.trim_start_matches('-').len() > 4 { 2 } else { 1 };
     let is_typo =
         |suggested: &String| levenshtein(&word, suggested) <= most || suggested.starts_with(&word);
+    if let Some(ContextValue::Strings(all)) = error.get(suggestion) {
+        let close: Vec<String> =
+            all.iter().filter(|suggested| is_typo(suggested)).cloned().collect();
+        if !close.is_empty() {
+            error.insert(suggestion, ContextValue::Strings(close));
+        }
+    }
     let keeps = match error.get(suggestion) {
         Some(ContextValue::String(suggested)) => is_typo(suggested),
         Some(ContextValue::Strings(all)) => all.iter().any(is_typo),
@@ -151,6 +167,52 @@ const NO_NEGATIVE: &str = "no number is negative here";
 
 fn is_negative(word: &str) -> bool {
     word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+/// The hint for a command in capitals, or with two letters swapped, of which clap has no suggestion.
+fn swapped(word: &str, program: &Command) -> Option<String> {
+    let lower = word.to_ascii_lowercase();
+    let is_it = |name: &&str| {
+        *name == lower || name.len() == lower.len() && osa_distance(name, &lower) == 1
+    };
+    let mut names = program.get_subcommands().filter(|command| !command.is_hide_set());
+    let name = names.find_map(|command| Some(command.get_name()).filter(is_it))?;
+    // clap suggests it itself.
+    (word != lower || levenshtein(name, word) > 1).then(|| format!("did you mean ociseek {name}?"))
+}
+
+/// The hint for an option that only other commands have.
+fn of_others(option: &str, command: &str, program: &Command) -> Option<String> {
+    let long = option.strip_prefix("--")?;
+    program.find_subcommand(command)?;
+    let has = |command: &&Command| {
+        !command.is_hide_set() && command.get_arguments().any(|arg| arg.get_long() == Some(long))
+    };
+    let names: Vec<&str> = program.get_subcommands().filter(has).map(Command::get_name).collect();
+    // A long list helps nobody.
+    (1..=3).contains(&names.len()).then(|| {
+        let names = names.join(", ociseek ");
+        format!("ociseek {command} does not have {option}, only ociseek {names}")
+    })
+}
+
+/// Whether the value that the error is about was typed, and is empty.
+fn is_empty_value(error: &clap::Error, typed: &[String]) -> bool {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
+        return false;
+    };
+    let name = option.split([' ', '=']).next().unwrap_or_default();
+    let is_absent = matches!(error.get(ContextKind::InvalidValue),
+        Some(ContextValue::String(value)) if value.is_empty());
+    is_absent
+        && (typed.windows(2).any(|pair| pair[0] == name && pair[1].is_empty())
+            || typed.iter().any(|word| word.strip_suffix('=') == Some(name)))
+}
+
+/// Whether the error is about `--format`, which most commands also call `-o`.
+fn is_about_format(error: &clap::Error) -> bool {
+    matches!(error.get(ContextKind::InvalidArg),
+        Some(ContextValue::String(option)) if option.starts_with("--format"))
 }
 
 /// The hint for an option before the command that has it.
@@ -286,6 +348,7 @@ fn surplus(command: &str, typed: &[String]) -> Option<String> {
         ),
         "convert" => Some("ociseek convert takes one image and the name to write".to_owned()),
         "list" => Some("ociseek list takes one repository at a time".to_owned()),
+        "cache" => Some("ociseek cache clear takes no names: it empties all caches".to_owned()),
         command if SINGLE.contains(&command) => {
             Some(format!("ociseek {command} takes one image at a time"))
         }

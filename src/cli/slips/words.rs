@@ -226,10 +226,23 @@ const ENGINES: &str =
 
 /// The same for options. The first text is the command that a row is for; an empty one is any that
 /// has the options which the hint names.
-pub(super) const OPTIONS: [(&str, &[&str], &str); 86] = [
+pub(super) const OPTIONS: [(&str, &[&str], &str); 91] = [
     ("index", &["--all", "-a"], "not needed: all platforms are the default"),
     ("convert", &["--all", "-a"], "not needed: all platforms are the default"),
     ("verify", &["--all", "-a"], "not needed: all platforms are the default"),
+    ("verify", &["--full", "--deep"], "verify always reads whole layers, unless --quick is given"),
+    ("verify", &["--sample", "--samples"], "use --quick, with --spans N"),
+    ("list", &["-a", "-A"], "not needed: list shows all tags of the repository"),
+    (
+        "convert",
+        &["--source", "--src", "--target", "--from", "--image", "-s"],
+        "the image comes first, then the name to write: ociseek convert REPOSITORY:TAG REPOSITORY:TAG-soci",
+    ),
+    (
+        "",
+        &["--image", "--img", "--ref", "--reference"],
+        "the name of the image is an argument without an option",
+    ),
     ("snapshotter", &["--config-file", "-c"], "use --config FILE"),
     (
         "snapshotter",

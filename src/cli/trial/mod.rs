@@ -181,6 +181,7 @@ pub(super) async fn run(
     interrupted: &mut oneshot::Receiver<Interrupt>,
 ) -> Result<(), CliError> {
     check(&args)?;
+    CliError::check_command(&args.command)?;
     let profile = profile(&args)?;
     // Detects that the files cannot be written before anything is fetched.
     let record = args.record.as_deref().map(Replacement::new).transpose()?;

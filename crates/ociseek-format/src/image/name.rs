@@ -288,6 +288,26 @@ fn of_page(typed: &str) -> Option<String> {
         let parts: Vec<&str> = name.split('/').take(parts).collect();
         return Some(parts.join("/"));
     }
+    if let Some(page) = place.strip_prefix("gallery.ecr.aws/") {
+        return Some(format!("public.ecr.aws/{page}"));
+    }
+    if let Some(page) = place.strip_prefix("github.com/") {
+        // github.com/OWNER/REPOSITORY/pkgs/container/NAME, or
+        // github.com/orgs/OWNER/packages/container/package/NAME
+        let (owner, name) = page.split_once("/packages/container/package/").or_else(|| {
+            let (repository, name) = page.split_once("/pkgs/container/")?;
+            Some((repository.split('/').next()?, name))
+        })?;
+        let owner = owner.trim_start_matches("orgs/").trim_start_matches("users/");
+        let name = name.split(['?', '/']).next()?;
+        return Some(format!("ghcr.io/{owner}/{name}").to_ascii_lowercase());
+    }
+    // A repository of Quay may begin with "repository/", but its pages have a scheme.
+    if let Some(page) = place.strip_prefix("quay.io/repository/")
+        && place != typed
+    {
+        return Some(format!("quay.io/{}", page.split('?').next()?));
+    }
     let (host, api) = place.split_once("/v2/")?;
     let (repository, target) = api.split_once("/manifests/")?;
     let joint = if target.contains(':') { '@' } else { ':' };
@@ -567,6 +587,13 @@ mod tests {
             ("s3://bucket/app", "write REGISTRY/REPOSITORY:TAG"),
             ("https://hub.docker.com/_/python", "not its name: write python"),
             ("https://hub.docker.com/r/bitnami/redis/tags", "write bitnami/redis"),
+            (
+                "https://gallery.ecr.aws/docker/library/redis",
+                "write public.ecr.aws/docker/library/redis",
+            ),
+            ("https://github.com/Acme/app/pkgs/container/app", "write ghcr.io/acme/app"),
+            ("github.com/orgs/acme/packages/container/package/web?tab=x", "write ghcr.io/acme/web"),
+            ("https://quay.io/repository/acme/app?tab=tags", "write quay.io/acme/app"),
             (
                 "arn:aws:ecr:eu-west-1:123456789012:repository/team/app",
                 "write 123456789012.dkr.ecr.eu-west-1.amazonaws.com/team/app",
