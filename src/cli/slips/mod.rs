@@ -169,7 +169,8 @@ fn is_negative(word: &str) -> bool {
     word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// The hint for a command in capitals, or with two letters swapped, of which clap has no suggestion.
+/// The hint for a command in capitals, or with two letters swapped, for which clap has no
+/// suggestion.
 fn swapped(word: &str, program: &Command) -> Option<String> {
     let lower = word.to_ascii_lowercase();
     let is_it = |name: &&str| {
