@@ -199,7 +199,7 @@ fn a_pod_installs_the_snapshotter(root: &Path) {
     // Off, in two steps.
     std::fs::write(&conf, include_str!("../../packaging/containerd/ociseek.toml")).unwrap();
     let (code, said, told) = run_with(&["uninstall", at]);
-    assert!(code == Some(0) && said.contains("then this command again"), "{said}");
+    assert!(code == Some(0) && said.contains("and this command again"), "{said}");
     assert!(told.is_empty() && !conf.exists() && root.join("opt/ociseek/bin/ociseek").exists());
     let (code, said, told) = run_with(&["uninstall", at]);
     assert_eq!(

@@ -30,6 +30,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use rustix::io::Errno;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::trace;
 
 pub(crate) use claims::{Claim, ClaimOutcome};
@@ -55,6 +56,12 @@ use room::Rooms;
 /// size of its blob. Layers with programs and their data decode to less than 20 times their size.
 const WORTH: u64 = 64 << 20;
 const WORTH_TIMES: u64 = 64;
+/// The most decoded bytes that are being stored while others are decoded, for all images of a
+/// process, in units of this size.
+const STORING: u32 = (64 << 20) / STORING_UNIT as u32;
+const STORING_UNIT: u64 = 64 << 10;
+/// How often a decoder looks whether the disk has kept up.
+const STORING_LOOK: Duration = Duration::from_millis(2);
 /// The time of use of an entry is not updated again within this time.
 const TOUCH: Duration = Duration::from_secs(1);
 /// How many entries may wait for that.
@@ -82,6 +89,7 @@ struct Inner {
     /// Whether the entries are being listed.
     lists: AtomicBool,
     touching: OnceLock<SyncSender<File>>,
+    storing: Arc<Semaphore>,
     rooms: Arc<Rooms>,
 }
 
@@ -141,6 +149,7 @@ impl SpanCache {
             watch: Arc::default(),
             lists: AtomicBool::new(false),
             touching: OnceLock::new(),
+            storing: Arc::new(Semaphore::new(STORING as usize)),
             rooms: Arc::default(),
         };
         if let Some(dir) = &inner.dir
@@ -160,6 +169,19 @@ impl SpanCache {
     /// Whether its disk does not answer. Nothing is read or stored meanwhile.
     pub fn is_silent(&self) -> bool {
         self.inner.watch.is_silent()
+    }
+
+    /// Waits until so much else is on disk that this many bytes can follow while others are decoded.
+    /// None if the disk does not answer. Blocks.
+    pub(crate) fn wait_to_store(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
+        let units = u32::try_from(bytes.div_ceil(STORING_UNIT)).unwrap_or(STORING).min(STORING);
+        loop {
+            match Arc::clone(&self.inner.storing).try_acquire_many_owned(units) {
+                Ok(permit) => return Some(permit),
+                Err(_) if self.is_silent() => return None,
+                Err(_) => thread::sleep(STORING_LOOK),
+            }
+        }
     }
 
     /// The limit for all entries together, in bytes.

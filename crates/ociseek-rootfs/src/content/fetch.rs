@@ -6,7 +6,6 @@ use std::iter::{self, repeat};
 use std::mem;
 use std::mem::take;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,7 +17,7 @@ use tracing::debug;
 use super::budget::ReadBudget;
 use super::claim::MissingSpans;
 use super::in_flight::{FetchPromise, FetchRole, SpanRequest};
-use super::inner::{CountGuard, Layer, LayerHandle, STORING, UNIT, on_disk};
+use super::inner::{CountGuard, Layer, LayerHandle, on_disk};
 use super::pieces::{DecodedSpan, HANDED_OVER, covering};
 use super::race::Race;
 use super::{Counts, FetchCause, Purpose, ReadError};
@@ -37,8 +36,6 @@ pub(super) const MOST_BETWEEN: u64 = 1 << 20;
 /// handing over a small span takes longer than decoding it. None waits longer than this for others.
 const HANDED: usize = 1 << 20;
 const HANDED_WITHIN: Duration = Duration::from_millis(4);
-/// How often a decoder looks whether the disk has kept up.
-const ROOM_LOOK: Duration = Duration::from_millis(2);
 
 /// Whether the cache on disk may have a span that should be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -294,7 +291,8 @@ impl LayerHandle {
             let (damaged, unstored) = on.decode_and_end(spans, attempt);
             // A disk that does not answer must not keep a decoder.
             drop(slot);
-            let room = on.room_to_store(&unstored);
+            let size = |(promise, _): &(FetchPromise, _)| on.layer.size(promise.span());
+            let room = on.inner.cache.wait_to_store(unstored.iter().map(size).sum());
             let _ = sender.send(damaged);
             if room.is_some() {
                 for (promise, mut decoded) in unstored {
@@ -304,20 +302,6 @@ impl LayerHandle {
             }
         });
         decoded.await.unwrap_or_default()
-    }
-
-    /// Waits until so much else is on disk that these spans can follow while others are decoded.
-    /// None if the disk does not answer. Blocks.
-    fn room_to_store(&self, spans: &[(FetchPromise, DecodedSpan)]) -> Option<OwnedSemaphorePermit> {
-        let bytes: u64 = spans.iter().map(|(promise, _)| self.layer.size(promise.span())).sum();
-        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(STORING as u32);
-        loop {
-            match Arc::clone(&self.inner.storing).try_acquire_many_owned(units) {
-                Ok(permit) => return Some(permit),
-                Err(_) if self.inner.cache.is_silent() => return None,
-                Err(_) => thread::sleep(ROOM_LOOK),
-            }
-        }
     }
 
     /// Decodes spans, and keeps their promises. Returns those whose bytes are not the layer's

@@ -31,9 +31,7 @@ const WARNINGS: usize = 64;
 /// The most compressed bytes in memory at a time, waiting for the rest of their span or for a
 /// decoder, in units of [`UNIT`].
 const UNITS: usize = (128 << 20) / UNIT as usize;
-pub(super) const UNIT: u64 = 64 << 10;
-/// The most decoded bytes that are being stored while their decoder continues, in the same units.
-pub(super) const STORING: usize = (64 << 20) / UNIT as usize;
+const UNIT: u64 = 64 << 10;
 /// Requests at a time: those for a recorded start, and 8 others.
 const REQUESTS: usize = recorded_start::AT_A_TIME + 8;
 
@@ -56,8 +54,6 @@ pub(super) struct Inner {
     /// A permit for each span that is being decoded, and that no read or that a read asked for.
     pub decoders: Arc<Semaphore>,
     pub read_decoders: Arc<Semaphore>,
-    /// Permits for decoded bytes that are being stored on disk, in units of [`UNIT`].
-    pub storing: Arc<Semaphore>,
     /// The number of reads that are waiting.
     pub waiting: AtomicUsize,
     /// The number of requests in progress for which a read waits.
@@ -121,7 +117,6 @@ impl Inner {
             requests: Semaphore::new(REQUESTS),
             decoders: Arc::new(Semaphore::new(threads.clamp(2, 8))),
             read_decoders: Arc::new(Semaphore::new(threads.clamp(2, 8))),
-            storing: Arc::new(Semaphore::new(STORING)),
             waiting: AtomicUsize::new(0),
             waited_for: AtomicUsize::new(0),
             windows,
