@@ -60,8 +60,6 @@ const ALL_ANSWERS: u64 = 32 << 20;
 /// by a mirror that is not configured here. The CRI cancels a pull that makes no progress for a
 /// minute or more (`image_pull_progress_timeout`).
 const LOOKUP: Duration = Duration::from_secs(15);
-/// For how long a request is repeated then, so that what the registry answers is the reason.
-const REPEATED: Duration = Duration::from_secs(10);
 /// How long a pull waits at most to learn how long lists of files are, if memory is short.
 const LISTS: Duration = Duration::from_secs(3);
 /// Otherwise the call would fail, and the pull with it, and nobody would unpack the image.
@@ -184,8 +182,6 @@ impl NodeImages {
         let settings = self.settings();
         let trust = settings.word.rules_for(&image)?;
         let judging = |registry: RegistryArgs| {
-            let retry_for = registry.retry_for.map_or(REPEATED, |given| given.min(REPEATED));
-            let registry = RegistryArgs { retry_for: Some(retry_for), ..registry };
             let trust = trust.clone();
             let image = &image;
             let lazy = &settings.lazy;
