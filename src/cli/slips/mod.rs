@@ -48,7 +48,7 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
                 "mounts are read-only, and -o is not needed: see --suid, --dev and --allow-other in --help".to_owned(),
             );
         }
-        // clap says that there is no value, and means an empty one.
+        // For an empty value, clap reports that the value is missing.
         ErrorKind::InvalidValue if is_empty_value(error, typed) => {
             return Some("the value is empty: is a variable not set?".to_owned());
         }

@@ -171,8 +171,8 @@ impl SpanCache {
         self.inner.watch.is_silent()
     }
 
-    /// Waits until so much else is on disk that this many bytes can follow while others are decoded.
-    /// None if the disk does not answer. Blocks.
+    /// Waits until so much else is on disk that this many bytes can follow while others are
+    /// decoded. None if the disk does not answer. Blocks.
     pub(crate) fn wait_to_store(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
         let units = u32::try_from(bytes.div_ceil(STORING_UNIT)).unwrap_or(STORING).min(STORING);
         loop {

@@ -81,7 +81,8 @@ impl LayerRoom {
         self.rooms.0.hold().layers.get(&self.of).map_or(0, |layer| layer.bytes)
     }
 
-    /// Takes `size` bytes for a span, unless they are taken. Returns false if there is no room.
+    /// Reserves `size` bytes for a span, unless they are reserved already. Returns false if there
+    /// is no room.
     pub(crate) fn take(&self, span: SpanId, size: u64) -> bool {
         let mut taken = self.rooms.0.hold();
         let total = taken.bytes.saturating_add(size);

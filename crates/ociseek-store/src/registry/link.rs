@@ -47,7 +47,7 @@ impl SharedLink {
     }
 }
 
-/// How fast something may go on that several tasks do. There is no limit at first.
+/// A speed limit that several tasks share. It is off until it is set.
 #[derive(Debug, Default)]
 pub struct SpeedLimit {
     /// In bytes per second; 0 for no limit.
