@@ -210,6 +210,12 @@ fn the_chart_renders_the_manifest_and_its_values() {
         let name = ["image.repository is required", "config.lazy-from is required"][left_out];
         assert!(!output.status.success() && said.contains(name), "{said}");
     }
+    for slip in ["nodeselector.pool=gpu", "image.pullPolicy=Always", "configureContainerd=yes"] {
+        let output = template(&[&required[..], &["--set", slip]].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let (name, _) = slip.split_once(['.', '=']).unwrap();
+        assert!(!output.status.success() && said.contains(name), "{slip}: {said}");
+    }
 
     // The namespace is Helm's, and the chart names its image, its checksum and no secret.
     let version = env!("CARGO_PKG_VERSION");
@@ -245,6 +251,7 @@ fn the_chart_renders_the_manifest_and_its_values() {
         "--set=image.tag=2",
         "--set=configureContainerd=true",
         "--set=pauseImage=mirror.example/pause:3.10",
+        "--set=priorityClassName=own",
         "--set=imagePullSecrets[0].name=tools",
         "--set=nodeSelector.pool=gpu",
         "--set-json=tolerations=[{\"key\":\"gpu\"}]",
@@ -256,6 +263,7 @@ fn the_chart_renders_the_manifest_and_its_values() {
         ("- --configure-containerd", 1),
         ("- image: mirror.example/pause:3.10", 1),
         ("- name: tools", 1),
+        ("priorityClassName: own", 1),
         ("pool: gpu", 2),
         ("- key: gpu", 1),
         ("requests = 5", 1),
