@@ -8,8 +8,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
+use ociseek_format::budget::Budget;
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::internals::{BlockStart, GzipReader, Sink};
+use ociseek_format::layer::parallel::{Threads, index_chunks};
 use ociseek_format::layer::span::SpanTable;
 use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek_format::offset::{SpanId, SpanSize};
@@ -178,6 +180,22 @@ fn stages(criterion: &mut Criterion) {
 
     let mut indexer = group(criterion, "indexer (bytes of tar)", tar.len());
     indexer.bench_function("one thread", |bench| bench.iter(index));
+    let shared = bytes::Bytes::from(blob.clone());
+    for cores in [1, 2, 4, 8] {
+        indexer.bench_function(format!("threads for {cores} cores"), |bench| {
+            bench.iter(|| {
+                let mut at = (0..shared.len()).step_by(CHUNK);
+                let next = || {
+                    let chunk = |at| shared.slice(at..shared.len().min(at + CHUNK));
+                    Ok::<_, std::convert::Infallible>(at.next().map(|at| vec![chunk(at)]))
+                };
+                let threads = Threads { cores, guide: None };
+                let budget = Budget::new(u64::MAX);
+                index_chunks(options.clone(), None, threads, &budget, next)
+                    .expect("the layer is sound")
+            });
+        });
+    }
     indexer.finish();
 
     let ztoc = ztoc::decode(&index().bytes).expect("is ours");

@@ -117,7 +117,9 @@ fn decode_ahead(
     );
     let mut reader = GzipReader::new();
     let mut recorder = Recorder(Decoded::default(), crc32fast::Hasher::new());
-    let mut decoded = reader.push(before, &mut recorder);
+    let (lead, rest) = rest.split_at(stretch.lead());
+    let pushed = reader.push(before, &mut recorder);
+    let mut decoded = pushed.and_then(|()| reader.push(lead, &mut recorder));
     if decoded.is_ok() {
         let taken = stretch.hand_over(&mut reader, &mut recorder).taken;
         decoded = reader.push(&rest[taken..], &mut recorder);
@@ -126,8 +128,8 @@ fn decode_ahead(
     (recorder.0, decoded.and_then(|()| reader.finish()))
 }
 
-/// The positions where decoding in advance may start: apparent members, and a block, sometimes with
-/// a wrong window.
+/// The positions where decoding in advance may start: apparent members, a block, sometimes with a
+/// wrong window, and anywhere.
 fn begins(data: &[u8], starts: usize) -> Vec<(usize, StretchStart)> {
     struct Wanted(usize, Option<(usize, StretchStart)>);
     impl Sink for Wanted {
@@ -151,6 +153,9 @@ fn begins(data: &[u8], starts: usize) -> Vec<(usize, StretchStart)> {
         at = next + 1;
     }
     let last = usize::from(data.last().copied().unwrap_or(0));
+    if !data.is_empty() {
+        begins.extend([0, last * data.len() / 512].map(|at| (at, StretchStart::Unknown)));
+    }
     let mut wanted = Wanted(last * starts / 256, None);
     let _ = GzipReader::new().push(data, &mut wanted);
     if let Some((at, StretchStart::Block { bits, mut window, .. })) = wanted.1 {

@@ -323,6 +323,44 @@ fn a_ztoc_is_a_guide() {
     }
 }
 
+/// Large members, which several threads decode from anywhere, whatever is there.
+#[test]
+fn large_members() {
+    let mut noise = Noise(7);
+    let mut files = files(&mut noise, 60, 600_000);
+    // Blocks that are not compressed, and some that hold much.
+    files.insert(20, noise.bytes(1 << 20).iter().map(|_| noise.below(256) as u8).collect());
+    files.insert(40, vec![b'q'; 30 << 20]);
+    let (tar, _) = tar(&files);
+    let one = by_size(&tar, usize::MAX, b"", 6);
+    assert!(one.len() > 9 << 20);
+    let two = by_size(&tar, tar.len() / 3, b"", 9);
+    let mut damaged = one.clone();
+    damaged[7 << 20] ^= 1;
+    for (name, blob) in [
+        ("one member", &one[..]),
+        ("three members", &two),
+        ("damaged", &damaged),
+        ("cut off", &one[..8 << 20]),
+    ] {
+        let straight = straight(blob, 256 << 10, SPAN);
+        for cores in [2, 3, 7] {
+            let shared = on_cores(blob, 256 << 10, cores, None);
+            assert!(shared == straight, "{name}, {cores} cores: {shared:?}\n{straight:?}");
+        }
+        let fine = |cores| {
+            let threads = Threads { cores, guide: None };
+            let next = batches(blob, 100_003, cores);
+            let options = LayerOptions { fine: true, ..options(SPAN) };
+            index_chunks(options, None, threads, &Budget::new(u64::MAX), next).map_err(of_layer)
+        };
+        assert!(fine(1) == fine(5), "{name}");
+    }
+    let (mapped, kept) = read_here(&one, 256 << 10, 1).unwrap();
+    let (shared, shared_kept) = read_here(&one, 256 << 10, 7).unwrap();
+    assert!(mapped.map == shared.map && mapped.notes == shared.notes && kept == shared_kept);
+}
+
 /// Wrong guides must not change the result.
 #[test]
 fn wrong_guides() {

@@ -37,6 +37,7 @@ pub(crate) mod stretch {
     pub(crate) enum StretchStart {
         Member,
         Block { bits: u8, before: u8, window: Arc<[u8]> },
+        Unknown,
     }
 
     pub(crate) struct MemberFinder;

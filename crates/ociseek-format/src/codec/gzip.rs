@@ -73,6 +73,12 @@ struct UncheckedMember {
     trailer: [u8; 8],
 }
 
+/// The checksum and the length of a member as they were.
+pub(super) struct Counted {
+    crc: crc32fast::Hasher,
+    length: u64,
+}
+
 enum State {
     Header(HeaderParser),
     Deflate,
@@ -181,9 +187,34 @@ impl GzipReader {
         })
     }
 
+    /// Counts `plain`, which begins what another reader decoded from here on but is not part of its
+    /// checksum. Returns what undoes that.
+    pub(super) fn count(&mut self, plain: &[u8]) -> Counted {
+        let before = Counted { crc: self.crc.clone(), length: self.length };
+        self.crc.update(plain);
+        self.length += plain.len() as u64;
+        before
+    }
+
+    /// Counts no longer what was counted since `before`.
+    pub(super) fn count_back(&mut self, before: Counted) {
+        (self.crc, self.length) = (before.crc, before.length);
+    }
+
+    /// Leaves what was decoded so far out of the checksum.
+    pub(super) fn count_from_here(&mut self) {
+        self.crc = crc32fast::Hasher::new();
+        self.length = 0;
+    }
+
+    /// Whether a member has ended.
+    pub(super) fn has_ended_member(&self) -> bool {
+        self.members > 0
+    }
+
     /// Appends the work of `ahead`, which started here and decoded `plain`.
     pub(super) fn go_on_as(&mut self, mut ahead: GzipReader, plain: &[u8]) {
-        ahead.inflate.precede(self.inflate.window(), plain.len());
+        ahead.inflate.replace_window(&window_after(self.inflate.window(), plain));
         ahead.output = self.output + plain.len() as u64;
         ahead.members += self.members;
         if ahead.is_partial {
@@ -359,6 +390,17 @@ impl GzipReader {
         self.state = State::Header(HeaderParser::default());
         Ok(())
     }
+}
+
+/// The last bytes of `before` and `plain`.
+pub(super) fn window_after(before: &[u8; WINDOW], plain: &[u8]) -> [u8; WINDOW] {
+    plain.last_chunk().copied().unwrap_or_else(|| {
+        let mut window = [0; WINDOW];
+        let (old, new) = window.split_at_mut(WINDOW - plain.len());
+        old.copy_from_slice(&before[plain.len()..]);
+        new.copy_from_slice(plain);
+        window
+    })
 }
 
 /// The CRC-32 and the length of a member, modulo 2^32 (RFC 1952, section 2.3.1).

@@ -4,11 +4,13 @@
 //! (RFC 1952) and passes output and block starts to a sink; `stretch` decodes parts of a gzip blob
 //! on their own; `zstd` decodes RFC 8878; [`sniff`] detects the format of a blob.
 
+mod block_finder;
 pub(crate) mod gzip;
 pub(crate) mod gzip_header;
 pub(crate) mod inflate;
 pub mod sniff;
 pub(crate) mod stretch;
+mod two_windows;
 pub(crate) mod used_bytes;
 pub(crate) mod zstd;
 

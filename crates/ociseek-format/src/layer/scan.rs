@@ -12,7 +12,7 @@ use super::scan_result::ScanResult;
 use super::{LayerError, LayerOptions, format};
 use crate::budget::{Budget, Charge};
 use crate::codec::sniff::Format;
-use crate::codec::stretch::{Handover, Stretch};
+use crate::codec::stretch::Stretch;
 use crate::digest::{Algorithm, Digest};
 use crate::fine::FineStart;
 use crate::offset::{Compressed, SpanSize};
@@ -280,33 +280,28 @@ impl LayerScan {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let size: usize = chunks.iter().map(|chunk| chunk.as_ref().len()).sum();
-        // Whether a blob is reported as too long or as broken depends on what comes first. For
-        // that, a blob that exceeds its size is scanned chunk by chunk.
-        let Handover { mut taken, plain } = match &mut self.body {
-            LayerBody::Gzip(body)
-                if self
-                    .expected
-                    .is_none_or(|(_, expected)| self.size + size as u64 <= expected) =>
-            {
-                body.take_over(stretch)
-            }
-            _ => stretch.give_up(),
-        };
-        let was_right = taken > 0;
-        self.size += taken as u64;
-        let mut push = || {
+        let mut was_right = false;
+        let mut plain = Vec::new();
+        let push = || {
+            let lead = stretch.lead();
+            self.take_range(chunks, 0, lead)?;
+            let size: usize = chunks.iter().map(|chunk| chunk.as_ref().len()).sum();
+            // Whether a blob is reported as too long or as broken depends on what comes first. For
+            // that, a blob that exceeds its size is scanned chunk by chunk.
+            let fits = |expected| self.size + (size - lead) as u64 <= expected;
+            let handover = match &mut self.body {
+                LayerBody::Gzip(body) if self.expected.is_none_or(|(_, size)| fits(size)) => {
+                    body.take_over(stretch)
+                }
+                _ => stretch.give_up(),
+            };
+            was_right = handover.taken > 0;
+            plain = handover.plain;
+            self.size += handover.taken as u64;
             if was_right {
                 self.body.check()?;
             }
-            for chunk in chunks {
-                let (before, rest) = chunk.as_ref().split_at(taken.min(chunk.as_ref().len()));
-                taken -= before.len();
-                if !rest.is_empty() {
-                    self.take(rest)?;
-                }
-            }
-            Ok(())
+            self.take_range(chunks, lead + handover.taken, size)
         };
         let pushed = push();
         self.failed = pushed.as_ref().err().cloned();
@@ -315,6 +310,25 @@ impl LayerScan {
             was_right,
             plain,
         })
+    }
+
+    /// Takes the bytes of `chunks` from `from` to `to`.
+    fn take_range<C: AsRef<[u8]>>(
+        &mut self,
+        chunks: &[C],
+        from: usize,
+        to: usize,
+    ) -> Result<(), LayerError> {
+        let mut at = 0;
+        for chunk in chunks.iter().map(AsRef::as_ref) {
+            let within = |position: usize| position.saturating_sub(at).min(chunk.len());
+            let part = &chunk[within(from)..within(to)];
+            at += chunk.len();
+            if !part.is_empty() {
+                self.take(part)?;
+            }
+        }
+        Ok(())
     }
 
     fn take(&mut self, chunk: &[u8]) -> Result<(), LayerError> {

@@ -206,11 +206,23 @@ impl Inflate {
     pub fn resume(window: &[u8; WINDOW], bits: u8, before: u8) -> Inflate {
         let mut inflate = Inflate::new();
         inflate.buffer[..WINDOW].copy_from_slice(window);
-        inflate.floor = 0;
-        let bits = u32::from(bits.min(7));
-        inflate.bits = u64::from(before) >> (8 - bits);
-        inflate.count = bits;
+        inflate.begin_at(bits, before);
         inflate
+    }
+
+    /// Begins at a block, as [`Inflate::resume`] says.
+    fn begin_at(&mut self, bits: u8, before: u8) {
+        self.floor = 0;
+        self.count = u32::from(bits.min(7));
+        self.bits = u64::from(before) >> (8 - self.count);
+    }
+
+    /// Whether a block may start in this decoder's next stream: in `input`, with its first bits in
+    /// the high `bits` of `before`. What was decoded earlier stays in the window.
+    pub fn may_start(&mut self, bits: u8, before: u8, input: &[u8]) -> bool {
+        self.restart();
+        self.begin_at(bits, before);
+        self.step(input).is_ok()
     }
 
     /// The output of the last step.
@@ -226,12 +238,10 @@ impl Inflate {
         }
     }
 
-    /// Sets what came before the `written` bytes of this decoder's output, for [`Inflate::window`].
-    /// No match may reach it.
-    pub fn precede(&mut self, before: &[u8; WINDOW], written: usize) {
-        let unknown = WINDOW.saturating_sub(written);
-        let window = self.end - WINDOW;
-        self.buffer[window..window + unknown].copy_from_slice(&before[WINDOW - unknown..]);
+    /// Replaces the last 32 KiB of output, as if they had been decoded to `window`. Later matches
+    /// copy from there.
+    pub fn replace_window(&mut self, window: &[u8; WINDOW]) {
+        self.buffer[self.end - WINDOW..self.end].copy_from_slice(window);
     }
 
     /// Decodes `input` until it has to stop. This overwrites the output of the previous step.

@@ -134,8 +134,11 @@ fn scan_chunks<E>(
             }
             Ok((scan.end()?, scan))
         });
-        let mut cutter =
-            if decoders > 1 { BlobCutter::new(threads.guide) } else { BlobCutter::idle() };
+        let mut cutter = if decoders > 1 {
+            BlobCutter::new(decoders, threads.guide)
+        } else {
+            BlobCutter::idle()
+        };
         let mut pass_on_all = |pieces: Vec<Piece>, pool: &mut DecoderPool, is_end: bool| {
             let mut ready = Vec::new();
             let mut batch = Vec::new();

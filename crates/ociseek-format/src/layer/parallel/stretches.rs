@@ -1,5 +1,5 @@
-//! Cuts a gzip blob into stretches that can be decoded in parallel, at the starts of members or at
-//! the checkpoints of a ztoc, and decodes them on threads ahead of the scan.
+//! Cuts a gzip blob into stretches that can be decoded in parallel, at the starts of members, at
+//! the checkpoints of a ztoc, or anywhere, and decodes them on threads ahead of the scan.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -24,6 +24,16 @@ const SPAN: u64 = 4 << 20;
 const MOST: usize = 4 << 20;
 /// A blob without a second member up to here has one member, or too few to be worth the search.
 const SEARCHED: u64 = 16 << 20;
+/// The same where stretches may begin anywhere.
+const SEARCHED_SOME: u64 = 4 << 20;
+/// The size of stretches that begin anywhere. Their first part is decoded twice, and the part up to
+/// the first block by the scan, so that they cannot be small.
+const ANYWHERE: u64 = 2 << 20;
+/// With fewer threads, decoding twice costs more than another thread gains.
+const CORES_FOR_ANYWHERE: usize = 3;
+/// After this many stretches in a row in which no block was found, or not one that is in the layer,
+/// only some are tried.
+const MISSED: usize = 2;
 
 /// Takes a blob in chunks and returns it in pieces. No byte is copied.
 pub(super) struct BlobCutter {
@@ -31,6 +41,8 @@ pub(super) struct BlobCutter {
     position: Compressed,
     last_byte: u8,
     open: Option<OpenStretch>,
+    /// Whether stretches may begin anywhere.
+    is_anywhere: bool,
 }
 
 enum Search {
@@ -38,6 +50,8 @@ enum Search {
     Members(Box<MemberFinder>),
     /// The number of the next possible checkpoint.
     Checkpoints(Arc<Ztoc>, usize),
+    /// A stretch begins here, whatever is there.
+    Anywhere(Compressed),
     Over,
 }
 
@@ -58,13 +72,19 @@ pub(super) enum Piece {
 impl BlobCutter {
     /// A cutter that returns chunks unchanged.
     pub(super) fn idle() -> BlobCutter {
-        BlobCutter { search: Search::Over, position: Compressed(0), last_byte: 0, open: None }
+        BlobCutter {
+            search: Search::Over,
+            position: Compressed(0),
+            last_byte: 0,
+            open: None,
+            is_anywhere: false,
+        }
     }
 
-    /// Cuts at the checkpoints of `guide`, if there is one.
-    pub(super) fn new(guide: Option<Arc<Ztoc>>) -> BlobCutter {
+    /// Cuts for this many threads, at the checkpoints of `guide` if there is one.
+    pub(super) fn new(threads: usize, guide: Option<Arc<Ztoc>>) -> BlobCutter {
         let search = guide.map_or(Search::NotBegun, |ztoc| Search::Checkpoints(ztoc, 0));
-        BlobCutter { search, ..BlobCutter::idle() }
+        BlobCutter { search, is_anywhere: threads >= CORES_FOR_ANYWHERE, ..BlobCutter::idle() }
     }
 
     /// Takes the next chunk of the blob and passes complete pieces to `out`.
@@ -81,10 +101,10 @@ impl BlobCutter {
         }
         let ended = self.add(chunk);
         if matches!(self.search, Search::Members(_))
-            && self.position.0 > SEARCHED
+            && self.position.0 > if self.is_anywhere { SEARCHED_SOME } else { SEARCHED }
             && ended.is_some()
         {
-            self.search = Search::Over;
+            self.give_up();
         }
         if self.open.as_ref().is_some_and(|open| open.size > MOST)
             && let Some(stretch) = self.close()
@@ -100,7 +120,7 @@ impl BlobCutter {
         let members = MemberFinder::like(chunk).filter(|finder| match &self.search {
             Search::NotBegun => true,
             Search::Checkpoints(..) => finder.find(chunk, 1).is_some(),
-            Search::Members(_) | Search::Over => false,
+            Search::Members(_) | Search::Anywhere(_) | Search::Over => false,
         });
         match members {
             Some(finder) => self.search = Search::Members(Box::new(finder)),
@@ -114,9 +134,15 @@ impl BlobCutter {
         self.close()
     }
 
-    /// Stops cutting.
+    /// Stops searching: cuts anywhere, or no more.
     pub(super) fn give_up(&mut self) {
-        self.search = Search::Over;
+        self.search = match self.search {
+            Search::Members(_) | Search::Checkpoints(..) if self.is_anywhere => {
+                Search::Anywhere(self.position)
+            }
+            Search::Anywhere(next) => Search::Anywhere(next),
+            _ => Search::Over,
+        };
     }
 
     /// Where in `chunk` a stretch should begin, and how.
@@ -153,6 +179,14 @@ impl BlobCutter {
                 *next = number + 1;
                 Some((at, StretchStart::Block { bits: *bits, before, window: window.clone() }))
             }
+            Search::Anywhere(next) => {
+                let at = next.0.saturating_sub(self.position.0) as usize;
+                *next = self.position + at as u64;
+                (at < chunk.len()).then(|| {
+                    *next += ANYWHERE;
+                    (at, StretchStart::Unknown)
+                })
+            }
             Search::NotBegun | Search::Over => None,
         }
     }
@@ -181,7 +215,7 @@ impl BlobCutter {
 }
 
 /// After this many plain bytes, the rest of a stretch is left to the scan.
-const PLAIN: usize = 8 << 20;
+const PLAIN: usize = 16 << 20;
 /// After this many wrong guesses, either the layer has bytes that only look like gzip members, or
 /// the ztoc belongs to another layer.
 const WRONG: usize = 4;
@@ -189,7 +223,10 @@ const WRONG: usize = 4;
 /// The chunks of a stretch and the result of decoding them.
 pub(super) struct QueuedStretch {
     pub chunks: Arc<Vec<Bytes>>,
-    decoded: Receiver<Stretch>,
+    /// None if it is not decoded ahead.
+    decoded: Option<Receiver<Stretch>>,
+    /// Whether it began anywhere.
+    is_anywhere: bool,
 }
 
 struct Job {
@@ -206,6 +243,8 @@ pub(super) struct DecoderPool<'scope, 'env> {
     /// Whether a fine document is collected.
     is_fine: bool,
     jobs: Option<Sender<Job>>,
+    /// The number of stretches that began anywhere.
+    tried: usize,
     shared: Arc<PoolState>,
 }
 
@@ -215,6 +254,8 @@ pub(super) struct PoolState {
     /// Buffers of earlier stretches, for reuse.
     idle: Mutex<Vec<Vec<u8>>>,
     wrong: AtomicUsize,
+    /// How many of the last stretches that began anywhere could not be used.
+    missed: AtomicUsize,
 }
 
 impl<'scope, 'env> DecoderPool<'scope, 'env> {
@@ -223,7 +264,7 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         threads: usize,
         is_fine: bool,
     ) -> DecoderPool<'scope, 'env> {
-        DecoderPool { scope, threads, is_fine, jobs: None, shared: Arc::default() }
+        DecoderPool { scope, threads, is_fine, jobs: None, tried: 0, shared: Arc::default() }
     }
 
     pub(super) fn shared(&self) -> Arc<PoolState> {
@@ -243,13 +284,25 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         chunks: Vec<Bytes>,
     ) -> QueuedStretch {
         let chunks = Arc::new(chunks);
+        let is_anywhere = matches!(begin, StretchStart::Unknown);
+        if is_anywhere && self.rests() {
+            return QueuedStretch { chunks, decoded: None, is_anywhere };
+        }
         let (reply, decoded) = sync_channel(1);
         let jobs = self
             .jobs
             .get_or_insert_with(|| start(self.scope, self.threads, self.is_fine, &self.shared));
         // If all threads are gone, the scan decodes the stretch.
         let _ = jobs.send(Job { at, begin, chunks: Arc::clone(&chunks), reply });
-        QueuedStretch { chunks, decoded }
+        QueuedStretch { chunks, decoded: Some(decoded), is_anywhere }
+    }
+
+    /// Whether to decode no stretch that begins anywhere, because many could not be used: where the
+    /// layer cannot be compressed, there are no blocks to find.
+    fn rests(&mut self) -> bool {
+        self.tried = self.tried.wrapping_add(1);
+        let missed = self.shared.missed.load(Ordering::Relaxed);
+        missed >= MISSED && !self.tried.is_multiple_of(1 << missed.min(5))
     }
 }
 
@@ -285,10 +338,18 @@ impl PoolState {
         scan: &mut LayerScan,
     ) -> Result<ScannedSpans, LayerError> {
         // The stretch is missing if its thread panicked. The scope passes that on when it ends.
-        let stretch = queued.decoded.recv().unwrap_or_default();
+        let ahead = queued.decoded.as_ref();
+        let stretch = ahead.and_then(|decoded| decoded.recv().ok()).unwrap_or_default();
         let decoded = scan.push_decoded(&queued.chunks, stretch)?;
-        if !decoded.was_right {
-            self.wrong.fetch_add(1, Ordering::Relaxed);
+        match (queued.is_anywhere, decoded.was_right) {
+            (true, true) => self.missed.store(0, Ordering::Relaxed),
+            (true, false) if ahead.is_some() => {
+                self.missed.fetch_add(1, Ordering::Relaxed);
+            }
+            (false, false) => {
+                self.wrong.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => {}
         }
         locked(&self.idle).push(decoded.plain);
         Ok(decoded.spans)
@@ -315,7 +376,7 @@ mod tests {
     /// The pieces of a blob that is pushed in chunks: their offsets, their sizes, and whether they
     /// are stretches.
     fn cut(blob: &Bytes, chunk: usize) -> Vec<(usize, usize, bool)> {
-        let mut cutter = BlobCutter::new(None);
+        let mut cutter = BlobCutter::new(2, None);
         let mut pieces = Vec::new();
         let mut joined = Vec::new();
         let mut out = |piece: Piece| {
