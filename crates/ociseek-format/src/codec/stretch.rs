@@ -24,6 +24,8 @@ const HEADER: usize = 10;
 const STEP: usize = 4 << 10;
 /// The first bytes of what may be a block, which show nearly always if it is none.
 const TRIED: usize = 1 << 10;
+/// How many guesses are tried. Compressed data of this size has some 200.
+const TRIES: usize = 1000;
 /// How many bytes are searched for a block. zlib's blocks have 60 KiB at most, others seldom more.
 const SEARCHED: usize = 128 << 10;
 
@@ -238,7 +240,7 @@ impl Stretch {
         }
         let mut trial = Inflate::new();
         // A block that starts with the first byte of the stretch may have begun before it.
-        for bit in block_finder::blocks(&searched, 8) {
+        for bit in block_finder::blocks(&searched, 8).take(TRIES) {
             let (lead, bits) = (bit.div_ceil(8), (bit.wrapping_neg() % 8) as u8);
             let tried = &searched[lead..];
             if !trial.may_start(bits, searched[lead - 1], &tried[..tried.len().min(TRIED)]) {
