@@ -225,6 +225,8 @@ mod tests {
     const K0S: &str =
         "# k0s_managed=true\nversion = 3\nimports = [\"/run/k0s/containerd-cri.toml\"]\n";
     const EKS: &str = "version = 3\nimports = [\"/etc/containerd/config.d/*.toml\"]\n";
+    /// What containerd 2.4 prints as its default.
+    const NEWEST: &str = "version = 4\nimports = ['/etc/containerd/conf.d/*.toml']\n";
     const PLAIN: &str = "version = 3\nimports = [\"/a.toml\", \"conf.d/*.toml\"]\n";
 
     fn host(files: &[(usize, &str)]) -> tempfile::TempDir {
@@ -252,6 +254,7 @@ mod tests {
             (&[(2, K0S)], "/etc/k0s/containerd.d/ociseek.toml".into(), "k0sworker"),
             (&[(3, EKS)], "/etc/containerd/config.d/ociseek.toml".into(), "containerd kubelet"),
             (&[(3, PLAIN)], "/etc/containerd/conf.d/ociseek.toml".into(), "containerd kubelet"),
+            (&[(3, NEWEST)], "/etc/containerd/conf.d/ociseek.toml".into(), "containerd kubelet"),
         ] {
             let host = host(files);
             let file = place(host.path()).unwrap();
