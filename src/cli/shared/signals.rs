@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -28,6 +29,10 @@ impl Interrupt {
     }
 }
 
+/// timeout(1) signals the program and then its process group, and a terminal that closes may signal
+/// it twice. What comes within this time is the first signal.
+const ECHO: Duration = Duration::from_millis(200);
+
 /// Waits for signals from now on, on a separate thread, so that a second one ends the process
 /// whatever else it does. The receiver gets the first one.
 ///
@@ -35,7 +40,8 @@ impl Interrupt {
 /// If the system refuses a signal handler or a thread.
 pub(crate) fn listen() -> io::Result<oneshot::Receiver<Interrupt>> {
     let (first, received) = oneshot::channel();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_io().enable_time().build()?;
     let mut signals = {
         let _guard = runtime.enter();
         Signals {
@@ -51,6 +57,7 @@ pub(crate) fn listen() -> io::Result<oneshot::Receiver<Interrupt>> {
                 std::process::exit(i32::from(signal.exit_code()));
             }
             let _ = first.send(signal);
+            signals.settle().await;
             let second = signals.next().await;
             std::process::exit(i32::from(second.exit_code()));
         });
@@ -98,6 +105,18 @@ struct Signals {
 }
 
 impl Signals {
+    /// Takes what else came with a signal.
+    async fn settle(&mut self) {
+        let mut end = std::pin::pin!(tokio::time::sleep(ECHO));
+        loop {
+            tokio::select! {
+                biased;
+                _ = self.next() => {}
+                () = &mut end => return,
+            }
+        }
+    }
+
     async fn next(&mut self) -> Interrupt {
         let hup = async {
             let Some(hup) = &mut self.hup else { return std::future::pending().await };
