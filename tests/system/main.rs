@@ -17,6 +17,7 @@ mod podman;
 mod readback;
 mod report;
 mod snapshotter;
+mod trial;
 mod tutorial;
 mod users;
 mod xattrs;

@@ -13,10 +13,14 @@ use ociseek_format::image::json::parse_lenient;
 /// Why a container could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum OciRuntimeError {
-    #[error("{}: not found in PATH", .0.display())]
+    #[error("{}: not found{}", .0.display(), in_path(.0))]
     Missing(PathBuf),
     #[error("cannot run {}", runtime.display())]
     Run { runtime: PathBuf, source: io::Error },
+}
+
+fn in_path(runtime: &Path) -> &'static str {
+    if runtime.components().count() == 1 { " in PATH" } else { "" }
 }
 
 /// A container of an OCI runtime (runc, crun, ...) in the foreground. When this is dropped, it is

@@ -2,6 +2,8 @@
 
 mod walk;
 
+pub use walk::host_architecture;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -47,6 +47,8 @@ pub enum ProgramError {
     NoCommand,
     #[error("the image does not have the program {0:?}")]
     NotFound(String),
+    #[error("{0:?} of the image is a directory, not a program")]
+    Directory(String),
     #[error("{path:?} of the image is not executable: its mode is {mode:04o}")]
     NotExecutable { path: String, mode: u32 },
 }
@@ -74,9 +76,8 @@ pub async fn startup_files(
     let directory = config.working_dir.unwrap_or_default();
     let mut found = Files { image, reads: Vec::new(), known: BTreeSet::new() };
     let name = arguments.first().filter(|name| !name.is_empty()).ok_or(ProgramError::NoCommand)?;
-    let program = found
-        .program(name, &search, &directory)
-        .ok_or_else(|| ProgramError::NotFound(name.clone()))?;
+    let program =
+        found.program(name, &search, &directory).ok_or_else(|| found.absent(name, &directory))?;
     found.check(&program)?;
     found.follow(program, &search, &directory).await;
     // `python3 main.py`, `sh -c "exec nginx"`
@@ -127,6 +128,18 @@ impl Files<'_> {
                 Err(ProgramError::NotExecutable { path: path.to_owned(), mode })
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Why there is no such program.
+    fn absent(&self, name: &str, directory: &str) -> ProgramError {
+        let path =
+            if name.starts_with('/') { name.to_owned() } else { format!("{directory}/{name}") };
+        let node = self.image.tree.resolve(path.as_bytes(), true);
+        let is_directory = node.is_ok_and(|node| self.image.tree.node(node).kind.is_directory());
+        match is_directory && name.contains('/') {
+            true => ProgramError::Directory(name.to_owned()),
+            false => ProgramError::NotFound(name.to_owned()),
         }
     }
 

@@ -72,7 +72,7 @@ pub(super) fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<
         Finding::Uncovered { why: None, .. } => index("--dry-run --existing replace "),
         Finding::NoFine { .. } | Finding::NoStart(_) if is_archive => None,
         // A SOCI index of another tool would get a second one.
-        // One that is only attached would not be used: the digest covers all that a start reads.
+        // One that is only attached would not be used: the digest covers all that startup reads.
         Finding::NoFine { .. } | Finding::UnusableFine { .. } | Finding::BrokenDocument(_)
             if is_enabled =>
         {

@@ -33,7 +33,7 @@ pub(crate) struct Figures {
 struct Phases {
     /// To open the image: manifests, the config, indexes.
     opening: Phase,
-    /// The start that the fine index records, whether or not a read requested it first.
+    /// The startup that the fine index records, whether or not a read requested it first.
     start: StartPhase,
     /// Everything else that was read.
     reading: Phase,

@@ -300,7 +300,7 @@ pub(crate) struct Fine {
     coverage: Option<CoverageJson>,
     /// Size of its documents in bytes.
     bytes: Option<u64>,
-    /// How many of these bytes are fetched before a start.
+    /// How many of these bytes are fetched before startup.
     start_bytes: Option<u64>,
     /// The digest of the profile that it was built with, or null.
     profile: Option<DigestText>,

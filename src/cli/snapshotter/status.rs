@@ -65,7 +65,7 @@ pub(crate) struct StatusArgs {
 const IMAGES_LONG_ABOUT: &str = "\
 Lists the images whose layers are not pulled: how many layers, how many containers and other snapshots use them, \
 whether they are mounted, the bytes fetched for the mount, how much of its rest was fetched in the background \
-(--prefetch), and whether a start was recorded (--record-starts).
+(--prefetch), and whether a startup was recorded (--record-starts).
 
 It reads the snapshotter's directory, so the snapshotter need not run.";
 

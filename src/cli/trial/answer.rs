@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::cli::shared::error::{DONE, FAILED};
 use crate::cli::shared::remedy::{new_name, quoted_name};
 use crate::cli::shared::size::{duration, human};
 use crate::cli::shared::terminal::quoted;
@@ -39,18 +40,72 @@ pub(super) struct TrialAnswer<'a> {
 
 /// From where it is known what a startup reads.
 pub(super) enum Startup {
-    Ran {
-        /// None if the container was ended when it was ready.
-        status: Option<u8>,
-        seconds: f64,
-        fetched: u64,
-    },
+    Ran(RunFacts),
     Recorded,
     /// Only the files are known that it needs at least.
     Estimated {
         /// Why no container ran. None if none should.
         why: Option<String>,
     },
+}
+
+/// How a container's startup ended.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RunFacts {
+    /// The exit status. None if the container was ended.
+    pub status: Option<u8>,
+    /// What it should have done before, but did not: "listen on port 80". None if nothing was asked
+    /// for, or it came.
+    pub missed: Option<String>,
+    /// The ports that it listened on when it was ended, if another one was asked for.
+    pub ports: Vec<u16>,
+    /// Whether the image's own command ended at once without a word, as a shell without input does.
+    pub is_mute: bool,
+    pub seconds: f64,
+    /// What was fetched from the registry meanwhile, in bytes.
+    pub fetched: u64,
+}
+
+impl RunFacts {
+    /// Whether what it read is all that a startup reads.
+    pub(super) fn is_ready(&self) -> bool {
+        self.missed.is_none() && self.status.unwrap_or(0) == 0
+    }
+
+    /// The exit status of `try`.
+    pub(super) fn exit_code(&self) -> u8 {
+        match self.status {
+            Some(status @ 1..) => status,
+            _ if self.missed.is_some() => FAILED,
+            _ => DONE,
+        }
+    }
+
+    fn text(&self) -> String {
+        let RunFacts { status, missed, ports, is_mute, seconds, .. } = self;
+        let after = format!("after {}", duration(*seconds));
+        let mut text = match (status, missed) {
+            (None, None) => return format!("The container was ready and was ended {after}"),
+            (None, Some(missed)) => {
+                format!("The container did not {missed}, and was ended {after}")
+            }
+            (Some(0), None) if *is_mute => {
+                return format!(
+                    "The container exited {after} with status 0, and printed nothing. If it reads its input, as a \
+                     shell does, it ended at once: name the work with -- COMMAND"
+                );
+            }
+            (Some(0), None) => return format!("The container exited {after} with status 0"),
+            (Some(0), Some(missed)) => {
+                format!("The container did not {missed}: it exited {after} with status 0")
+            }
+            (Some(status), _) => format!("The container failed {after} with status {status}"),
+        };
+        if !ports.is_empty() {
+            text += &format!(". It listened on {}", joined(ports));
+        }
+        text + ". Only what it read until then is counted"
+    }
 }
 
 /// A network link.
@@ -131,6 +186,8 @@ pub(super) enum Advice {
     Most,
     /// No layer of it can be indexed, or only small ones.
     NoIndex,
+    /// Only Linux images are loaded lazily.
+    NotLinux,
     /// It is not known what startup reads.
     Unknown,
 }
@@ -141,6 +198,7 @@ impl Advice {
             Advice::Lazy(_) => "lazy",
             Advice::Most => "pull-whole",
             Advice::NoIndex => "not-indexable",
+            Advice::NotLinux => "not-linux",
             Advice::Unknown => "unknown",
         }
     }
@@ -182,34 +240,54 @@ impl TrialAnswer<'_> {
         shown(self.percent(bytes), bytes)
     }
 
-    /// The way that fetches least.
-    fn best(&self) -> Option<Way> {
+    /// The way that takes least time by this link. With a recorded startup, that is the one.
+    pub(super) fn best(&self) -> Option<Way> {
         let ways = self.ways();
-        let least = ways.iter().skip(1).take(2).min_by_key(|way| way.bytes);
-        least.copied()
+        let is_recorded = self.record.is_some()
+            || matches!(self.startup, Startup::Recorded)
+            || self.report.fine.as_ref().is_some_and(|fine| fine.profile.is_some());
+        let known = if is_recorded { ways.len() } else { 3 };
+        let seconds = |way: &Way| way.seconds(self.link.speed);
+        let lazily = ways.into_iter().take(known).skip(1);
+        lazily.min_by(|a, b| seconds(a).total_cmp(&seconds(b)))
     }
 
     pub(super) fn advice(&self) -> Advice {
+        if self.report.platform.as_ref().is_some_and(|platform| platform.os != "linux") {
+            return Advice::NotLinux;
+        }
         let Some((startup, best)) = self.report.startup.zip(self.best()) else {
             return Advice::Unknown;
         };
         match best {
             _ if startup.soci.spans == 0 && startup.fine.spans == 0 => Advice::NoIndex,
             best if self.percent(best.bytes) >= TOO_MUCH => Advice::Most,
+            _ if self.is_cut_short() => Advice::Unknown,
             best => Advice::Lazy(best.kind),
         }
     }
 
+    /// Whether the container ended before it was ready.
+    pub(super) fn is_cut_short(&self) -> bool {
+        matches!(&self.startup, Startup::Ran(ran) if !ran.is_ready())
+    }
+
+    /// Whether startup reads more than the figures say.
+    pub(super) fn is_lower_bound(&self) -> bool {
+        self.is_cut_short() || matches!(self.startup, Startup::Estimated { .. })
+    }
+
     /// The answer in a sentence.
     pub(super) fn sentence(&self) -> String {
-        let at_least = match self.startup {
-            Startup::Estimated { .. } => "at least ",
-            _ => "",
+        let is_lower_bound = self.is_lower_bound();
+        let (verdict, at_least, about) = match is_lower_bound {
+            true => ("Lazy loading probably pays", "at least ", "at least"),
+            false => ("Load it lazily", "", "about"),
         };
         match (self.advice(), self.best()) {
             (Advice::Lazy(_), Some(best)) => format!(
-                "Load it lazily: startup fetches {at_least}{} instead of {} ({}), which takes about {} instead of {} \
-                 at {}",
+                "{verdict}: startup fetches {at_least}{} instead of {} ({}), which takes {about} {} instead of {} at \
+                 {}",
                 human(best.bytes),
                 human(self.size()),
                 self.share(best.bytes),
@@ -226,6 +304,16 @@ impl TrialAnswer<'_> {
             (Advice::NoIndex, _) => {
                 "Pull it whole: its layers cannot be indexed, or are smaller than 10 MiB".to_owned()
             }
+            (Advice::NotLinux, _) => {
+                "Pull it whole: only Linux images are loaded lazily, and this is none".to_owned()
+            }
+            (Advice::Unknown, Some(best)) => format!(
+                "Whether lazy loading pays is not known, because the container did not become ready. Until then it \
+                 fetched {} of {} ({})",
+                human(best.bytes),
+                human(self.size()),
+                self.share(best.bytes),
+            ),
             _ => match &self.startup {
                 Startup::Estimated { why: Some(why) } => {
                     format!("What startup reads is not known: {why}")
@@ -251,23 +339,26 @@ impl TrialAnswer<'_> {
                 let profile = profile.unwrap_or_default();
                 Some(format!("ociseek convert --fine {profile}{name} {new}"))
             }
-            Advice::Unknown => Some(format!("ociseek try {name} -- COMMAND")),
-            Advice::Most | Advice::NoIndex => None,
+            Advice::Unknown => Some(match &self.startup {
+                Startup::Ran(RunFacts { ports, .. }) if !ports.is_empty() => {
+                    format!("ociseek try {name} --until-port {}", ports[0])
+                }
+                _ => format!("ociseek try {name} -- COMMAND"),
+            }),
+            Advice::Most | Advice::NoIndex | Advice::NotLinux => None,
         }
     }
 
     /// How it is known what startup reads.
     pub(super) fn source(&self) -> String {
         match &self.startup {
-            Startup::Ran { status: Some(status), seconds, .. } => {
-                format!("The container exited after {} with status {status}", duration(*seconds))
-            }
-            Startup::Ran { status: None, seconds, .. } => {
-                format!("The container was ready and was ended after {}", duration(*seconds))
-            }
+            Startup::Ran(ran) => ran.text(),
             Startup::Recorded => "The startup was recorded earlier".to_owned(),
             Startup::Estimated { why } => {
                 let why = why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+                if self.report.startup.is_none() {
+                    return format!("No container ran{why}");
+                }
                 format!(
                     "No container ran{why}: only the program, its libraries and the files that its arguments name are \
                      counted, and a real startup reads more"
@@ -296,6 +387,11 @@ impl TrialAnswer<'_> {
         links.dedup();
         links
     }
+}
+
+/// `80, 443`
+pub(super) fn joined(ports: &[u16]) -> String {
+    ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// The share of `bytes` in percent. Only nothing is 0%.

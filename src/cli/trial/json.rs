@@ -31,18 +31,18 @@ pub(crate) struct Trial<'a> {
     layers_left_out: usize,
     /// The largest files, the largest first.
     largest: Vec<File<'a>>,
-    /// What the startup reads; null if that is not known.
+    /// What startup reads; null if that is not known.
     start: Option<Start<'a>>,
     /// What it fetches: with the actual spans of the SOCI index, and estimates for other span
     /// sizes. Empty if it is not known what it reads.
     sizes: Vec<Fetch>,
-    /// From where it is known what the startup reads.
+    /// From where it is known what startup reads.
     startup: StartupJson,
     /// The ways to start the image, and what each fetches until the container is ready.
     ways: Vec<WayJson>,
     link: LinkJson,
-    /// Whether to load the image lazily: `lazy`, `pull-whole`, `not-indexable` or `unknown`, with
-    /// the sentence that says so.
+    /// Whether to load the image lazily: `lazy`, `pull-whole`, `not-indexable`, `not-linux` or
+    /// `unknown`, with the sentence that says so.
     answer: Coded,
     /// The command to run next, or null.
     next: Option<String>,
@@ -60,6 +60,10 @@ struct StartupJson {
     why: Option<String>,
     /// The exit status of the container; null if it was ended when it was ready, or did not run.
     status: Option<u8>,
+    /// Whether it became ready. If not, it failed, or did not do what --until-port or
+    /// --until-output asked for, and `ways` counts only what it read until then. Null if it did not
+    /// run.
+    is_ready: Option<bool>,
     /// How long it ran, or null.
     seconds: Option<f64>,
     /// What was fetched of the layers meanwhile, in bytes, or null. It may be in the cache.
@@ -128,14 +132,21 @@ impl<'a> Read<'a> {
 
 impl StartupJson {
     fn of(startup: &answer::Startup) -> StartupJson {
-        let nothing =
-            StartupJson { from: "", why: None, status: None, seconds: None, fetched_bytes: None };
+        let nothing = StartupJson {
+            from: "",
+            why: None,
+            status: None,
+            is_ready: None,
+            seconds: None,
+            fetched_bytes: None,
+        };
         match startup {
-            answer::Startup::Ran { status, seconds, fetched } => StartupJson {
+            answer::Startup::Ran(ran) => StartupJson {
                 from: "run",
-                status: *status,
-                seconds: Some(milliseconds(*seconds)),
-                fetched_bytes: Some(*fetched),
+                status: ran.status,
+                is_ready: Some(ran.is_ready()),
+                seconds: Some(milliseconds(ran.seconds)),
+                fetched_bytes: Some(ran.fetched),
                 ..nothing
             },
             answer::Startup::Recorded => StartupJson { from: "recorded", ..nothing },
@@ -169,7 +180,7 @@ struct Fine<'a> {
     coverage: CoverageJson,
     /// Size of its documents in bytes.
     bytes: u64,
-    /// How many of these bytes are fetched before a start.
+    /// How many of these bytes are fetched before startup.
     start_bytes: u64,
     /// The digest of the profile that it was built with, or null.
     profile: Option<DigestText>,
@@ -249,7 +260,7 @@ struct Group<'a> {
     read: u32,
     /// Number of files with at least one byte in it.
     files: u64,
-    /// The largest of these files; those that the start reads come first.
+    /// The largest of these files; those that startup reads come first.
     largest: Vec<GroupFile<'a>>,
 }
 
@@ -313,10 +324,10 @@ struct Fetch {
     spans: u64,
     /// Size of the checkpoints in the ztocs of these layers, in bytes.
     checkpoint_bytes: u64,
-    /// Number of spans that the start needs, and their size in the blobs in bytes.
+    /// Number of spans that startup needs, and their size in the blobs in bytes.
     read_spans: u64,
     read_bytes: u64,
-    /// An upper bound for these bytes: their size if each file that the start reads were read to
+    /// An upper bound for these bytes: their size if each file that startup reads were read to
     /// its end, within the spans that it needs now. Null if that makes no difference.
     read_bytes_at_most: Option<u64>,
     /// Bytes of layers that are pulled completely.

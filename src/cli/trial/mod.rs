@@ -1,6 +1,7 @@
 //! `ociseek try`: whether an image would start sooner lazily, and by how much. Its options, and the
 //! order of the work.
 
+use std::ffi::OsStr;
 #[cfg(mounts)]
 use std::path::Path;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
 use crate::cli::shared::args::FormatArgs;
-use crate::cli::shared::error::{CliError, FAILED};
+use crate::cli::shared::error::{CliError, DONE, FAILED};
 use crate::cli::shared::file::{Replacement, read_input};
 use crate::cli::shared::indexing::MAX_LIST;
 use crate::cli::shared::parse;
@@ -23,7 +24,7 @@ use crate::cli::shared::stdout::Stdout;
 use crate::cli::shared::terminal::{complain, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::{boxed, until};
-use answer::{Link, Startup, TrialAnswer};
+use answer::{Advice, Link, RunFacts, Startup, TrialAnswer};
 use ociseek_format::image::ImageName;
 #[cfg(mounts)]
 use ociseek_ops::container::OciRuntimeError;
@@ -72,9 +73,9 @@ the first of its file or of some of its bytes, as written by mount --record.
 
 JSON: docs/json.md describes each field.
 
-Exit status: the container's, or 0 if it was ready before it ended; also 1 if ociseek itself fails, 2 usage error, \
-126 if the program is not executable, 127 if the image does not have it, 129, 130 or 143 interrupted before the \
-container ran.";
+Exit status: the container's, or 0 if it was ready before it ended; also 1 if it did not do what --until-port or \
+--until-output asked for, or ociseek itself fails, 2 usage error, 126 if the program is not executable, 127 if the \
+image does not have it, 129, 130 or 143 interrupted before the container ran.";
 
 /// Find out whether an image would start sooner lazily, and by how much
 #[derive(Debug, Args)]
@@ -168,11 +169,7 @@ impl TryArgs {
 #[derive(Default)]
 struct Ran {
     touches: Vec<Touch>,
-    /// The exit status. None if it was ended when it was ready.
-    status: Option<u8>,
-    seconds: f64,
-    /// What was fetched from the registry meanwhile, in bytes.
-    fetched: u64,
+    facts: RunFacts,
 }
 
 pub(super) async fn run(
@@ -211,6 +208,7 @@ pub(super) async fn run(
             // That the image does not have the program is the better reason.
             match program_files(&args, &image).await {
                 Err(ProgramError::NoCommand) => {}
+                _ if !is_linux(&image) => {}
                 files => drop(files?),
             }
             return Err(CliError::new(format!(
@@ -229,6 +227,7 @@ pub(super) async fn run(
     let reads: Vec<RecordedRead> = match (&ran, &profile) {
         (Some(ran), _) => ran.touches.iter().map(read).collect(),
         (None, Some(reads)) => reads.clone(),
+        (None, None) if !is_linux(&image) => Vec::new(),
         (None, None) => match program_files(&args, &image).await {
             Err(ProgramError::NoCommand) => Vec::new(),
             files => files?,
@@ -253,14 +252,12 @@ pub(super) async fn run(
     let (facts, image) = facts.map_err(CliError::start)?;
     let why_missing = why_not.is_some();
     let startup = match (&ran, &profile) {
-        (Some(ran), _) => {
-            Startup::Ran { status: ran.status, seconds: ran.seconds, fetched: ran.fetched }
-        }
+        (Some(ran), _) => Startup::Ran(ran.facts.clone()),
         (None, Some(_)) => Startup::Recorded,
         (None, None) => Startup::Estimated { why: why_not },
     };
     let facts = facts?;
-    let status = ran.as_ref().and_then(|ran| ran.status).unwrap_or(0);
+    let status = ran.as_ref().map_or(DONE, |ran| ran.facts.exit_code());
     let answer = TrialAnswer {
         image: &args.image,
         report: &facts,
@@ -289,10 +286,14 @@ pub(super) async fn run(
         tell_stats(&image);
     }
     match status {
-        0 if ran.is_none() && why_missing && facts.startup.is_none() => Err(CliError::exit(FAILED)),
-        0 => Ok(()),
+        DONE if why_missing && answer.advice() == Advice::Unknown => Err(CliError::exit(FAILED)),
+        DONE => Ok(()),
         code => Err(CliError::exit(code)),
     }
+}
+
+fn is_linux(image: &RootFs) -> bool {
+    image.platform.as_ref().is_none_or(|platform| platform.os == "linux")
 }
 
 fn read(touch: &Touch) -> RecordedRead {
@@ -304,7 +305,11 @@ fn check(args: &TryArgs) -> Result<(), CliError> {
     if let Some("docker" | "podman" | "nerdctl" | "containerd" | "ctr" | "crictl") = runtime {
         return Err(CliError::usage("--runtime is an OCI runtime, such as runc or crun"));
     }
-    let ending = args.output.as_ref().and_then(|file| file.extension());
+    // As in -o json of other commands, and of other tools.
+    let ending = args.output.as_ref().and_then(|file| match file.to_str() {
+        Some("json") => Some(OsStr::new("json")),
+        _ => file.extension(),
+    });
     match ending.and_then(|ending| ending.to_str()) {
         Some("pdf") => Err(CliError::usage(
             "the report is an HTML page: name it .html, and print it to PDF in a browser",

@@ -11,18 +11,21 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{mpsc, oneshot};
 
+use super::answer::{RunFacts, joined};
 use super::{Ran, TryArgs};
 use crate::cli::image_fs::OpenedImage;
 use crate::cli::image_fs::bundle::mount_bundle;
-use crate::cli::shared::error::{CliError, FAILED};
+use crate::cli::shared::error::{CliError, DONE, FAILED};
 use crate::cli::shared::signals::Interrupt;
+use crate::cli::shared::terminal::{Style, complain, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::{blocking, boxed, until};
 use ociseek_format::progress::causes;
-use ociseek_ops::bundle::{Bundle, RunOptions};
+use ociseek_ops::bundle::{ACCOUNTS, Bundle, RunOptions};
 use ociseek_ops::container::{Container, PidQuery};
 use ociseek_ops::mount::{LiveMount, Prefetch, Record};
 use ociseek_ops::open::RootFs;
+use ociseek_ops::resolve::host_architecture;
 
 /// The most reads that are recorded.
 const MAX_READS: usize = 1_000_000;
@@ -100,7 +103,9 @@ pub(super) async fn container(
     let container = format!("ociseek-try-{}", std::process::id());
     let started = Instant::now();
     let ran = match Container::run(args.runtime(), live_bundle.bundle.dir(), &container) {
-        Ok(container) => watch(args, container, &live_bundle.live, interrupted).await,
+        Ok(container) => {
+            watch(args, container, &live_bundle.live, verbosity.quiet, interrupted).await
+        }
         Err(error) => Err(error.into()),
     };
     let seconds = started.elapsed().as_secs_f64();
@@ -111,22 +116,60 @@ pub(super) async fn container(
         return Err(error);
     }
     let fetched = opened.image.content.stats().bytes_fetched;
+    let runtime = args.runtime().display();
+    let is_of_runtime = |error: &str| RUNTIME_ERRORS.iter().any(|text| error.contains(text));
+    let not_started = |error: &str| {
+        let why = RUNTIME_ERRORS.iter().fold(error, |why, text| {
+            why.split_once(text).map_or(why, |(_, why)| why.trim_start_matches(": "))
+        });
+        format!("{runtime} could not start it: {why}")
+    };
     let ran = match ran {
-        Ok(Watched { status: Some(status), error })
-            if code(status) != 0 && (touches.is_empty() || is_of_runtime(&error)) =>
+        // Not even its program was read. The users were, for config.json.
+        Ok(Watched { status: Some(_), error, .. })
+            if touches
+                .iter()
+                .all(|touch| ACCOUNTS.iter().any(|path| touch.path.0 == path.as_bytes()[1..])) =>
         {
-            Err(format!("{} could not start it: {error}", args.runtime().display()))
+            let error = if error.is_empty() { "it read nothing of the image" } else { &error };
+            Err(not_started(error))
         }
-        Ok(watched) => Ok(Ran { touches, status: watched.status.map(code), seconds, fetched }),
+        Ok(Watched { status: Some(status), error, .. })
+            if code(status) != DONE && is_of_runtime(&error) =>
+        {
+            Err(not_started(&error))
+        }
+        Ok(Watched { status: Some(status), error, .. })
+            if code(status) != DONE
+                && error.contains("exec format error")
+                && is_foreign(&opened.image) =>
+        {
+            let platform = opened.image.platform.as_ref().map(ToString::to_string);
+            let platform = platform.unwrap_or_default();
+            Err(format!("this machine does not run programs for {platform}: {error}"))
+        }
+        Ok(watched) => {
+            let status = watched.status.map(code);
+            let is_own = args.command.is_empty() && args.entrypoint.is_none();
+            let is_mute = is_own && status == Some(DONE) && !watched.has_printed;
+            let Watched { missed, ports, .. } = watched;
+            let facts = RunFacts { status, missed, ports, is_mute, seconds, fetched };
+            Ok(Ran { touches, facts })
+        }
         Err(error) => Err(causes(&error)),
     };
     Ok((opened.image, ran))
 }
 
-/// Whether the runtime (runc, crun) says that the program did not start. It may have read files of
-/// the image before.
-fn is_of_runtime(line: &str) -> bool {
-    line.contains("unable to start container process") || line.contains("executable file `")
+/// What runtimes (runc, crun) say if the program did not start. They may have read files of the
+/// image before.
+const RUNTIME_ERRORS: [&str; 3] =
+    ["runc run failed", "unable to start container process", "crun: "];
+
+/// Whether the image is for another architecture than this machine's.
+fn is_foreign(image: &RootFs) -> bool {
+    let platform = image.platform.as_ref().map(|platform| platform.normalized().architecture);
+    platform.is_some_and(|architecture| architecture != host_architecture())
 }
 
 /// The exit status as in a shell.
@@ -140,6 +183,10 @@ struct Watched {
     status: Option<ExitStatus>,
     /// The last line that it printed.
     error: String,
+    has_printed: bool,
+    /// As in [`RunFacts`].
+    missed: Option<String>,
+    ports: Vec<u16>,
 }
 
 /// Waits until the container is ready or exits, and ends it.
@@ -147,6 +194,7 @@ async fn watch(
     args: &TryArgs,
     mut container: Container,
     live: &LiveMount,
+    is_quiet: bool,
     interrupted: &mut oneshot::Receiver<Interrupt>,
 ) -> Result<Watched, CliError> {
     let started = Instant::now();
@@ -157,29 +205,42 @@ async fn watch(
     }
     drop(sender);
     let query = container.pid_query();
-    let mut state = Readiness::new(args, query, started);
+    let mut state = Readiness::new(args, query, started, is_quiet);
     let mut exited = pin!(container.wait());
     let mut is_open = true;
+    let mut has_come = false;
     let status = loop {
         tokio::select! {
             biased;
             Ok(_) = &mut *interrupted => break None,
             chunk = printed.recv(), if is_open => match chunk {
-                Some(chunk) => if state.has_printed(&chunk) { break None },
+                Some(chunk) => if state.has_printed(&chunk) { has_come = true; break None },
                 None => is_open = false,
             },
             status = &mut exited => break Some(status?),
-            () = tokio::time::sleep(TICK) => if state.is_ready(live).await { break None },
+            () = tokio::time::sleep(TICK) => match state.look(live).await {
+                Look::Ready => { has_come = true; break None }
+                Look::TooLate => break None,
+                Look::Wait => {}
+            },
         }
     };
     // What it printed last.
     if status.is_some() {
         let deadline = tokio::time::Instant::now() + TICK;
         while let Ok(Some(chunk)) = tokio::time::timeout_at(deadline, printed.recv()).await {
-            state.has_printed(&chunk);
+            has_come |= state.has_printed(&chunk);
         }
     }
-    Ok(Watched { status, error: state.last_line() })
+    let missed = state.awaited().filter(|_| !has_come);
+    let ports = if missed.is_some() { state.ports } else { Vec::new() };
+    Ok(Watched {
+        status,
+        error: last_line(&state.tail),
+        has_printed: !state.tail.is_empty(),
+        missed,
+        ports,
+    })
 }
 
 /// Passes on to standard error what the container prints: standard output is for the answer.
@@ -204,12 +265,42 @@ struct Readiness<'a> {
     tail: Vec<u8>,
     reads: usize,
     last_read: Instant,
+    /// The ports that it listens on.
+    ports: Vec<u16>,
+    /// Whether the user knows what is awaited.
+    is_told: bool,
+}
+
+/// What a look at the container shows.
+enum Look {
+    Ready,
+    Wait,
+    TooLate,
 }
 
 impl Readiness<'_> {
-    fn new(args: &TryArgs, query: PidQuery, started: Instant) -> Readiness<'_> {
-        let tail = Vec::new();
-        Readiness { args, query, pid: None, started, tail, reads: 0, last_read: started }
+    fn new(args: &TryArgs, query: PidQuery, started: Instant, is_quiet: bool) -> Readiness<'_> {
+        Readiness {
+            args,
+            query,
+            pid: None,
+            started,
+            tail: Vec::new(),
+            reads: 0,
+            last_read: started,
+            ports: Vec::new(),
+            is_told: is_quiet,
+        }
+    }
+
+    /// What it is to do until it is ready, if that was said.
+    fn awaited(&self) -> Option<String> {
+        let port = self.args.until_port.map(|port| format!("listen on port {port}"));
+        let print = self.args.until_output.as_ref().map(|text| format!("print {text:?}"));
+        match (port, print) {
+            (Some(port), Some(print)) => Some(format!("{port} or {print}")),
+            (port, print) => port.or(print),
+        }
     }
 
     /// Whether it is ready by what it printed.
@@ -224,52 +315,81 @@ impl Readiness<'_> {
         is_ready
     }
 
-    fn last_line(&self) -> String {
-        let text = String::from_utf8_lossy(&self.tail);
-        let line = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-        // runc logs `time="..." level=error msg="..."`.
-        let message = line.split_once(" msg=\"").and_then(|(_, message)| message.strip_suffix('"'));
-        message.map_or_else(|| line.to_owned(), |message| message.replace("\\\"", "\""))
-    }
-
-    async fn is_ready(&mut self, live: &LiveMount) -> bool {
+    async fn look(&mut self, live: &LiveMount) -> Look {
         let reads = live.recorder().map_or(0, |recorder| recorder.count());
         if reads != self.reads {
             self.reads = reads;
             self.last_read = Instant::now();
         }
         let TryArgs { for_time, until_port, until_output, .. } = self.args;
-        if self.started.elapsed() >= for_time.unwrap_or(LONGEST) {
-            return true;
-        }
         if let Some(port) = until_port {
-            return self.listens(*port).await;
+            self.ports = self.listening().await;
+            if self.ports.contains(port) {
+                return Look::Ready;
+            }
+        }
+        let is_awaited = until_port.is_some() || until_output.is_some();
+        if self.started.elapsed() >= for_time.unwrap_or(LONGEST) {
+            return if is_awaited { Look::TooLate } else { Look::Ready };
         }
         let settled = if self.tail.is_empty() { SETTLED_SILENT } else { SETTLED };
-        for_time.is_none() && until_output.is_none() && self.last_read.elapsed() >= settled
+        if is_awaited && self.last_read.elapsed() >= SETTLED_SILENT {
+            self.tell_awaited();
+        }
+        match for_time.is_none() && !is_awaited && self.last_read.elapsed() >= settled {
+            true => Look::Ready,
+            false => Look::Wait,
+        }
     }
 
-    async fn listens(&mut self, port: u16) -> bool {
+    /// Says once why this takes so long.
+    fn tell_awaited(&mut self) {
+        let Some(awaited) = self.awaited().filter(|_| !self.is_told) else { return };
+        self.is_told = true;
+        let note = Style::stderr().dim("note:");
+        let ports = match &self.ports[..] {
+            [] => String::new(),
+            ports => format!(", and listens on {}", joined(ports)),
+        };
+        complain(&safe(&format!(
+            "{note} the container reads nothing more, but did not {awaited} yet{ports}; Ctrl-C ends it"
+        )));
+    }
+
+    /// The TCP ports that it listens on.
+    async fn listening(&mut self) -> Vec<u16> {
         if self.pid.is_none() {
             self.pid = self.query.pid().await;
         }
-        let Some(pid) = self.pid else { return false };
-        let has_port = |table: &str| {
-            let path = format!("/proc/{pid}/net/{table}");
-            std::fs::read_to_string(path).is_ok_and(|text| is_listed(&text, port))
-        };
-        has_port("tcp") || has_port("tcp6")
+        let Some(pid) = self.pid else { return Vec::new() };
+        let mut ports = Vec::new();
+        for table in ["tcp", "tcp6"] {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/net/{table}"));
+            ports.extend(listed(&text.unwrap_or_default()));
+        }
+        ports.sort_unstable();
+        ports.dedup();
+        ports
     }
 }
 
-/// Whether a table of sockets (proc_net_tcp) has one that listens on the port.
-fn is_listed(table: &str, port: u16) -> bool {
-    let port = format!(":{port:04X}");
-    table.lines().any(|line| {
+/// The last line that is not empty.
+fn last_line(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let line = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    // runc logs `time="..." level=error msg="..."`.
+    let message = line.split_once(" msg=\"").and_then(|(_, message)| message.strip_suffix('"'));
+    message.map_or_else(|| line.to_owned(), |message| message.replace("\\\"", "\""))
+}
+
+/// The ports that a table of sockets (proc_net_tcp) shows as listening.
+fn listed(table: &str) -> impl Iterator<Item = u16> {
+    table.lines().filter_map(|line| {
         let mut words = line.split_whitespace().skip(1);
-        let is_local = words.next().is_some_and(|local| local.ends_with(&port));
+        let (_, port) = words.next()?.rsplit_once(':')?;
         // The state after the remote address: LISTEN.
-        is_local && words.nth(1) == Some("0A")
+        words.nth(1).filter(|state| *state == "0A")?;
+        u16::from_str_radix(port, 16).ok()
     })
 }
 
@@ -282,6 +402,6 @@ mod tests {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue\n   \
              0: 00000000:1F90 00000000:0000 0A 00000000:00000000\n   \
              1: 0100007F:0050 0100007F:1F91 01 00000000:00000000\n";
-        assert_eq!([8080, 80, 8081].map(|port| is_listed(table, port)), [true, false, false]);
+        assert_eq!(listed(table).collect::<Vec<_>>(), [8080]);
     }
 }

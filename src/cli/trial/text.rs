@@ -21,7 +21,9 @@ pub(super) fn screen(answer: &TrialAnswer<'_>, style: Style) -> String {
     let _ = writeln!(text, "  {size} in {layers}, {plain} unpacked");
     wrapped(&mut text, &answer.source(), Style::plain());
     if let Some(start) = &report.start {
-        let _ = writeln!(text, "  Startup read {}", counted(start.files, "file", "files"));
+        let files = counted(start.files, "file", "files");
+        let at_least = if answer.is_lower_bound() { "at least " } else { "" };
+        let _ = writeln!(text, "  Startup read {at_least}{files}");
         if start.missing > 0 {
             let files = counted(start.missing, "recorded file is", "recorded files are");
             let _ = writeln!(text, "  {} {files} not in this image", style.yellow("note:"));
@@ -67,7 +69,12 @@ fn table(text: &mut String, answer: &TrialAnswer<'_>, ways: &[Way]) {
     let links = answer.links();
     let columns = NAME + 18 + 12 * links.len();
     let is_narrow = terminal_width().is_some_and(|width| width < columns);
-    let _ = write!(text, "\n{}{:>18}", row_name("Fetched until ready", is_narrow), "");
+    let until = match answer.is_cut_short() {
+        true => "Fetched until it ended",
+        false if answer.is_lower_bound() => "Fetched until ready, at least",
+        false => "Fetched until ready",
+    };
+    let _ = write!(text, "\n{}{:>18}", row_name(until, is_narrow), "");
     for link in &links {
         let _ = write!(text, "{:>12}", speed(*link));
     }

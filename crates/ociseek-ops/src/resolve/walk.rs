@@ -54,19 +54,25 @@ pub(super) async fn of_index(
     Ok((manifests, artifacts.map(|(descriptor, _)| descriptor).collect()))
 }
 
+/// This machine's architecture, as images name it.
+pub fn host_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86" => "386",
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "powerpc64" => "ppc64le",
+        "loongarch64" => "loong64",
+        other => other,
+    }
+}
+
 /// The image that would run on this machine: a Linux image for its architecture, because containers
 /// are Linux on other systems too; otherwise one for its own system. The variant only matters for
 /// running it, and can be requested.
 fn for_host(images: Vec<SelectedImage>) -> Result<SelectedImage, ResolveError> {
-    let architecture = match std::env::consts::ARCH {
-        "x86" => "386",
-        "powerpc64" => "ppc64le",
-        "loongarch64" => "loong64",
-        other => other,
-    };
     let host = |os: &str| Platform {
         os: os.to_owned(),
-        architecture: architecture.to_owned(),
+        architecture: host_architecture().to_owned(),
         ..Platform::default()
     };
     let found = ["linux", std::env::consts::OS].into_iter().find_map(|os| {

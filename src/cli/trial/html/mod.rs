@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::cli::shared::size::{counted, duration, human};
-use crate::cli::trial::answer::{TrialAnswer, Way, speed};
+use crate::cli::trial::answer::{TrialAnswer, Way, WayKind, speed};
 use ociseek_format::digest::Digest;
 use ociseek_format::printable::is_hostile;
 use ociseek_ops::TOOL_IDENTIFIER;
@@ -74,7 +74,9 @@ impl Page<'_> {
             let most = ways.iter().map(|way| way.bytes).max().unwrap_or(1);
             writeln!(f, "<div class=\"scroll\"><table class=\"ways\">\n<tbody>")?;
             // The recorded startup fetches the same bytes as the fine index, in fewer requests.
-            for way in ways.iter().take(3) {
+            let is_recorded = answer.best().is_some_and(|way| way.kind == WayKind::Recorded);
+            let other = if is_recorded { WayKind::Fine } else { WayKind::Recorded };
+            for way in ways.iter().filter(|way| way.kind != other) {
                 self.way(f, way, most)?;
             }
             writeln!(f, "</tbody></table></div>")?;
@@ -155,8 +157,10 @@ impl Page<'_> {
                 card(f, "Covered by its SOCI index", &lazily, &covered)?;
             }
             Err(_) => {
-                let covered = format!("{} of {layers}", could_be_covered(self.report));
-                card(f, "Covered", "not yet", &format!("a SOCI index would cover {covered}"))?;
+                let layers_covered = could_be_covered(self.report);
+                let figure = if layers_covered == 0 { "nothing" } else { "not yet" };
+                let covered = format!("a SOCI index would cover {layers_covered} of {layers}");
+                card(f, "Covered", figure, &covered)?;
             }
         }
         if let Some(start) = start {

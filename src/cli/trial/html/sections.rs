@@ -1,5 +1,5 @@
 //! The sections of the page: the layers, each with a bar for its spans, and the files in them; the
-//! reads of a start, and what it would fetch at other span sizes.
+//! reads of startup, and what it would fetch at other span sizes.
 
 use std::fmt;
 
@@ -277,16 +277,20 @@ pub(super) fn start(f: &mut fmt::Formatter<'_>, answer: &TrialAnswer<'_>) -> fmt
     };
     // By the same index as the headline.
     let (kind, fetch, is_there) = match answer.advice() {
-        Advice::Lazy(WayKind::Fine) => (WayKind::Fine, startup.fine, startup.has_fine),
+        Advice::Lazy(WayKind::Fine | WayKind::Recorded) => {
+            (WayKind::Fine, startup.fine, startup.has_fine)
+        }
         _ => (WayKind::Soci, startup.soci, startup.has_soci),
     };
     let about = if is_there { "" } else { ", which the image does not have yet" };
-    let own = human(fetch.checkpoints);
-    writeln!(
-        f,
-        "<p class=\"soft\">{}{about}; startup also fetches {own} of the index itself:</p>",
-        sentence(kind.name())
-    )?;
+    if answer.advice() != Advice::NoIndex {
+        writeln!(
+            f,
+            "<p class=\"soft\">{}{about}; startup also fetches {} of the index itself:</p>",
+            sentence(kind.name()),
+            human(fetch.checkpoints)
+        )?;
+    }
     let later = answer.size().saturating_sub(fetch.bytes).saturating_sub(fetch.whole);
     overview(
         f,
@@ -297,7 +301,9 @@ pub(super) fn start(f: &mut fmt::Formatter<'_>, answer: &TrialAnswer<'_>) -> fmt
         ],
     )?;
     missing(f, start)?;
-    sizes(f, report)?;
+    if answer.advice() != Advice::NoIndex {
+        sizes(f, report)?;
+    }
     writeln!(f, "</section>")
 }
 
