@@ -4,12 +4,15 @@
 use std::env;
 use std::ffi::OsString;
 use std::fmt::Write;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command, Error};
 
+use super::shared::error::{CliError, FAILED};
+use super::shared::report::report_error;
 use super::shared::terminal::{Style, complain};
 use super::slips::{self, called};
 
@@ -38,8 +41,14 @@ pub(super) fn print(
     }
     let hint = slips::hint(&mut message, &typed, program.clone());
     name_variable(&mut message, &typed, program);
-    // A closed pipe is not a failure of --help.
-    let _ = message.print();
+    let printed = message.print().and_then(|()| io::stdout().flush());
+    if let Err(error) = printed
+        // A closed pipe is not a failure of --help.
+        && !(message.use_stderr() || error.kind() == io::ErrorKind::BrokenPipe)
+    {
+        report_error(None, &CliError::stdout(error));
+        return ExitCode::from(FAILED);
+    }
     if let Some(hint) = hint {
         complain(&format!("{} {hint}", Style::stderr().green("hint:")));
     }
@@ -186,8 +195,8 @@ fn is_typed(arg: &Arg, typed: &[String]) -> bool {
 ///   an --output already
 /// - `--all-platforms` (soci, nerdctl), which is the default here
 pub(super) fn with_other_names(program: Command) -> Command {
-    program.mut_subcommands(|command| {
-        let mut command = with_other_names(command).mut_args(without_empty_variable);
+    program.mut_args(without_empty_variable).mut_subcommands(|command| {
+        let mut command = with_other_names(command);
         let has =
             |command: &Command, test: &dyn Fn(&Arg) -> bool| command.get_arguments().any(test);
         let writes =

@@ -536,6 +536,18 @@ fn slips_are_named() {
         (&["snapshotter", "--config", "no.toml"], "--print-config > FILE"),
         (&["backfill", "--kind=v1", "--filter=r.io:1/x", "r.io"], "without its registry and tag"),
         (&["cache", "ls", "--all"], "cache ls shows all"),
+        (
+            &["hook", "serve", "--allow=r.io", "--kind=v1", "--journal=no/j"],
+            "create its directory first: mkdir -p no",
+        ),
+        (&["help", "nosuch"], "ociseek --help lists the commands"),
+        (&["help", "ls", "cat"], "ociseek ls has no commands below it"),
+        (&["completion", "bash"], "a similar subcommand exists: 'completions'"),
+        (&["-version"], "long options start with two dashes: --version"),
+        (&["ls", "::1/app"], "an IPv6 address has brackets; write \"[::1]/app\""),
+        (&["ls", "fe80::1:5000/app:v1"], "write \"[fe80::1]:5000/app:v1\""),
+        (&["try", "-o", "json", "r.io/a:1"], "For JSON, use --json"),
+        (&["try", "--env-file", "f", "r.io/a:1"], "edit config.json of ociseek bundle"),
         (&["cat", "-o", "f", "r.io/a:1", "/x"], "use > FILE"),
         (&["ls", "-t", "r.io/a:1"], "ls sorts by name"),
         (&["index", "--kind=v1 fine", "r.io/a:1"], "did you mean v1,fine?"),
@@ -593,6 +605,28 @@ fn slips_are_named() {
         assert!(!refused.ends_with("--- status 0 ---"), "{args:?}: {refused}");
     }
     assert_eq!(std::fs::read_dir(host).unwrap().count(), 0, "install wrote something");
+}
+
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    let sandbox = Sandbox::new();
+    for args in [&["--help"][..], &["-V"], &["help", "ls"], &["index", "-h"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = sandbox.command(args).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains("cannot write standard output: No space left"), "{args:?}: {said}");
+    }
+}
+
+/// Also those of the options that every command has.
+#[test]
+fn empty_variables_count_as_unset() {
+    let sandbox = Sandbox::new();
+    for name in ["OCISEEK_COLOR", "OCISEEK_PROGRESS", "OCISEEK_FORMAT"] {
+        let output = sandbox.command(&["cache", "ls"]).env(name, "").output().unwrap();
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 #[test]

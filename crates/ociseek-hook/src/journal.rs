@@ -35,6 +35,14 @@ pub struct JournalError {
     source: io::Error,
 }
 
+impl JournalError {
+    /// The directory of the file, if it does not exist.
+    pub fn missing_dir(&self) -> Option<&Path> {
+        let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty())?;
+        (self.source.kind() == io::ErrorKind::NotFound && !dir.exists()).then_some(dir)
+    }
+}
+
 /// A line.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

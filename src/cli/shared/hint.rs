@@ -46,7 +46,6 @@ without_hint! {
     ReadError,
     ReportError,
     ProviderConfigError,
-    JournalError,
     RuntimeApiError,
     EcrError,
     StoreError,
@@ -240,6 +239,12 @@ impl ForUser for StateError {
     }
 }
 
+impl ForUser for JournalError {
+    fn hint(&self) -> Option<String> {
+        self.missing_dir().map(CliError::make_dir)
+    }
+}
+
 impl ForUser for DoctorError {
     fn hint(&self) -> Option<String> {
         if let DoctorError::Discover(error) = self { error.hint() } else { None }
@@ -282,7 +287,7 @@ impl ForUser for ProgramError {
     /// As for a shell, docker and podman.
     fn exit_code(&self) -> u8 {
         match self {
-            ProgramError::NotExecutable { .. } => 126,
+            ProgramError::NotExecutable { .. } | ProgramError::Directory(_) => 126,
             ProgramError::NotFound(_) => 127,
             _ => FAILED,
         }

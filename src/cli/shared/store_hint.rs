@@ -231,7 +231,15 @@ fn connection_hint(error: &RegistryError, host: &str) -> Option<String> {
         ));
     }
     if let Some(why) = error.untrusted() {
-        return Some(certificate_hint(why, host, server));
+        // The certificate may be the proxy's own.
+        return Some(match (why, error.proxy()) {
+            (CertificateFault::Issuer { .. }, Some(proxy)) if proxy.starts_with("https:") => {
+                format!(
+                    "use --ca-file FILE with the private certificate authority of {server}, or of the proxy {proxy}"
+                )
+            }
+            _ => certificate_hint(why, host, server),
+        });
     }
     if error.wants_client_certificate() && is_elsewhere {
         return Some(format!(

@@ -98,7 +98,9 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
     // clap reads -platform as -p -l -a ...
     let dashed = |typed: &&String| {
         typed.len() > 3
-            && typed.starts_with(&word)
+            && typed.starts_with('-')
+            && !typed.starts_with("--")
+            && word.strip_prefix('-').is_some_and(|letter| typed.contains(letter))
             && typed[1..].bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
     };
     let is_short = word.len() == 2 && word.starts_with('-');
@@ -121,7 +123,7 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
             })
             .or_else(|| is_first.then(|| swapped(&word, &program)).flatten())
         }
-        _ if command == word => behind(&word, typed, program),
+        _ if command == word => behind(&word, typed, program.clone()),
         _ if !word.starts_with('-') => surplus(command, typed),
         _ if is_negative(&word) => Some(NO_NEGATIVE.to_owned()),
         _ => {
@@ -160,6 +162,9 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
         // It names the option that was suggested.
         error.remove(ContextKind::Usage);
     }
+    if error.kind() == ErrorKind::InvalidSubcommand && !keeps {
+        return hint.or_else(|| Some(commands_of(typed, program)));
+    }
     hint
 }
 
@@ -180,6 +185,19 @@ fn swapped(word: &str, program: &Command) -> Option<String> {
     let name = names.find_map(|command| Some(command.get_name()).filter(is_it))?;
     // clap suggests it itself.
     (word != lower || levenshtein(name, word) > 1).then(|| format!("did you mean ociseek {name}?"))
+}
+
+/// The hint for a command that does not exist.
+fn commands_of(typed: &[String], program: Command) -> String {
+    let after = typed.iter().filter(|word| *word != "help").cloned().collect::<Vec<_>>();
+    let called = called(program, &after);
+    // Behind the name under which this runs.
+    let names = called.get_bin_name().and_then(|names| names.split_once(' '));
+    let name = names.map_or_else(|| "ociseek".to_owned(), |(_, name)| format!("ociseek {name}"));
+    match called.has_subcommands() {
+        true => format!("{name} --help lists the commands"),
+        false => format!("{name} has no commands below it"),
+    }
 }
 
 /// The hint for an option that only other commands have.
@@ -261,6 +279,11 @@ fn missing(
     };
     if absent.starts_with("--creds") && typed.iter().any(|word| word == "--password-stdin") {
         return Some("the user is missing: --creds USER --password-stdin".to_owned());
+    }
+    let variables = ["OCISEEK_CLIENT_CERT", "OCISEEK_CLIENT_KEY", "OCISEEK_PASSWORD_STDIN"];
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    if let (true, Some(name)) = (absent.starts_with("--c"), variables.into_iter().find(is_set)) {
+        return Some(format!("${name} is set, which needs it"));
     }
     // An image where the value of an option was left out.
     let took = typed.windows(2).find_map(|pair| match pair {

@@ -340,12 +340,12 @@ pub(super) const OPTIONS: [(&str, &[&str], &str); 91] = [
         "put the command to run after two dashes: ociseek try IMAGE -- COMMAND",
     ),
     ("try", &["--port", "-p", "--publish", "--expose"], "a server is ready with --until-port PORT"),
-    ("try", &["--timeout", "--duration", "--wait", "--time", "-d"], "use --for DURATION"),
+    ("try", &["--timeout", "--duration", "--wait", "--time"], "use --for DURATION"),
     ("try", &["--html", "--report", "--page"], "use --output FILE.html"),
     ("try", &["--network", "--net"], "use --host-network"),
     (
         "try",
-        &["-i", "-t", "--tty", "--interactive", "--rm", "--detach"],
+        &["-i", "-t", "--tty", "--interactive", "--rm", "-d", "--detach", "--name"],
         "not needed: try ends the container, and its input is empty",
     ),
     (
@@ -353,6 +353,8 @@ pub(super) const OPTIONS: [(&str, &[&str], &str); 91] = [
         &[
             "-e",
             "--env",
+            "--env-file",
+            "--privileged",
             "--volume",
             "--mount",
             "-u",

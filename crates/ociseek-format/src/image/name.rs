@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::reference::{Reference, ReferenceError, is_referrers_tag, is_tag};
+use super::reference::{Reference, ReferenceError, is_referrers_tag, is_tag, with_brackets};
 use crate::digest::{Digest, DigestError};
 
 /// An image, as typed.
@@ -216,7 +216,9 @@ fn refuse_slips(typed: &str) -> Result<(), ImageNameError> {
         || typed.starts_with(['/', '.', '~']);
     match typed.chars().next() {
         Some('\u{2013}' | '\u{2014}') => return Err(ImageNameError::Dash { typed: shown() }),
-        Some(first @ (':' | '@')) => return Err(ImageNameError::NoName { typed: shown(), first }),
+        Some(first @ (':' | '@')) if with_brackets(typed).is_none() => {
+            return Err(ImageNameError::NoName { typed: shown(), first });
+        }
         _ => {}
     }
     match typed.chars().next_back() {

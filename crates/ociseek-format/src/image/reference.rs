@@ -3,6 +3,7 @@
 //! `docker.io/library/alpine:latest`).
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use crate::digest::{Digest, DigestError};
@@ -45,6 +46,8 @@ pub enum ReferenceError {
         "{0:?} is not a valid image name: {1:?} is not a registry host; expected HOST or HOST:PORT"
     )]
     Registry(String, String),
+    #[error("{0:?} is not a valid image name: an IPv6 address has brackets; write {1:?}")]
+    Address(String, String),
     #[error(
         "{0:?} is not a valid image name: {1:?} is not a repository; expected lower-case letters, digits and \
          single . _ - between slashes"
@@ -95,6 +98,9 @@ impl FromStr for Reference {
         let shown: String = typed.chars().take(300).collect();
         if let Some(meant) = in_order(typed) {
             return Err(ReferenceError::Order(shown, meant));
+        }
+        if let Some(meant) = with_brackets(typed) {
+            return Err(ReferenceError::Address(shown, meant));
         }
         if typed.starts_with("sha256:") {
             return Err(ReferenceError::NoRepository(shown));
@@ -186,6 +192,18 @@ fn in_order(typed: &str) -> Option<String> {
     }
 }
 
+/// What was meant by a name whose registry is an IPv6 address without brackets.
+pub(super) fn with_brackets(typed: &str) -> Option<String> {
+    let (host, path) = typed.split_once('/')?;
+    let is_address = |host: &str| host.parse::<Ipv6Addr>().is_ok();
+    match host.rsplit_once(':') {
+        Some((host, port)) if port.len() > 3 && is_address(host) => {
+            Some(format!("[{host}]:{port}/{path}"))
+        }
+        _ => is_address(host).then(|| format!("[{host}]/{path}")),
+    }
+}
+
 /// Separates registry and repository like docker (distribution, `splitDockerDomain`).
 fn split_familiar(name: &str) -> (&str, String) {
     let (registry, repository) = match name.split_once('/') {
@@ -240,7 +258,7 @@ pub fn is_registry(s: &str) -> bool {
         None => s.split_once(':').map_or((s, None), |(host, port)| (host, Some(port))),
     };
     let host_is_good = if s.starts_with('[') {
-        host.parse::<std::net::Ipv6Addr>().is_ok()
+        host.parse::<Ipv6Addr>().is_ok()
     } else {
         host.split('.').all(|part| {
             !part.is_empty()
