@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::image::Image;
-use ociseek_testkit::mounts::{UnmountOnDrop, compressed, config, image, index, mounts_below};
+use ociseek_testkit::mounts::{UnmountOnDrop, compressed, config, image_of, mounts_below};
 use ociseek_testkit::sandbox::GZIP;
 use ociseek_testkit::servers;
 use rustix::process::Signal;
@@ -128,48 +128,68 @@ fn a_trial_lists_what_was_read() {
     assert_eq!(mounts_below(sandbox.dir.path()), Vec::<String>::new());
 }
 
+/// A tar of one file that makes an image so large that loading it lazily pays.
+fn large() -> Vec<u8> {
+    let mut state = 1_u64;
+    let noise = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    });
+    let noise: Vec<u8> = noise.take(24 << 20).collect();
+    let mut header = tar::Header::new_gnu();
+    header.set_size(noise.len() as u64);
+    header.set_mode(0o644);
+    let mut builder = tar::Builder::new(Vec::new());
+    builder.append_data(&mut header, "srv/large", &noise[..]).unwrap();
+    builder.into_inner().unwrap()
+}
+
 #[test]
 fn a_container_that_was_not_ready_promises_nothing() {
     let Some(sandbox) = sandbox() else { return };
     let _unmount = UnmountOnDrop(&sandbox);
     let run = json!({"Entrypoint": ["sh", "-c"], "Cmd": ["true"], "Env": ["PATH=/bin"]});
     let busybox = servers::tool("busybox").unwrap();
-    image(&sandbox, "mute", &[rootfs(&busybox)], &run);
+    let tars = [rootfs(&busybox), large()];
+    let layers = tars.iter().map(|tar| (GZIP, compressed(tar))).collect::<Vec<_>>();
+    image_of(&sandbox, "large", &layers, &tars, &run);
     std::fs::create_dir(sandbox.path("tmp")).unwrap();
     let trial = |args: &[&str]| {
         let mut command = sandbox.command(&[&["try", "--cache-dir", "cache"], args].concat());
         command.env("TMPDIR", sandbox.path("tmp")).env("PATH", std::env::var_os("PATH").unwrap());
-        stdout(&mut command)
+        let (said, code) = stdout(&mut command);
+        // On one line.
+        (said.split_whitespace().collect::<Vec<_>>().join(" "), code)
     };
     let not_known = "Whether lazy loading pays is not known";
 
     // It fails, or exits without having done what was asked for, or is ended without.
-    let (said, code) = trial(&["oci:img:v1", "--", "exit 9"]);
+    let (said, code) = trial(&["oci:large:v1", "--", "exit 9"]);
     assert!(code == Some(9) && said.contains(not_known), "{said}");
     assert!(said.contains("with status 9. Only what it read until then is counted"), "{said}");
-    let (said, code) = trial(&["--until-port=81", "oci:img:v1", "--", "echo bye"]);
+    let (said, code) = trial(&["--until-port=81", "oci:large:v1", "--", "echo bye"]);
     assert!(code == Some(1) && said.contains(not_known), "{said}");
     assert!(said.contains("did not listen on port 81: it exited"), "{said}");
     let server = "busybox nc -l -p 82; sleep 1000";
-    let (said, code) = trial(&["--until-port=81", "--for=2s", "oci:img:v1", "--", server]);
+    let (said, code) = trial(&["--until-port=81", "--for=2s", "oci:large:v1", "--", server]);
     assert!(code == Some(1) && said.contains("It listened on 82"), "{said}");
-    assert!(said.contains("Next: ociseek try oci:img:v1 --until-port 82"), "{said}");
-    let json = trial(&["-q", "--json", "oci:img:v1", "--", "exit 9"]).0;
+    assert!(said.contains("Next: ociseek try oci:large:v1 --until-port 82"), "{said}");
+    let json = trial(&["-q", "--json", "oci:large:v1", "--", "exit 9"]).0;
     let report: Value = serde_json::from_str(&json).unwrap();
     let answer = (&report["startup"]["is_ready"], &report["answer"]["code"]);
     assert_eq!(answer, (&json!(false), &json!("unknown")), "{report}");
 
     // A shell without input ends at once.
-    let (said, code) = trial(&["oci:mute:v1"]);
+    let (said, code) = trial(&["oci:large:v1"]);
     assert!(code == Some(0) && said.contains("printed nothing. If it reads its input"), "{said}");
-    let (said, code) = trial(&["oci:img:v1", "--", "echo hello"]);
+    let (said, code) = trial(&["oci:large:v1", "--", "echo hello"]);
     assert!(code == Some(0) && said.contains("Load it lazily"), "{said}");
 
     // What did not start is estimated, and the estimate is told as one.
-    let (said, code) = trial(&["--runtime=/bin/true", "oci:img:v1"]);
+    let (said, code) = trial(&["--runtime=/bin/true", "oci:large:v1"]);
     assert!(code == Some(0) && said.contains("Lazy loading probably pays"), "{said}");
     assert!(said.contains("No container ran (/bin/true could not start it"), "{said}");
-    let (said, code) = trial(&["--entrypoint=/etc", "oci:img:v1"]);
+    let (said, code) = trial(&["--entrypoint=/etc", "oci:large:v1"]);
     assert!(code == Some(126) && said.contains("is a directory, not a program"), "{said}");
 }
 
@@ -182,14 +202,14 @@ fn an_image_for_another_machine_is_not_measured() {
     // The machine in the head of the ELF file: RISC-V.
     program[18..20].copy_from_slice(&[0xf3, 0]);
     std::fs::write(sandbox.path("busybox"), program).unwrap();
-    let tars = [rootfs(&sandbox.path("busybox"))];
+    let tars = [rootfs(&sandbox.path("busybox")), large()];
+    let layers = tars.iter().map(|tar| (GZIP, compressed(tar))).collect::<Vec<_>>();
     let trial = |os: &str, architecture: &str| {
         let mut config: Value =
             serde_json::from_slice(&config(&tars, &json!({"Cmd": ["/bin/true"]}))).unwrap();
         config["os"] = json!(os);
         config["architecture"] = json!(architecture);
-        Image::new(&config, [(GZIP, compressed(&tars[0]))]).write(&sandbox.path(os));
-        index(&sandbox, &format!("oci:{os}:v1"));
+        Image::new(&config, layers.iter().cloned()).write(&sandbox.path(os));
         let mut command = sandbox.command(&["try", "--no-cache", &format!("oci:{os}:v1")]);
         stdout(command.env("PATH", std::env::var_os("PATH").unwrap()))
     };

@@ -21,7 +21,7 @@ use crate::cli::shared::terminal::{Style, complain, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::{blocking, boxed, until};
 use ociseek_format::progress::causes;
-use ociseek_ops::bundle::{ACCOUNTS, Bundle, RunOptions};
+use ociseek_ops::bundle::{Bundle, RunOptions};
 use ociseek_ops::container::{Container, PidQuery};
 use ociseek_ops::mount::{LiveMount, Prefetch, Record};
 use ociseek_ops::open::RootFs;
@@ -101,6 +101,8 @@ pub(super) async fn container(
         Err(error) => return Ok((opened.image, Err(causes(&error)))),
     };
     let container = format!("ociseek-try-{}", std::process::id());
+    // Those of its users, for config.json.
+    let noted = live_bundle.live.touches().len();
     let started = Instant::now();
     let ran = match Container::run(args.runtime(), live_bundle.bundle.dir(), &container) {
         Ok(container) => {
@@ -125,12 +127,8 @@ pub(super) async fn container(
         format!("{runtime} could not start it: {why}")
     };
     let ran = match ran {
-        // Not even its program was read. The users were, for config.json.
-        Ok(Watched { status: Some(_), error, .. })
-            if touches
-                .iter()
-                .all(|touch| ACCOUNTS.iter().any(|path| touch.path.0 == path.as_bytes()[1..])) =>
-        {
+        // Not even its program was read.
+        Ok(Watched { status: Some(_), error, .. }) if touches.len() == noted => {
             let error = if error.is_empty() { "it read nothing of the image" } else { &error };
             Err(not_started(error))
         }
