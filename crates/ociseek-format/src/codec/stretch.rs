@@ -527,7 +527,7 @@ mod tests {
         }
     }
 
-    /// What a sink is told.
+    /// What a sink receives.
     #[derive(Default, PartialEq)]
     struct Told {
         plain: Vec<u8>,
@@ -556,8 +556,8 @@ mod tests {
         }
     }
 
-    /// Reads `blob` in stretches that begin anywhere, `size` bytes apart. Returns what a sink is
-    /// told, how the blob ends, and how many bytes were decoded ahead.
+    /// Reads `blob` in stretches that begin anywhere, `size` bytes apart. Returns what a sink
+    /// receives, how the blob ends, and how many bytes were decoded ahead.
     fn anywhere(
         blob: &[u8],
         size: usize,
