@@ -95,6 +95,30 @@ fn the_page_matches_the_reviewed_one() {
 }
 
 #[test]
+fn doctor_and_try_say_what_a_cache_does_not_hold() {
+    let sandbox = indexed_with_profile();
+    let trial = |size: &str| {
+        let profile = "--profile=start.jsonl";
+        sandbox.run(&["try", profile, "--cache-size", size, "oci:img:v1"]).replace("\n  ", " ")
+    };
+    let doctor = |size: &str| sandbox.run(&["doctor", "--cache-size", size, "oci:img:v1"]);
+    // The layers have 300 KB unpacked, of which startup reads 50 KB.
+    let image = "note: the image has ";
+    let startup = "note: startup reads 48.8 KiB, and the cache holds 32.0 KiB";
+    let says = |text: String| [text.contains(image), text.contains(startup)];
+    assert_eq!(says(trial("4GiB")), [false, false]);
+    assert_eq!(says(trial("100KiB")), [true, false]);
+    assert_eq!(says(trial("32KiB")), [false, true]);
+    assert_eq!(says(trial("0B")), [false, false], "a cache that is turned off");
+    assert_eq!(says(doctor("4GiB")), [false, false]);
+    assert_eq!(says(doctor("32KiB")), [true, false], "it does not know what startup reads");
+    let report = sandbox.json(0, &["doctor", "--json", "--cache-size=32KiB", "oci:img:v1"]);
+    let findings = report["manifests"][0]["findings"].as_array().unwrap();
+    let larger = findings.iter().find(|finding| finding["code"] == "larger-than-cache").unwrap();
+    assert_eq!(larger["next"], "ociseek try oci:img:v1");
+}
+
+#[test]
 fn the_report_shows_what_a_start_reads() {
     let sandbox = indexed_with_profile();
     let report = sandbox

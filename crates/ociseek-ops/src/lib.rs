@@ -33,6 +33,7 @@ pub mod ahead;
 pub mod background;
 #[cfg(all(feature = "mounts", target_os = "linux"))]
 pub mod bundle;
+pub mod cache_fit;
 pub mod consumers;
 #[cfg(all(feature = "mounts", target_os = "linux"))]
 pub mod container;

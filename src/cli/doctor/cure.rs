@@ -93,6 +93,7 @@ pub(super) fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<
             "ociseek try {image} --record start.jsonl && ociseek index --kind fine --profile start.jsonl {image}"
         )),
         Finding::Foreign { .. } => Some(format!("ociseek verify --quick {image}")),
+        Finding::LargerThanCache(_) => Some(format!("ociseek try {image}")),
         Finding::NotListed(_)
         | Finding::Note { note: Note::Unknown { .. }, .. }
         | Finding::Uncovered { .. }

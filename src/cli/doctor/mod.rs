@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use clap::{ArgAction, Args};
 
-use crate::cli::shared::args::{FormatArgs, OutputFormat, PlatformArgs, RegistryArgs};
+use crate::cli::shared::args::{CACHE_SIZE, FormatArgs, OutputFormat, PlatformArgs, RegistryArgs};
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::progress::Display;
-use crate::cli::shared::size::human;
+use crate::cli::shared::size::{ByteSize, human};
 use crate::cli::shared::source::Images;
 use crate::cli::shared::stdout::Stdout;
 use crate::cli::shared::terminal::{Style, fitted, safe, terminal_width};
@@ -81,6 +81,11 @@ pub(crate) struct DoctorArgs {
     #[arg(conflicts_with_all = ["platform", "all_platforms"])]
     pub node: Option<PathBuf>,
 
+    /// Compare the unpacked image with a cache of this size; suffixes KiB, MiB, GiB, KB, MB, GB
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_CACHE_SIZE", default_value = CACHE_SIZE)]
+    #[arg(hide_short_help = true)]
+    pub cache_size: ByteSize,
+
     /// Show the indexes, and what they have of each layer; -vv also logs requests, retries and
     /// cache use to standard error
     // In place of the global option, whose value it has: the log begins one step later.
@@ -106,7 +111,8 @@ pub(super) async fn run(args: DoctorArgs, verbosity: VerbosityArgs) -> Result<()
     } else {
         PlatformChoice::of(args.platform.platform.as_ref())
     };
-    let found = diagnose(&source, &root, wanted, &progress).await?;
+    let mut found = diagnose(&source, &root, wanted, &progress).await?;
+    found.iter_mut().for_each(|one| one.compare_with_cache(args.cache_size.0));
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
         OutputFormat::Json => text_of(json::Report::of(&image, &found))?,
@@ -277,7 +283,11 @@ fn text(name: &str, found: &Diagnosis, with_details: bool, style: Style) -> Stri
             }
             _ => String::new(),
         };
-        let _ = writeln!(text, "  {kind} {}{size}", safe(&finding.to_string()));
+        let said = match finding {
+            Finding::LargerThanCache(larger) => larger.text(human),
+            _ => finding.to_string(),
+        };
+        let _ = writeln!(text, "  {kind} {}{size}", safe(&said));
         if let Some(next) = next(finding, name, found)
             && told.insert(next.clone())
         {

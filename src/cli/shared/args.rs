@@ -234,6 +234,9 @@ pub(crate) struct CacheArgs {
     pub no_cache: bool,
 }
 
+/// The default size of the cache for layer content.
+pub(crate) const CACHE_SIZE: &str = "4GiB";
+
 /// What was read is kept for the next reader.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cache")]
@@ -247,7 +250,7 @@ pub(crate) struct ReadCacheArgs {
     /// MiB plus 64 times the size of the layer's blob. A zstd layer that decodes to more is fetched
     /// again from its start when a read misses the cache.
     #[arg(hide_short_help = true)]
-    #[arg(long, value_name = "SIZE", env = "OCISEEK_CACHE_SIZE", default_value = "4GiB")]
+    #[arg(long, value_name = "SIZE", env = "OCISEEK_CACHE_SIZE", default_value = CACHE_SIZE)]
     pub cache_size: ByteSize,
 }
 

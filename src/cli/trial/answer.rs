@@ -9,6 +9,7 @@ use crate::cli::shared::remedy::{new_name, quoted_name};
 use crate::cli::shared::size::{duration, human};
 use crate::cli::shared::terminal::quoted;
 use ociseek_format::image::ImageName;
+use ociseek_ops::cache_fit::LargerThanCache;
 use ociseek_ops::open::RootFs;
 use ociseek_ops::report::{Report, StartupFetch};
 use ociseek_rootfs::record::Touch;
@@ -30,6 +31,8 @@ pub(super) struct TrialAnswer<'a> {
     pub report: &'a Report,
     pub startup: Startup,
     pub link: Link,
+    /// The size of the cache for content in bytes, 0 without one.
+    pub cache: u64,
     /// Another link, in bits per second.
     pub other_link: u64,
     /// The file with the recorded startup.
@@ -321,6 +324,17 @@ impl TrialAnswer<'_> {
                 _ => "What startup reads is not known: the image has no command".to_owned(),
             },
         }
+    }
+
+    /// What the cache does not hold, in a sentence. An estimate of the startup is too little to
+    /// judge by.
+    pub(super) fn not_cached(&self) -> Option<String> {
+        let startup = match self.startup {
+            Startup::Estimated { .. } => None,
+            _ => self.report.start.as_ref().map(|start| start.plain),
+        };
+        let larger = LargerThanCache::of(startup, self.report.totals.plain, self.cache)?;
+        Some(larger.text(human))
     }
 
     /// The command to run next.

@@ -263,6 +263,7 @@ pub(super) async fn run(
         report: &facts,
         startup,
         link,
+        cache: if args.read.cache.cache.no_cache { 0 } else { args.read.cache.cache_size.0 },
         other_link: args.link,
         record: args.record.as_deref(),
         touches: ran.as_ref().map(|ran| &ran.touches[..]).unwrap_or_default(),

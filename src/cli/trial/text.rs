@@ -34,6 +34,9 @@ pub(super) fn screen(answer: &TrialAnswer<'_>, style: Style) -> String {
         table(&mut text, answer, &ways);
     }
     kinds(&mut text, answer);
+    if let Some(larger) = answer.not_cached() {
+        wrapped(&mut text, &format!("note: {larger}"), Style::plain());
+    }
     text.push('\n');
     wrapped(&mut text, &answer.sentence(), style);
     if let Some(next) = answer.next() {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::TOOL_IDENTIFIER;
+use crate::cache_fit::LargerThanCache;
 use crate::consumers::{BrokenDocument, BrokenZtoc, Effect, Pieces};
 use crate::discover::{DiscoveredImage, DiscoveryMethod, FoundIndexRef, Note};
 use crate::inspect::InspectedImage;
@@ -65,6 +66,8 @@ pub enum Finding {
     BrokenDocument(BrokenDocument),
     /// The fine index that a reader takes was built without a recorded start.
     NoStart(Digest),
+    /// A cache does not hold the image.
+    LargerThanCache(LargerThanCache),
 }
 
 /// Whether an image without an index could have one. Every command judges by it.
@@ -152,6 +155,7 @@ impl Finding {
             Finding::UnusableFine { .. } => "unusable-fine-index",
             Finding::BrokenDocument(_) => "broken-fine-document",
             Finding::NoStart(_) => "no-recorded-start",
+            Finding::LargerThanCache(_) => "larger-than-cache",
         }
     }
 
@@ -177,7 +181,8 @@ impl Finding {
             | Finding::Uncovered { .. }
             | Finding::SmallImage(_)
             | Finding::NoFine { .. }
-            | Finding::NoStart(_) => false,
+            | Finding::NoStart(_)
+            | Finding::LargerThanCache(_) => false,
         }
     }
 }
@@ -244,6 +249,9 @@ impl fmt::Display for Finding {
                 f,
                 "fine index {index} has no recorded startup: startup waits for each part that it reads"
             ),
+            Finding::LargerThanCache(larger) => {
+                f.write_str(&larger.text(|bytes| format!("{bytes} bytes")))
+            }
         }
     }
 }

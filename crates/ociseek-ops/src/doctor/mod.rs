@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::cache_fit::LargerThanCache;
 use super::consumers::{BrokenDocument, Pieces};
 use super::damage::is_over_budget;
 use super::discover::{DiscoverError, DiscoveredImage};
@@ -30,6 +31,9 @@ pub struct Diagnosis {
     pub inspected: InspectedImage,
     /// Problems first.
     pub findings: Vec<Finding>,
+    /// The least size of all layers unpacked, in bytes: layers without a usable document or ztoc
+    /// count as they are stored.
+    pub unpacked: u64,
 }
 
 /// How ociseek's own readers use an image's fine index.
@@ -49,6 +53,15 @@ impl Diagnosis {
     /// Whether anyone starts the image lazily: a consumer of SOCI indexes, or ociseek itself.
     pub fn is_lazy(&self) -> bool {
         self.inspected.verdicts().any_lazy() || self.doors().any(|(_, verdict)| verdict.is_ok())
+    }
+
+    /// Adds what a cache of this size, in bytes, means for an image that ociseek reads lazily. What
+    /// startup reads is not known here.
+    pub fn compare_with_cache(&mut self, cache: u64) {
+        if self.doors().any(|(_, verdict)| verdict.is_ok()) {
+            let larger = LargerThanCache::of(None, self.unpacked, cache);
+            self.findings.extend(larger.map(Finding::LargerThanCache));
+        }
     }
 
     /// What each of ociseek's own ways to start containers does with the image.
@@ -102,9 +115,11 @@ pub async fn diagnose(
     let mut all = Vec::new();
     for mut inspected in inspect(source, &root, wanted, progress).await? {
         look_for_pieces(source, &document.digest, &inspected.image, &mut inspected.pieces).await?;
-        inspected.pieces.documents = broken_documents(source, &inspected.image, progress).await;
+        let (documents, plain) = read_heads(source, &inspected.image, progress).await;
+        inspected.pieces.documents = documents;
+        let unpacked = unpacked(&inspected, plain);
         let findings = findings(&inspected);
-        all.push(Diagnosis { inspected, findings });
+        all.push(Diagnosis { inspected, findings, unpacked });
     }
     Ok(all)
 }
@@ -147,14 +162,15 @@ async fn look_for_pieces(
 }
 
 /// The documents of the fine index that a reader takes by which it cannot read their layers, as far
-/// as the heads tell.
-async fn broken_documents(
+/// as the heads tell, and the unpacked sizes of the other layers that it covers.
+async fn read_heads(
     source: &Source,
     image: &DiscoveredImage,
     progress: &Arc<dyn Progress>,
-) -> Vec<BrokenDocument> {
+) -> (Vec<BrokenDocument>, BTreeMap<Digest, u64>) {
     let mut seen = BTreeSet::new();
     let mut broken = Vec::new();
+    let mut plain = BTreeMap::new();
     for layer in &image.layers {
         let Some(document) =
             image.document_for(&layer.digest).filter(|_| seen.insert(layer.digest))
@@ -162,7 +178,13 @@ async fn broken_documents(
             continue;
         };
         let fetched = fetch_head(source, layer, document, &mut source.budget().open()).await;
-        let Err(error) = fetched else { continue };
+        let error = match fetched {
+            Ok(spans) => {
+                plain.insert(layer.digest, spans.plain_end().0);
+                continue;
+            }
+            Err(error) => error,
+        };
         let (document, layer, why) = (document.document, layer.digest, causes(&error));
         if is_over_budget(&error) {
             progress.report(ProgressEvent::Warning(format!(
@@ -172,7 +194,19 @@ async fn broken_documents(
             broken.push(BrokenDocument { document, layer, why });
         }
     }
-    broken
+    (broken, plain)
+}
+
+/// The least size of all layers unpacked. `known` are the sizes of some.
+fn unpacked(inspected: &InspectedImage, mut known: BTreeMap<Digest, u64>) -> u64 {
+    for (layer, by_index) in inspected.image.layers.iter().zip(&inspected.layers) {
+        let by_ztoc = match &by_index.ztoc {
+            Some((_, Ok(facts))) if facts.compressed_size == layer.size => facts.uncompressed_size,
+            _ => layer.size,
+        };
+        known.entry(layer.digest).or_insert(by_ztoc);
+    }
+    known.into_values().fold(0, u64::saturating_add)
 }
 
 async fn is_there(

@@ -23,6 +23,8 @@ pub struct StartTotals {
     /// How many bytes of layers it fetches, with the actual spans and including layers that are
     /// pulled completely.
     pub bytes: u64,
+    /// How many bytes of the layers' tars it reads.
+    pub plain: u64,
     /// The number of recorded files that this image does not have.
     pub missing: u64,
     /// Some of their paths, from the root, without a leading slash.
@@ -117,8 +119,9 @@ impl Reads {
     /// The summary. `sizes` are the estimates, starting with the actual spans.
     pub(super) fn start(self, sizes: &[Fetch]) -> StartTotals {
         let bytes = sizes.first().map_or(0, |fetch| fetch.bytes.saturating_add(fetch.whole));
-        let Reads { places, missing, missing_paths, .. } = self;
-        StartTotals { files: places.len() as u64, bytes, missing, missing_paths }
+        let Reads { recorded, places, missing, missing_paths, .. } = self;
+        let plain = recorded.values().flatten().map(|range| range.end - range.start).sum();
+        StartTotals { files: places.len() as u64, bytes, plain, missing, missing_paths }
     }
 }
 

@@ -83,6 +83,9 @@ impl Page<'_> {
             writeln!(f, "<p class=\"soft\">{}.</p>", Text(&answer.about_times()))?;
         }
         writeln!(f, "<p class=\"soft\">{}.</p>", Text(&answer.source()))?;
+        if let Some(larger) = answer.not_cached() {
+            writeln!(f, "<p class=\"soft\">Note: {}.</p>", Text(&larger))?;
+        }
         if let Some(next) = answer.next() {
             writeln!(f, "<p class=\"notice\">Next: <code>{}</code></p>", Text(&next))?;
         }
