@@ -15,10 +15,13 @@ use ociseek_rootfs::content::{Content, RestStats};
 use ociseek_rootfs::fuse::process_memory;
 use ociseek_rootfs::record::{ReadRecorder, write_line};
 use ociseek_store::durable::replace;
+use ociseek_store::entries::{open_entry, open_own};
 
 /// The least and the most memory for content, in bytes.
 const CONTENT: (u64, u64) = (1 << 20, 64 << 20);
 
+/// The most bytes of a file with what was fetched.
+const MAX_FETCHED: u64 = 128;
 /// The directory of the records, below the snapshotter's.
 const DIR: &str = "starts";
 /// The most files in the directory of the records.
@@ -45,7 +48,10 @@ pub struct Fetched {
 impl Fetched {
     /// What the file at `path` says. Nothing was fetched if it cannot be read.
     pub(crate) fn read(path: &Path) -> Fetched {
-        Fetched::parse(&fs::read_to_string(path).unwrap_or_default())
+        let mut text = String::new();
+        let opened = open_entry(path, MAX_FETCHED);
+        let read = opened.and_then(|(mut file, _)| file.read_to_string(&mut text));
+        Fetched::parse(read.map_or("", |_| &text))
     }
 
     fn parse(text: &str) -> Fetched {
@@ -75,10 +81,9 @@ impl FetchedFile {
     /// # Errors
     /// If it cannot be read or written.
     pub(crate) fn open(path: &Path) -> io::Result<FetchedFile> {
-        let mut file =
-            File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut file = open_own(path)?;
         let mut text = String::new();
-        (&mut file).take(128).read_to_string(&mut text)?;
+        (&mut file).take(MAX_FETCHED).read_to_string(&mut text)?;
         Ok(FetchedFile { file, before: Fetched::parse(&text).bytes, written: None })
     }
 
@@ -198,6 +203,9 @@ fn remove_oldest(dir: &Path) -> io::Result<()> {
 mod tests {
     use std::time::Duration;
 
+    use ociseek_store::recall::Recall;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
     use super::*;
 
     #[test]
@@ -211,6 +219,21 @@ mod tests {
         assert_eq!(Fetched::read(&path), Fetched { bytes: 8, rest });
         assert_eq!(FetchedFile::open(&path).unwrap().write(2, None), 10);
         assert_eq!(Fetched::read(&path), Fetched { bytes: 10, rest: None });
+    }
+
+    #[test]
+    fn what_is_no_file_is_neither_waited_for_nor_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("other"), "7").unwrap();
+        std::os::unix::fs::symlink(at("other"), at("link")).unwrap();
+        mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        for name in ["link", "fifo"] {
+            assert!(FetchedFile::open(&at(name)).is_err(), "{name}");
+            assert_eq!(Fetched::read(&at(name)), Fetched::default(), "{name}");
+            assert!(Recall::read(&at(name)).is_none(), "{name}");
+        }
+        assert_eq!(fs::read_to_string(at("other")).unwrap(), "7");
     }
 
     #[test]

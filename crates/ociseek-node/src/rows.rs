@@ -71,6 +71,9 @@ pub(crate) struct SnapshotRow {
     pub usage: (u64, u64),
 }
 
+/// The largest id of a row that is believed, so that there is always a next one.
+const MAX_ID: u64 = u64::MAX / 2;
+
 /// All snapshots by name.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(from = "StoredRows")]
@@ -98,8 +101,16 @@ impl From<StoredRows> for SnapshotRows {
         let StoredRows { last_id, rows, left } = stored;
         let all = rows.len();
         let valid = |(name, row): (String, StateEntry<SnapshotRow>)| Some((name, row.valid()?));
-        let rows: BTreeMap<String, SnapshotRow> = rows.into_iter().filter_map(valid).collect();
-        let last_id = rows.values().map(|row| row.id).fold(last_id, u64::max);
+        let mut rows: BTreeMap<String, SnapshotRow> = rows.into_iter().filter_map(valid).collect();
+        let ids: BTreeMap<String, u64> =
+            rows.iter().map(|(name, row)| (name.clone(), row.id)).collect();
+        let mut seen = HashSet::new();
+        // A row is younger than its parent. Otherwise it could be its own ancestor.
+        rows.retain(|_, row| {
+            let is_younger = ids.get(&row.parent).is_none_or(|parent| *parent < row.id);
+            row.id <= MAX_ID && is_younger && seen.insert(row.id)
+        });
+        let last_id = rows.values().map(|row| row.id).fold(last_id.min(MAX_ID), u64::max);
         SnapshotRows { last_id, damaged: all - rows.len(), rows, left }
     }
 }
@@ -140,7 +151,8 @@ impl SnapshotRows {
     /// Notes which directories exist: their ids are not used. If rows were lost, those without a
     /// row are left alone from now on.
     fn note_directories(&mut self, found: &BTreeSet<u64>, are_lost: bool) {
-        self.last_id = found.last().copied().unwrap_or(0).max(self.last_id);
+        let last = found.range(..=MAX_ID).next_back();
+        self.last_id = last.copied().unwrap_or(0).max(self.last_id);
         let known: HashSet<u64> = self.rows.values().map(|row| row.id).collect();
         if are_lost {
             self.left.extend(found.iter().filter(|id| !known.contains(id)));

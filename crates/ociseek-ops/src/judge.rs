@@ -96,6 +96,9 @@ pub enum NotLazy {
     /// The registry did not answer in this time.
     #[error("the registry did not answer within {} s", .0.as_secs())]
     Silent(Duration),
+    /// The registry has an error of its own (5xx), or too many requests (429).
+    #[error("the registry fails: {0}")]
+    Registry(String),
     /// The lists of files of other images leave no memory for its own.
     #[error("the lists of files of other images take {used} of {limit} bytes")]
     Memory {
@@ -111,7 +114,7 @@ pub enum NotLazy {
 
 impl NotLazy {
     /// The words that [`NotLazy::code`] returns.
-    pub const CODES: [&str; 11] = [
+    pub const CODES: [&str; 12] = [
         "coverage",
         "failed",
         "login",
@@ -119,6 +122,7 @@ impl NotLazy {
         "no-index",
         "not-listed",
         "other-document",
+        "registry",
         "silent",
         "unpacked-base",
         "untrusted",
@@ -137,6 +141,7 @@ impl NotLazy {
             NotLazy::UnpackedBase => "unpacked-base",
             NotLazy::Login(_) => "login",
             NotLazy::Silent(_) => "silent",
+            NotLazy::Registry(_) => "registry",
             NotLazy::Memory { .. } => "memory",
             NotLazy::Failed(_) => "failed",
         }
@@ -146,21 +151,45 @@ impl NotLazy {
     pub fn is_failure(&self) -> bool {
         matches!(
             self,
-            NotLazy::Login(_) | NotLazy::Silent(_) | NotLazy::Memory { .. } | NotLazy::Failed(_)
+            NotLazy::Login(_)
+                | NotLazy::Silent(_)
+                | NotLazy::Registry(_)
+                | NotLazy::Memory { .. }
+                | NotLazy::Failed(_)
         )
     }
 
     /// Why an image cannot be judged.
     pub fn of(error: &(dyn Error + 'static)) -> NotLazy {
-        let wants_login = sources(error).any(|cause| {
+        let status = sources(error).find_map(|cause| {
             let refused = match cause.downcast_ref() {
                 Some(StoreError::Registry(error)) => Some(error),
                 _ => cause.downcast_ref::<RegistryError>(),
             };
-            matches!(refused.and_then(RegistryError::status), Some(401 | 403))
+            refused.and_then(RegistryError::status)
         });
-        if wants_login { NotLazy::Login(causes(error)) } else { NotLazy::Failed(causes(error)) }
+        match status {
+            Some(401 | 403) => NotLazy::Login(causes(error)),
+            Some(status) if is_trouble(status) => NotLazy::Registry(causes(error)),
+            _ => NotLazy::Failed(causes(error)),
+        }
     }
+
+    /// Why an image cannot be judged in time, with the status of the registry's last answer.
+    pub fn out_of_time(last: Option<u16>, time: Duration) -> NotLazy {
+        let seconds = time.as_secs();
+        match last.filter(|status| is_trouble(*status)) {
+            Some(status) => {
+                NotLazy::Registry(format!("status {status}, and nothing else within {seconds} s"))
+            }
+            None => NotLazy::Silent(time),
+        }
+    }
+}
+
+/// Whether a registry says with this status that it cannot answer now.
+fn is_trouble(status: u16) -> bool {
+    status == 429 || status >= 500
 }
 
 /// Finds the image `root` of `source`, and judges its indexes. If the source keeps the registry's

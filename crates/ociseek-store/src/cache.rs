@@ -21,6 +21,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 
+use super::disk_watch::DiskWatch;
 use super::entries::{drop_entry, evict, make_dir, open_entry, temporary};
 use ociseek_format::budget::{Charge, OverBudget};
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
@@ -43,6 +44,8 @@ pub const MAX_CACHE: u64 = 1 << 30;
 pub const TARGET: &str = "ociseek::cache";
 /// The size limit of an entry that is read or stored, in bytes.
 const MAX_ENTRY: u64 = 256 << 20;
+/// An entry up to this size is copied, so that nobody waits for a disk that hangs to store it.
+const COPIED: usize = 4 << 20;
 
 /// The key of a cached outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,6 +206,7 @@ ociseek_format::opaque_debug!(ZtocCache);
 struct Inner {
     dir: Option<PathBuf>,
     max: u64,
+    watch: Arc<DiskWatch>,
     warned: AtomicBool,
     progress: Arc<dyn Progress>,
 }
@@ -215,8 +219,13 @@ impl ZtocCache {
 
     /// A cache whose entries take at most `max` bytes together.
     pub fn with_limit(dir: Option<&Path>, max: u64, progress: Arc<dyn Progress>) -> ZtocCache {
-        let mut inner =
-            Inner { dir: dir.map(Path::to_owned), max, warned: AtomicBool::new(false), progress };
+        let mut inner = Inner {
+            dir: dir.map(Path::to_owned),
+            max,
+            watch: Arc::default(),
+            warned: AtomicBool::new(false),
+            progress,
+        };
         if let Some(dir) = dir
             && let Err(e) = make_dir(dir)
         {
@@ -285,7 +294,7 @@ impl ZtocCache {
     pub fn take_start(&self, head: &Digest) -> Option<Vec<u8>> {
         let key = Key::Start(head);
         let pages = self.load(&key, |NoFacts {}, bytes| Some(bytes))?;
-        drop_entry(&self.entry_path(&key)?);
+        self.inner.drop_entry(self.entry_path(&key)?);
         Some(pages)
     }
 
@@ -332,7 +341,7 @@ impl ZtocCache {
 
     /// Whether there is an entry for [`ZtocCache::get_tree`], valid or not.
     pub fn may_have_tree(&self, sources: &Digest) -> bool {
-        self.entry_path(&Key::Tree(sources)).is_some_and(|path| path.exists())
+        self.entry_path(&Key::Tree(sources)).is_some_and(|path| self.inner.has(path))
     }
 
     /// The stored tree of an image's files, by a digest of what it was made from.
@@ -387,28 +396,21 @@ impl ZtocCache {
         path: &Path,
         read: impl FnOnce(F, Vec<u8>) -> Option<T>,
     ) -> Option<T> {
-        match open_entry(path, MAX_ENTRY) {
-            Ok((file, size)) => {
-                let content = read_entry(&file, size).and_then(|bytes| decode(bytes, key));
-                let found = content.and_then(|(facts, bytes)| read(facts, bytes));
-                if found.is_some() {
-                    // Entries are evicted by this time. A cache that is read-only still works.
-                    let _ = file.set_modified(SystemTime::now());
-                } else {
-                    drop_entry(path);
-                }
-                found
+        let found = match self.inner.read(path) {
+            Ok(bytes) => decode(bytes, key).and_then(|(facts, bytes)| read(facts, bytes)),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::TimedOut) => {
+                return None;
             }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
                 self.inner.warn(path, &e);
-                None
+                return None;
             }
-            Err(_) => {
-                drop_entry(path);
-                None
-            }
+            Err(_) => None,
+        };
+        if found.is_none() {
+            self.inner.drop_entry(path.to_owned());
         }
+        found
     }
 
     fn store<F: Serialize>(&self, key: &Key<'_>, facts: F, content: &[&[u8]]) {
@@ -418,9 +420,12 @@ impl ZtocCache {
         if size as u64 > MAX_ENTRY.min(self.inner.max) {
             return;
         }
-        let written = write_entry(dir, &path, &head, content);
+        let written = self.inner.write(dir, &path, &head, content);
         if let Err(e) = written.and_then(|()| evict(dir, self.inner.max).map(|_| ())) {
-            self.inner.warn(dir, &e);
+            // One that hangs may answer again.
+            if e.kind() != io::ErrorKind::TimedOut {
+                self.inner.warn(dir, &e);
+            }
         } else {
             debug!(name: "store", target: TARGET, what = key.word(), of = %key.digest(), bytes = size);
         }
@@ -428,7 +433,7 @@ impl ZtocCache {
 
     /// Whether there is an entry for the layer's map. It may turn out to be invalid.
     pub fn has_map(&self, key: MapKey<'_>) -> bool {
-        self.entry_path(&Key::Map(key)).is_some_and(|path| path.is_file())
+        self.entry_path(&Key::Map(key)).is_some_and(|path| self.inner.has(path))
     }
 
     fn entry_path(&self, key: &Key<'_>) -> Option<PathBuf> {
@@ -437,6 +442,47 @@ impl ZtocCache {
 }
 
 impl Inner {
+    /// The content of a file.
+    ///
+    /// # Errors
+    /// If it is not an entry or cannot be read, or the disk hangs.
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let begin = |bytes| self.watch.begin_with(bytes).ok_or(io::ErrorKind::TimedOut);
+        let path = path.to_owned();
+        let (file, size) = begin(0)?.in_time(move || open_entry(&path, MAX_ENTRY))??;
+        begin(size)?.in_time(move || {
+            let bytes = read_entry(&file, size)?;
+            // Entries are evicted by this time. A cache that is read-only still works.
+            let _ = file.set_modified(SystemTime::now());
+            Ok(bytes)
+        })?
+    }
+
+    fn write(&self, dir: &Path, path: &Path, head: &[u8], content: &[&[u8]]) -> io::Result<()> {
+        let size = head.len() + content.iter().map(|part| part.len()).sum::<usize>();
+        let access = self.watch.begin_with(size as u64).ok_or(io::ErrorKind::TimedOut)?;
+        if size > COPIED {
+            let written = write_entry(dir, path, head, content);
+            drop(access);
+            return written;
+        }
+        let copy = [&[head], content].concat().concat();
+        let (dir, path) = (dir.to_owned(), path.to_owned());
+        access.in_time(move || write_entry(&dir, &path, &copy, &[]))?
+    }
+
+    fn has(&self, path: PathBuf) -> bool {
+        let found = self.watch.begin_with(0).map(|access| access.in_time(move || path.is_file()));
+        found.is_some_and(|found| found.unwrap_or(false))
+    }
+
+    fn drop_entry(&self, path: PathBuf) {
+        if let Some(access) = self.watch.begin_with(0) {
+            // If it hangs, it is found again next time.
+            let _ = access.in_time(move || drop_entry(&path));
+        }
+    }
+
     fn warn(&self, path: &Path, error: &io::Error) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             let what = format!("cannot use the cache at {}: {error}", path.display());
@@ -520,10 +566,11 @@ fn decode<F: DeserializeOwned>(mut entry: Vec<u8>, key: &Key<'_>) -> Option<(F, 
     Some((meta.facts, entry))
 }
 
-fn read_entry(file: &File, size: u64) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(usize::try_from(size).ok()?.saturating_add(1));
-    file.take(size + 1).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+fn read_entry(file: &File, size: u64) -> io::Result<Vec<u8>> {
+    let capacity = usize::try_from(size).map_err(io::Error::other)?.saturating_add(1);
+    let mut bytes = Vec::with_capacity(capacity);
+    file.take(size + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn write_entry(dir: &Path, path: &Path, head: &[u8], content: &[&[u8]]) -> io::Result<()> {

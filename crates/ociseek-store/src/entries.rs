@@ -25,6 +25,10 @@ const BONUS: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Creates a cache's directory and its missing parents.
 pub fn make_dir(dir: &Path) -> io::Result<()> {
+    // mkdir(2) waits if the file system is frozen, also for one that is there.
+    if dir.is_dir() {
+        return Ok(());
+    }
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 

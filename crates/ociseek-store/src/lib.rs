@@ -56,6 +56,7 @@ pub mod blob;
 pub mod cache;
 pub mod copy;
 mod destination;
+pub mod disk_watch;
 pub mod durable;
 pub mod entries;
 pub mod feed;

@@ -6,7 +6,7 @@
 //! registry may have removed it since, or may refuse it now.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::blob::Referrers;
 use super::durable::replace;
+use super::entries::open_entry;
 use super::lock::Hold;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
@@ -49,8 +50,9 @@ struct ListAnswer {
 impl Recall {
     /// Reads the answers in a file. Returns None if it is missing, too large, or not valid. Blocks.
     pub fn read(path: &Path) -> Option<Recall> {
-        let is_small = std::fs::metadata(path).is_ok_and(|found| found.len() <= MAX_FILE);
-        let bytes = is_small.then(|| std::fs::read(path).ok()).flatten()?;
+        let (mut file, _) = open_entry(path, MAX_FILE).ok()?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).ok()?;
         Some(Recall(Arc::new(Mutex::new(serde_json::from_slice(&bytes).ok()?))))
     }
 

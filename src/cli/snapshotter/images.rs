@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -181,7 +182,13 @@ impl NodeImages {
             ImageName::from_str(name).map_err(|source| NotLazy::of(&not_a_name(name)(source)))?;
         let settings = self.settings();
         let trust = settings.word.rules_for(&image)?;
+        let last = Arc::new(AtomicU16::new(0));
+        let answered = Arc::clone(&last);
+        let link = Arc::new(self.link.part(move |request| {
+            answered.store(request.status.unwrap_or(0), Ordering::Relaxed);
+        }));
         let judging = |registry: RegistryArgs| {
+            let registry = RegistryArgs { link: Some(Arc::clone(&link)), ..registry };
             let trust = trust.clone();
             let image = &image;
             let lazy = &settings.lazy;
@@ -202,7 +209,10 @@ impl NodeImages {
         let (judged, documents) =
             match timeout(LOOKUP, self.with_logins(&settings, &image, judging)).await {
                 Ok(judged) => judged.map_err(|error| NotLazy::of(&error))?,
-                Err(_) => return Err(NotLazy::Silent(LOOKUP)),
+                Err(_) => {
+                    let last = Some(last.load(Ordering::Relaxed)).filter(|status| *status > 0);
+                    return Err(NotLazy::out_of_time(last, LOOKUP));
+                }
             };
         Ok((judged.lazy_layers()?, documents))
     }

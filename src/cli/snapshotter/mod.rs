@@ -327,18 +327,37 @@ fn settings(args: SnapshotterArgs) -> Result<NodeSettings, CliError> {
     }
     check_hosts(&lazy.registry)?;
     let word = lazy_from.word(&lazy.view.trust)?;
-    with_defaults_of_node(&mut lazy);
+    with_defaults_of_node(&mut lazy, CONTAINERD_HOSTS.as_ref());
     Ok(NodeSettings { word, lazy, record_starts, bandwidth })
 }
 
 /// Fills in where a node has its cache and the `hosts.toml` of containerd.
-fn with_defaults_of_node(lazy: &mut LazyArgs) {
+fn with_defaults_of_node(lazy: &mut LazyArgs, containerd: &Path) {
     let cache = &mut lazy.cache.cache.dir.cache_dir;
     if cache.is_none() && geteuid().is_root() {
         *cache = Some(NODE_CACHE.into());
     }
     let hosts = &mut lazy.logins.hosts_dir;
-    if hosts.is_none() && Path::new(CONTAINERD_HOSTS).is_dir() {
-        *hosts = Some(CONTAINERD_HOSTS.into());
+    if hosts.is_none() && containerd.is_dir() {
+        *hosts = Some(containerd.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containerds_hosts_files_are_read_unless_another_folder_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let hosts = |configuration: &str, containerd: &Path| {
+            let typed = ["ociseek", "snapshotter"].map(Into::into);
+            let mut args = config::args(&configuration.parse().unwrap(), typed).unwrap();
+            with_defaults_of_node(&mut args.lazy, containerd);
+            args.lazy.logins.hosts_dir
+        };
+        assert_eq!(hosts("", dir.path()).as_deref(), Some(dir.path()));
+        assert_eq!(hosts("hosts-dir = '/other'", dir.path()), Some("/other".into()));
+        assert_eq!(hosts("", &dir.path().join("missing")), None);
     }
 }

@@ -192,7 +192,7 @@ fn reads_continue_while_the_disk_of_the_cache_does_not_answer() {
     const FILES: u64 = 12;
     let sandbox = Sandbox::new();
     let _unmount = UnmountOnDrop(&sandbox);
-    for dir in ["source", "cache", "mnt"] {
+    for dir in ["source", "cache", "mnt", "another"] {
         std::fs::create_dir(sandbox.path(dir)).unwrap();
     }
     let content = |number: u64| bytes(number, 900_000);
@@ -222,7 +222,14 @@ fn reads_continue_while_the_disk_of_the_cache_does_not_answer() {
     assert!((0..4).all(|number| read(number) == content(number)));
     std::thread::sleep(Duration::from_secs(3));
     assert!((4..8).all(|number| read(number) == content(number)));
+    // Another process opens the image.
+    let another = ["mount", "--deadline", "20", "--cache-dir", "cache", &name, "another"];
+    let mut another = MountProcess::start(&sandbox, &another);
+    let by_another = |number: u64| std::fs::read(sandbox.path(&format!("another/{number}")));
+    assert!((0..4).all(|number| by_another(number).unwrap() == content(number)));
+    mounts::unmount(&sandbox.path("another"));
     drop(frozen);
+    assert!(another.end().success(), "{}", another.stderr());
     assert!((0..FILES).all(|number| read(number) == content(number)));
     mounts::unmount(&sandbox.path("mnt"));
     assert!(serving.end().success(), "{}", serving.stderr());

@@ -30,6 +30,7 @@ mod node;
 mod operators;
 mod outages;
 mod races;
+mod reasons;
 mod starts;
 mod strangers;
 mod userns;

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -170,6 +171,7 @@ impl Node {
         let log = fs::File::options().create(true).append(true).open(self.at("snapshotter.log"));
         command
             .args(["snapshotter", "--config", &self.at("snapshotter.toml")])
+            .process_group(0)
             .stdin(Stdio::null())
             .stderr(log.unwrap());
         let mut child = ChildProcess::spawn(&mut command);
@@ -220,9 +222,14 @@ impl Node {
         (output.status.code(), serde_json::from_slice(&output.stdout).unwrap())
     }
 
+    /// What the snapshotter answers where it serves metrics.
+    pub fn monitored(&self, path: &str) -> (u16, String) {
+        exchange(&self.metrics, format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())
+    }
+
     /// The value of a metric of the snapshotter. Zero if there is none yet.
     pub fn metric(&self, name: &str) -> u64 {
-        let (status, text) = exchange(&self.metrics, b"GET /metrics HTTP/1.0\r\n\r\n");
+        let (status, text) = self.monitored("/metrics");
         assert_eq!(status, 200, "{text}");
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.map_or(0, |value| value.parse().unwrap())

@@ -1,14 +1,17 @@
 //! What who runs many nodes sees of one, and can change without a restart.
 
+use std::ffi::CString;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::Signal;
 
 use super::node::Node;
-use super::{index, programs};
+use super::{index, indexed, programs};
 use crate::bundle::{UNREAD, rootfs};
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings, problem};
@@ -16,7 +19,7 @@ use ociseek_testkit::mounts::wait_until;
 use ociseek_testkit::servers::tool;
 
 /// Replaces the configuration, and has it read.
-fn reload(node: &Node, serving: &ChildProcess, config: &str, result: &str) {
+pub fn reload(node: &Node, serving: &ChildProcess, config: &str, result: &str) {
     let metric = format!("ociseek_snapshotter_reloads_total{{result=\"{result}\"}}");
     let before = node.metric(&metric);
     fs::write(node.at("snapshotter.toml"), config).unwrap();
@@ -89,6 +92,103 @@ async fn reads_are_measured_and_the_configuration_is_read_again() {
         }
         wait_until("nothing is mounted", || node.lazy_mounts().is_empty());
         assert_eq!(node.logged("unmounted").len(), 0);
+        serving.signal(Signal::TERM);
+        assert!(serving.end().success());
+    });
+}
+
+/// A mount that does not answer: another file system is mounted on it, and nobody serves that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_mount_that_is_silent_is_counted_until_it_answers() {
+    let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let registry = Faulty::honest(settings).await;
+    registry.add_image("v1", &rootfs(&busybox));
+    let image = format!("{}/a/b:v1", registry.host());
+    tokio::task::block_in_place(|| {
+        index(&image);
+        let node = Node::new(programs, &image);
+        let mut serving = node.snapshotter();
+        let _containerd = node.containerd();
+        node.pull(&image, "ociseek");
+        assert_eq!(node.shell(&image, "echo READY"), "READY\n");
+        let silent = || {
+            let counted = node.metric("ociseek_snapshotter_silent_mounts");
+            (counted, node.monitored("/readyz").0, node.monitored("/healthz").0)
+        };
+        assert_eq!(silent(), (0, 200, 200));
+        let mounts = node.lazy_mounts();
+        let point = mounts[0].split(' ').nth(1).unwrap();
+        let device = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
+        let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        let data = CString::new(data).unwrap();
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        mount("nobody", point, "fuse", flags, Some(data.as_c_str())).unwrap();
+        wait_until("the mount is silent", || silent() == (1, 503, 200));
+        assert_eq!(node.inspected("status").0, Some(3));
+        unmount(point, UnmountFlags::DETACH).unwrap();
+        drop(device);
+        wait_until("the mount answers", || silent() == (0, 200, 200));
+        assert_eq!(node.shell(&image, "echo READY"), "READY\n");
+        serving.signal(Signal::TERM);
+        assert!(serving.end().success());
+    });
+}
+
+/// A limit of what all mounts receive, which is changed while a read waits for it, the rest of an
+/// image, which arrives only if that is configured, and the figures of the cache with both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_is_fetched_is_limited_and_the_rest_of_images_comes_if_asked_for() {
+    let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let registry = Faulty::honest(settings).await;
+    let layers = (0..2).map(|number| {
+        let mut layer = rootfs(&busybox);
+        // What follows the end of an archive makes it another layer.
+        layer.extend([number as u8; 512]);
+        layer
+    });
+    tokio::task::block_in_place(|| {
+        let images = indexed(&registry, layers);
+        let mut node = Node::new(programs, &images[0]);
+        let mut serving = node.snapshotter();
+        let _containerd = node.containerd();
+        let metric = |node: &Node, name: &str| node.metric(&format!("ociseek_snapshotter_{name}"));
+        let start = |node: &Node, image: &str| {
+            node.pull(image, "ociseek");
+            assert_eq!(node.shell(image, "echo READY"), "READY\n");
+        };
+        let fetched = |node: &Node| metric(node, "fetched_bytes_total");
+        start(&node, &images[0]);
+        let file = format!("{}/srv/unread", node.lazy_mounts()[0].split(' ').nth(1).unwrap());
+        let valid = fs::read_to_string(node.at("snapshotter.toml")).unwrap();
+        // The file takes some hours at this speed.
+        reload(&node, &serving, &format!("{valid}bandwidth = \"8kbit\"\n"), "reloaded");
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| fs::read(&file));
+            wait_until("a read waits", || node.waiting_requests() > 0);
+            assert!(fetched(&node) < UNREAD as u64 / 2 && !reader.is_finished());
+            reload(&node, &serving, &valid, "reloaded");
+            assert_eq!(reader.join().unwrap().unwrap().len(), UNREAD);
+        });
+
+        reload(&node, &serving, &format!("{valid}prefetch = true\n"), "reloaded");
+        wait_until("the bytes are counted", || fetched(&node) >= UNREAD as u64);
+        let before = fetched(&node);
+        start(&node, &images[1]);
+        // Nobody reads it.
+        wait_until("the rest is there", || fetched(&node) >= before + UNREAD as u64);
+
+        assert!(metric(&node, "cache_bytes") >= 2 * UNREAD as u64);
+        assert_eq!(metric(&node, "cache_evictions_total"), 0);
+        node.config = "cache-size = \"20MiB\"\n".to_owned();
+        node.restart(&mut serving);
+        assert_eq!(fs::read(&file).unwrap().len(), UNREAD);
+        assert!(metric(&node, "cache_hits_total") > 0);
+        node.config = "cache-size = \"4MiB\"\n".to_owned();
+        node.restart(&mut serving);
+        wait_until("there is room in the cache", || metric(&node, "cache_bytes") <= 4 << 20);
+        assert!(metric(&node, "cache_evictions_total") > 0);
         serving.signal(Signal::TERM);
         assert!(serving.end().success());
     });

@@ -14,7 +14,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 
 use super::node::{Node, ServiceManager, container};
@@ -23,7 +23,7 @@ use crate::bundle::{self, rootfs};
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::corpus::debian_layers;
 use ociseek_testkit::faulty::{
-    Faulty, ReceivedRequest, RegistrySettings, no_response, problem, stalls,
+    Faulty, ReceivedRequest, RegistrySettings, no_response, problem, stalls, status,
 };
 use ociseek_testkit::mounts::{can_mount, wait_until};
 use ociseek_testkit::sandbox::program;
@@ -93,6 +93,40 @@ fn containers_outlive_the_snapshotter_and_the_keeper() {
     serving.signal(Signal::TERM);
     assert!(serving.end().success());
     wait_until("the keeper ends", || node.keeper().is_none());
+}
+
+/// As supervisord with `stopasgroup` and `killasgroup`, or a shell: there is no systemd, and the
+/// signal is for all processes that the snapshotter has started.
+#[test]
+fn containers_outlive_the_end_of_the_snapshotters_process_group() {
+    let (Some(programs), Some((_registry, image))) = (programs(), registry(&[])) else { return };
+    let node = Node::new(programs, &image);
+    let mut serving = node.snapshotter();
+    let _containerd = node.containerd();
+    node.pull(&image, "ociseek");
+    let name = &*container("outlives-group");
+    node.start(name, &image);
+    wait_until("a process keeps the device", || node.keeper().is_some());
+    let keeper = node.keeper();
+    for (signal, file) in [
+        (Signal::TERM, UNREAD),
+        (Signal::INT, "/usr/share/common-licenses/Artistic"),
+        (Signal::KILL, "/usr/share/common-licenses/BSD"),
+    ] {
+        let group = Pid::from_raw(serving.id().cast_signed()).unwrap();
+        kill_process_group(group, signal).unwrap();
+        serving.end();
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| node.read_in(name, file));
+            wait_until("a read waits", || node.waiting_requests() > 0);
+            serving = node.snapshotter();
+            assert!(!reader.join().unwrap().is_empty(), "{signal:?}");
+        });
+        assert_eq!(node.keeper(), keeper, "{signal:?}");
+    }
+    node.end(name);
+    node.ctr(&["images", "rm", "--sync", &image]);
+    nothing_is_left(&node);
 }
 
 #[test]
@@ -328,14 +362,27 @@ fn a_mount_serves_although_the_answers_of_the_registry_cannot_be_written() {
 /// The snapshotter gives up before its own answer is due.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_image_is_unpacked_if_nobody_says_whether_it_has_an_index() {
+    unpacked("silent", "within 15 s", || stalls(&Bytes::from_static(b"{"), 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_image_is_unpacked_if_its_registry_fails() {
+    unpacked("registry", "status 502", || status(502)).await;
+}
+
+/// `lists` is the answer to requests for lists of indexes. Pulls an image, which is then unpacked
+/// for this `reason`, and the log says `why`.
+async fn unpacked(
+    reason: &str,
+    why: &str,
+    lists: impl Fn() -> Response<Body> + Send + Sync + 'static,
+) {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
     let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
     let is_list = |request: &ReceivedRequest| {
         request.path.contains("/referrers/") || request.path.contains("/manifests/sha256-")
     };
-    let lie = move |request: &ReceivedRequest, _: &Faulty| {
-        is_list(request).then(|| stalls(&Bytes::from_static(b"{"), 0))
-    };
+    let lie = move |request: &ReceivedRequest, _: &Faulty| is_list(request).then(&lists);
     let registry = Faulty::start(settings, lie).await;
     registry.add_image("v1", &rootfs(&busybox));
     let image = format!("{}/a/b:v1", registry.host());
@@ -345,7 +392,11 @@ async fn an_image_is_unpacked_if_nobody_says_whether_it_has_an_index() {
         let mut containerd = node.containerd();
         node.pull(&image, "ociseek");
         assert_eq!(node.shell(&image, "echo READY"), "READY\n");
-        assert_eq!(node.metric(r#"ociseek_snapshotter_unpacked_total{reason="silent"}"#), 1);
+        let counted = format!("ociseek_snapshotter_unpacked_total{{reason={reason:?}}}");
+        assert_eq!(node.metric(&counted), 1);
+        let logged = node.logged("unpacked");
+        assert_eq!((logged.len(), &logged[0]["reason"]), (1, &json!(reason)), "{logged:?}");
+        assert!(logged[0]["error"].as_str().unwrap().contains(why), "{logged:?}");
         assert_eq!(node.metric(r#"ociseek_snapshotter_failures_total{method="Prepare"}"#), 0);
         node.ctr(&["images", "rm", "--sync", &image]);
         nothing_is_left(&node);

@@ -1,4 +1,5 @@
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use serde_json::{Value, json};
 use std::io::Write;
 
 use super::*;
@@ -186,6 +187,38 @@ async fn a_damaged_state_is_set_aside_and_its_directories_stay() {
     create(&it, "new", "").await.unwrap();
     let left: BTreeSet<u64> = (1..=5).collect();
     assert_eq!(directories(root.path()).unwrap(), left);
+}
+
+/// A row that is its own ancestor has no end, and the last id has no next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_contradict_others_are_damaged() {
+    for (row, field, value, left) in [
+        ("A", "parent", json!("B"), ["B", "c"]),
+        ("c", "parent", json!("c"), ["A", "B"]),
+        ("c", "id", json!(2), ["A", "B"]),
+        ("c", "id", json!(u64::MAX), ["A", "B"]),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let state = root.path().join("state.json");
+        let it = open(root.path()).await.unwrap();
+        for (key, parent) in [("a", ""), ("b", "A"), ("c", "B")] {
+            it.create(SnapshotKind::Active, request(key, parent, &[])).await.unwrap();
+            if key != "c" {
+                let name = key.to_uppercase();
+                let key = key.to_owned();
+                it.commit(CommitRequest { name, key, ..CommitRequest::default() }).unwrap();
+            }
+        }
+        drop(it);
+        let mut rows: Value = serde_json::from_slice(&fs::read(&state).unwrap()).unwrap();
+        rows["rows"][row][field] = value;
+        fs::write(&state, rows.to_string()).unwrap();
+        let it = open(root.path()).await.unwrap();
+        assert_eq!(names(&it), left, "{row} {field}");
+        it.create(SnapshotKind::Active, request("new", "B", &[])).await.unwrap_or_default();
+        it.create(SnapshotKind::Active, request("other", "", &[])).await.unwrap();
+        assert!(root.path().join("state.json.damaged").exists());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

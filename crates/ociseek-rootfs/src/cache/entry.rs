@@ -16,11 +16,11 @@ use std::thread;
 use bytes::{Bytes, BytesMut};
 use tempfile::NamedTempFile;
 
-use super::silence::DiskAccess;
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::layer::span::{HasSpans, SpanTable};
 use ociseek_format::offset::SpanId;
 use ociseek_format::ztoc::Checkpoint;
+use ociseek_store::disk_watch::DiskAccess;
 #[cfg(target_os = "linux")]
 use ociseek_store::entries::OPEN;
 use ociseek_store::entries::open_own;

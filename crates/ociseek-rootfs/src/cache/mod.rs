@@ -13,7 +13,6 @@ mod claims;
 mod entry;
 mod place;
 mod room;
-mod silence;
 #[cfg(test)]
 mod tests;
 
@@ -38,14 +37,13 @@ pub use entry::{PIECE, SpanKey};
 use place::MAX_SPAN;
 pub use place::SpanPlace;
 pub(crate) use room::{LayerRoom, SpanSet};
-use silence::DiskWatch;
-pub(crate) use silence::PATIENCE;
 
 use claims::Claims;
 use entry::{EntryFile, EntryLayout, EntryWriter, SharedFile};
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_store::cache::TARGET;
+use ociseek_store::disk_watch::DiskWatch;
 use ociseek_store::entries::{
     Eviction, drop_entry, evict, make_dir, open_entry, open_own, own_entry, temporary,
 };

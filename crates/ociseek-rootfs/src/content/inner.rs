@@ -18,13 +18,14 @@ use super::recorded_start::{self, StartProgress};
 use super::rest_progress::RestProgress;
 use super::windows::{WindowChecks, WindowStore};
 use super::{ContentOptions, Counts, ReadError, ReadObserver, ReopenLayer};
-use crate::cache::{PATIENCE, PIECE, SpanCache, SpanKey, SpanPlace};
+use crate::cache::{PIECE, SpanCache, SpanKey, SpanPlace};
 use crate::layers::{LayerAccess, OpenLayer};
 use ociseek_format::digest::Digest;
 use ociseek_format::layer::parallel::cores;
 use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_store::Source;
+use ociseek_store::disk_watch::PATIENCE;
 
 /// The most different warnings that are reported.
 const WARNINGS: usize = 64;

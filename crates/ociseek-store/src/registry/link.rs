@@ -2,8 +2,8 @@
 //! requests.
 
 use std::fmt;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -26,7 +26,7 @@ pub struct AnsweredRequest {
 /// What all clients of a process share.
 pub struct SharedLink {
     /// How fast they receive.
-    pub speed: SpeedLimit,
+    pub speed: Arc<SpeedLimit>,
     observe: Box<dyn Fn(AnsweredRequest) + Send + Sync>,
 }
 
@@ -39,7 +39,20 @@ impl fmt::Debug for SharedLink {
 impl SharedLink {
     /// A link without a limit. `observe` learns of each request.
     pub fn new(observe: impl Fn(AnsweredRequest) + Send + Sync + 'static) -> SharedLink {
-        SharedLink { speed: SpeedLimit::default(), observe: Box::new(observe) }
+        SharedLink { speed: Arc::default(), observe: Box::new(observe) }
+    }
+
+    /// A part of the link, for some of the clients: `observe` learns of their requests, too.
+    pub fn part(
+        self: &Arc<SharedLink>,
+        observe: impl Fn(AnsweredRequest) + Send + Sync + 'static,
+    ) -> SharedLink {
+        let whole = Arc::clone(self);
+        let both = move |request| {
+            whole.answered(request);
+            observe(request);
+        };
+        SharedLink { speed: Arc::clone(&self.speed), observe: Box::new(both) }
     }
 
     pub(super) fn answered(&self, request: AnsweredRequest) {
