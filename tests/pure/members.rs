@@ -356,9 +356,10 @@ fn large_members() {
         };
         assert!(fine(1) == fine(5), "{name}");
     }
-    let (mapped, kept) = read_here(&one, 256 << 10, 1).unwrap();
-    let (shared, shared_kept) = read_here(&one, 256 << 10, 7).unwrap();
-    assert!(mapped.map == shared.map && mapped.notes == shared.notes && kept == shared_kept);
+    // Which spans are kept depends on how soon they are hashed.
+    let (mapped, _) = read_here(&one, 256 << 10, 1).unwrap();
+    let (shared, _) = read_here(&one, 256 << 10, 7).unwrap();
+    assert!(mapped.map == shared.map && mapped.notes == shared.notes);
 }
 
 /// Wrong guides must not change the result.
