@@ -131,7 +131,7 @@ impl Files<'_> {
         }
     }
 
-    /// Why there is no such program.
+    /// The error for a program that the image does not have.
     fn absent(&self, name: &str, directory: &str) -> ProgramError {
         let path =
             if name.starts_with('/') { name.to_owned() } else { format!("{directory}/{name}") };

@@ -95,8 +95,8 @@ fn containers_outlive_the_snapshotter_and_the_keeper() {
     wait_until("the keeper ends", || node.keeper().is_none());
 }
 
-/// As supervisord with `stopasgroup` and `killasgroup`, or a shell: there is no systemd, and the
-/// signal is for all processes that the snapshotter has started.
+/// supervisord with `stopasgroup` and `killasgroup` signals all processes that the snapshotter has
+/// started, and so does a shell. systemd is not involved.
 #[test]
 fn containers_outlive_the_end_of_the_snapshotters_process_group() {
     let (Some(programs), Some((_registry, image))) = (programs(), registry(&[])) else { return };

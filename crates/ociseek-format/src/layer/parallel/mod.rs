@@ -107,7 +107,8 @@ pub fn read_chunks<E>(
 /// hash: this one if the other is behind, and that one while it has nothing to scan. The time is
 /// that of the slower thread: the one that decodes, or for a plain tar the one that hashes.
 /// With two cores, a third thread would only slow down the one that decodes. Blobs with many gzip
-/// members or with an existing ztoc are decoded by further threads.
+/// members or with an existing ztoc are decoded by further threads, and with three cores or more
+/// all gzip blobs.
 fn scan_chunks<E>(
     mut planner: LayerPlanner<Bytes>,
     mut scan: LayerScan,
