@@ -212,9 +212,12 @@ impl GzipReader {
         self.members > 0
     }
 
-    /// Appends the work of `ahead`, which started here and decoded `plain`.
-    pub(super) fn go_on_as(&mut self, mut ahead: GzipReader, plain: &[u8]) {
-        ahead.inflate.replace_window(&window_after(self.inflate.window(), plain));
+    /// Appends the work of `ahead`, which started here and decoded `plain`. `has_window` says
+    /// whether the last 32 KiB that it decoded are what they should be.
+    pub(super) fn go_on_as(&mut self, mut ahead: GzipReader, plain: &[u8], has_window: bool) {
+        if !has_window {
+            ahead.inflate.replace_window(&window_after(self.inflate.window(), plain));
+        }
         ahead.output = self.output + plain.len() as u64;
         ahead.members += self.members;
         if ahead.is_partial {

@@ -319,6 +319,7 @@ impl Stretch {
     pub fn hand_over(self, reader: &mut GzipReader, sink: &mut impl Sink) -> Handover {
         let Stretch { at, begin, reader: ahead, decoded, taken, is_broken, .. } = self;
         let Output { mut plain, starts, references } = decoded;
+        let mut has_window = plain.len() >= WINDOW;
         let was_right = !is_broken
             && match &begin {
                 Begin::Member => reader.is_between_members(at),
@@ -329,6 +330,8 @@ impl Stretch {
                 }
                 Begin::WithoutWindow { bits, other } => {
                     reader.is_at_block(at, *bits) && {
+                        // Until its end both windows gave something else.
+                        has_window &= other.len() < plain.len();
                         resolve(&mut plain, other, reader.window());
                         let before = reader.count(&plain[..other.len()]);
                         let is_continued = reader.is_continued_by(&ahead);
@@ -369,7 +372,7 @@ impl Stretch {
         }
         sink.output(&plain[passed..]);
         pass_on(sink, plain.len());
-        reader.go_on_as(ahead, &plain);
+        reader.go_on_as(ahead, &plain, has_window);
         Handover { taken, plain }
     }
 

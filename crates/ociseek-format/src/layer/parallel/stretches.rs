@@ -337,19 +337,16 @@ impl PoolState {
         queued: &QueuedStretch,
         scan: &mut LayerScan,
     ) -> Result<ScannedSpans, LayerError> {
+        let Some(decoded) = &queued.decoded else { return scan.push_all(&queued.chunks, None) };
         // The stretch is missing if its thread panicked. The scope passes that on when it ends.
-        let ahead = queued.decoded.as_ref();
-        let stretch = ahead.and_then(|decoded| decoded.recv().ok()).unwrap_or_default();
+        let stretch = decoded.recv().unwrap_or_default();
         let decoded = scan.push_decoded(&queued.chunks, stretch)?;
-        match (queued.is_anywhere, decoded.was_right) {
-            (true, true) => self.missed.store(0, Ordering::Relaxed),
-            (true, false) if ahead.is_some() => {
-                self.missed.fetch_add(1, Ordering::Relaxed);
-            }
-            (false, false) => {
-                self.wrong.fetch_add(1, Ordering::Relaxed);
-            }
-            _ => {}
+        if queued.is_anywhere {
+            // Only this thread counts.
+            let missed = self.missed.load(Ordering::Relaxed) + 1;
+            self.missed.store(if decoded.was_right { 0 } else { missed }, Ordering::Relaxed);
+        } else if !decoded.was_right {
+            self.wrong.fetch_add(1, Ordering::Relaxed);
         }
         locked(&self.idle).push(decoded.plain);
         Ok(decoded.spans)
