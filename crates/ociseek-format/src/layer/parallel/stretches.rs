@@ -297,8 +297,8 @@ impl<'scope, 'env> DecoderPool<'scope, 'env> {
         QueuedStretch { chunks, decoded: Some(decoded), is_anywhere }
     }
 
-    /// Whether to decode no stretch that begins anywhere, because many could not be used. Parts of a
-    /// layer that cannot be compressed have no blocks that can be found.
+    /// Whether to decode no stretch that begins anywhere, because many could not be used. Parts of
+    /// a layer that cannot be compressed have no blocks that can be found.
     fn rests(&mut self) -> bool {
         self.tried = self.tried.wrapping_add(1);
         let missed = self.shared.missed.load(Ordering::Relaxed);
