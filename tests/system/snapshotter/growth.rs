@@ -1,11 +1,13 @@
 //! What a node with many images takes, and that it does not grow. Prints the figures of
 //! docs/contributing/measuring.md.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Advice, fadvise};
 use rustix::process::Signal;
 
 use super::node::{Node, container};
@@ -256,6 +258,82 @@ async fn images_that_start_at_once_wait_for_memory() {
 #[ignore = "takes minutes, for docs/contributing/measuring.md"]
 async fn thirty_images_of_a_hundred_thousand_files_start_at_once() {
     all_start_at_once(30, 100_000, 384).await;
+}
+
+/// How often each of 40 images is read whole, one after the other or in any order, by 20 readers,
+/// without the kernel's cache. The cache holds half of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "takes minutes, for docs/contributing/measuring.md"]
+async fn a_node_whose_cache_holds_half_of_what_is_read() {
+    const IMAGES: usize = 40;
+    const CONTAINERS: usize = 200;
+    const READERS: usize = 20;
+    const ROUNDS: usize = 4;
+    let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let registry = Faulty::honest(settings).await;
+    tokio::task::block_in_place(|| {
+        let images = indexed(&registry, (0..IMAGES).map(|number| files(&busybox, number)));
+        let mut node = Node::new(programs, &images[0]);
+        node.config = format!("cache-size = \"{}MB\"\n", IMAGES * bundle::UNREAD / 2_000_000);
+        let mut serving = node.snapshotter();
+        let _containerd = node.containerd();
+        let at_once = |count: usize, work: &(dyn Fn(usize) + Sync)| {
+            let next = AtomicUsize::new(0);
+            thread::scope(|scope| {
+                for _ in 0..READERS {
+                    scope.spawn(|| {
+                        loop {
+                            let number = next.fetch_add(1, Ordering::Relaxed);
+                            if number >= count {
+                                break;
+                            }
+                            work(number);
+                        }
+                    });
+                }
+            });
+        };
+        let fetched = || node.metric("ociseek_snapshotter_fetched_bytes_total");
+        let said = |what: &str| {
+            println!(
+                "{what}: {} MB fetched, cache {} MB, {} evicted, at most {} MB of memory",
+                fetched() / 1_000_000,
+                node.metric("ociseek_snapshotter_cache_bytes") / 1_000_000,
+                node.metric("ociseek_snapshotter_cache_evictions_total"),
+                serving.peak_memory() / 1_000_000
+            );
+        };
+        let name = |number: usize| container(&format!("half-{number}"));
+        at_once(IMAGES, &|number| node.pull(&images[number], "ociseek"));
+        at_once(CONTAINERS, &|number| node.start(&name(number), &images[number % IMAGES]));
+        said("200 containers started");
+        let points: Vec<String> = node
+            .lazy_mounts()
+            .iter()
+            .map(|mount| mount.split(' ').nth(1).unwrap().to_owned())
+            .collect();
+        assert_eq!(points.len(), IMAGES);
+        let expected = fs::read(format!("{}/srv/unread", points[0])).unwrap();
+        let read = |number: usize| {
+            let path = format!("{}/srv/unread", points[number]);
+            fadvise(File::open(&path).unwrap(), 0, None, Advice::DontNeed).unwrap();
+            assert!(fs::read(&path).unwrap() == expected, "wrong bytes of {path}");
+        };
+        for round in 0..ROUNDS {
+            at_once(IMAGES, &read);
+            said(&format!("in order, round {round}"));
+        }
+        for round in 0..ROUNDS {
+            at_once(IMAGES, &|number| read((number * 1_000_003 + round * 7919) * 31 % 97 % IMAGES));
+            said(&format!("in any order, round {round}"));
+        }
+        for number in 0..CONTAINERS {
+            node.end(&name(number));
+        }
+        serving.signal(Signal::TERM);
+        assert!(serving.end().success());
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
