@@ -141,7 +141,7 @@ def guessed(ociseek, link, name):
     subprocess.run([ociseek, 'mount', '--detach', '--quiet', '--plain-http', f'{link.host}/{name}:v1', folder],
                    check=True)
     try:
-        words = ['bash', *re.findall(r'[\w./-]+', catalogue.IMAGES[name][2])]
+        words = ['bash', *re.findall(r'[\w./-]+', (catalogue.IMAGES | catalogue.LARGE)[name][2])]
         programs = resolved(folder, [f'/usr/{place}/{word}' for word in words for place in ('bin', 'sbin')])
         more = resolved(folder, [file for program in programs for file in interpreter_files(program)])
         guess = ['/hello.sh', LOADER, *programs, *libraries(folder, programs)]

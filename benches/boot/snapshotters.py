@@ -60,7 +60,7 @@ class Snapshotter:
                    prefetch=str(self.prefetch).lower(), parallel=str(self.parallel).lower())
         snapshotter = {'overlayfs': None,
                        'ociseek': [self.ociseek, 'snapshotter', '--socket', socket, '--root', root, '--plain-http',
-                                   '--trust', 'repository', '--cache-dir', f'{self.folder}/cache'],
+                                   '--lazy-from', '*', '--cache-dir', f'{self.folder}/cache'],
                        'stargz': [f'{self.programs}/stargz', socket, root],
                        'soci': [f'{BIN}/soci-snapshotter-grpc', '--address', socket, '--root', root,
                                 '--config', f'{self.folder}/soci.toml']}[self.kind]
