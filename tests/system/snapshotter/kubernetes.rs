@@ -210,7 +210,13 @@ fn the_chart_renders_the_manifest_and_its_values() {
         let name = ["image.repository is required", "config.lazy-from is required"][left_out];
         assert!(!output.status.success() && said.contains(name), "{said}");
     }
-    for slip in ["nodeselector.pool=gpu", "image.pullPolicy=Always", "configureContainerd=yes"] {
+    // YAML takes the tag 1.10 for the number 1.1.
+    for slip in [
+        "nodeselector.pool=gpu",
+        "image.pullPolicy=Always",
+        "image.tag=2",
+        "configureContainerd=yes",
+    ] {
         let output = template(&[&required[..], &["--set", slip]].concat());
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let (name, _) = slip.split_once(['.', '=']).unwrap();
@@ -248,7 +254,7 @@ fn the_chart_renders_the_manifest_and_its_values() {
     assert_eq!(documents(&plain), documents(&wanted));
 
     let changed = rendered(&[
-        "--set=image.tag=2",
+        "--set-string=image.tag=2",
         "--set=configureContainerd=true",
         "--set=pauseImage=mirror.example/pause:3.10",
         "--set=priorityClassName=own",
@@ -274,6 +280,8 @@ fn the_chart_renders_the_manifest_and_its_values() {
         let count = changed.lines().filter(|found| found.trim() == line).count();
         assert_eq!(count, times, "{line}: {changed}");
     }
+    let probe = rendered(&["--set=config.metrics-listen=[::1]:9999"]);
+    assert!(probe.contains("host: ::1\n") && probe.contains("port: 9999\n"), "{probe}");
     has_events(&rendered(&["--set=events=true", "--set=config.image-service=true"]));
     let about = fs::read_to_string(packaged("kubernetes/Chart.yaml")).unwrap();
     for name in ["version", "appVersion"] {
