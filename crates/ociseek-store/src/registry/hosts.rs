@@ -10,7 +10,7 @@
 //! `*.cert` and `*.key` (docker's "Verify repository client with certificates",
 //! containers-certs.d(5)).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
@@ -43,11 +43,23 @@ pub(super) struct HostTls {
 pub(super) struct MirrorConfig {
     /// Scheme, host and port, with the path of its API: `/v2`, or another one.
     pub url: Url,
-    /// Whether it may turn tags into digests, and name referrers. All may have content of a digest.
-    pub resolves: bool,
+    pub capabilities: Capabilities,
+    /// Whether it is asked by TLS first, although its URL says HTTP.
+    pub tries_tls: bool,
     pub tls: HostTls,
     /// Sent to this host only.
     pub headers: HeaderMap,
+}
+
+/// What a host may be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Capabilities {
+    /// Content with a digest.
+    pub pulls: bool,
+    /// What a tag names.
+    pub resolves: bool,
+    /// What refers to a digest.
+    pub lists_referrers: bool,
 }
 
 /// What is configured for a registry.
@@ -72,11 +84,11 @@ struct HostsFile {
 
 #[derive(Deserialize, Default)]
 struct HostEntry {
-    capabilities: Option<BTreeSet<String>>,
+    #[serde(default)]
+    capabilities: Vec<String>,
     ca: Option<OneOrMore<PathBuf>>,
     client: Option<ClientEntry>,
-    #[serde(default)]
-    skip_verify: bool,
+    skip_verify: Option<bool>,
     #[serde(default)]
     header: BTreeMap<String, OneOrMore<String>>,
     #[serde(default)]
@@ -142,20 +154,43 @@ pub(super) fn find(dir: &Path, registry: &str, own: &Url) -> Result<RegistryHost
             Ok(read) if read as u64 > MAX_BYTES => {
                 return Err(wrong(&path, "is larger than 1 MiB"));
             }
-            Ok(_) => return parsed(&path, &folder, &text, own),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let found = find_certificates(std::slice::from_ref(dir), name)?;
-                let tls = HostTls {
-                    authorities: found.authorities,
-                    client: found.client,
-                    skip_verify: false,
-                };
+            Ok(1..) => return parsed(&path, &folder, &text, own),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(RegistryError::File { path, source: error });
+            }
+            // An empty file counts as none, as with containerd.
+            Ok(0) | Err(_) => {
+                let tls = certificates_in(&folder)?;
                 return Ok(RegistryHosts { tls, ..RegistryHosts::default() });
             }
-            Err(source) => return Err(RegistryError::File { path, source }),
         }
     }
     Ok(RegistryHosts::default())
+}
+
+/// The certificates in a folder, by the rules of containerd (`loadCertFiles`): a client certificate
+/// without a file for its key has it in the same file.
+fn certificates_in(folder: &Path) -> Result<HostTls, RegistryError> {
+    let mut files = list(folder)?;
+    files.sort();
+    let with = |extension: &'static str| {
+        files.iter().filter(move |file| file.extension().is_some_and(|e| e == extension))
+    };
+    let mut certificates = with("cert");
+    let client = certificates.next().map(|certificate| {
+        let key = certificate.with_extension("key");
+        let key = if files.contains(&key) { key } else { certificate.clone() };
+        (certificate.clone(), key)
+    });
+    match certificates.next() {
+        Some(second) => {
+            let what = "is a second client certificate, of which only one can be used";
+            Err(RegistryError::CertsD { path: second.clone(), what })
+        }
+        None => {
+            Ok(HostTls { authorities: with("crt").cloned().collect(), client, skip_verify: false })
+        }
+    }
 }
 
 fn wrong(path: &Path, what: impl Into<String>) -> RegistryError {
@@ -178,21 +213,39 @@ fn parsed(
         |name: &str, entry: HostEntry| host(folder, name, entry).map_err(|what| wrong(path, what));
     let mut mirrors = Vec::new();
     for (name, entry) in hosts {
-        let can_pull = entry
-            .capabilities
-            .as_ref()
-            .is_none_or(|all| all.contains("pull") || all.contains("resolve"));
         let mirror = host(name.get_ref(), entry)?;
-        if can_pull {
+        if mirror.capabilities.pulls || mirror.capabilities.lists_referrers {
             mirrors.push(mirror);
         }
     }
-    let server = host(file.server.as_deref().unwrap_or(own.as_str()), file.root)?;
+    let named = file.server.as_deref().filter(|name| !name.is_empty());
+    let server = host(named.unwrap_or(own.as_str()), file.root)?;
+    if !(server.capabilities.pulls && server.capabilities.resolves) {
+        let what = "has capabilities without pull and resolve for the last host, which is not \
+                    supported: name a mirror as server if the registry must not be asked";
+        return Err(wrong(path, what));
+    }
     let is_own =
         same_origin(&server.url, own) && server.url.path() == "/v2" && server.headers.is_empty();
     let tls = server.tls.clone();
     // Without the key, the settings of the file are those of the registry itself.
     Ok(RegistryHosts { mirrors, server: (!is_own).then_some(server), tls })
+}
+
+/// What these words mean to containerd (`parseHostConfig`). Without any, a host can do all.
+/// containerd before 2.2 has no word for referrers, so whoever resolves may list them.
+fn capabilities(words: &[String]) -> Result<Capabilities, String> {
+    const WORDS: [&str; 4] = ["pull", "resolve", "push", "referrers"];
+    let unknown = |word: &&String| !WORDS.contains(&&*word.to_ascii_lowercase());
+    if let Some(word) = words.iter().find(unknown) {
+        return Err(format!("has an unknown capability {word:?}"));
+    }
+    let has = |wanted: &str| {
+        words.is_empty() || words.iter().any(|word| word.eq_ignore_ascii_case(wanted))
+    };
+    let (pulls, resolves) = (has("pull"), has("resolve"));
+    let lists_referrers = has("referrers") || pulls && resolves;
+    Ok(Capabilities { pulls, resolves: pulls && resolves, lists_referrers })
 }
 
 fn host(folder: &Path, name: &str, entry: HostEntry) -> Result<MirrorConfig, String> {
@@ -242,9 +295,14 @@ fn host(folder: &Path, name: &str, entry: HostEntry) -> Result<MirrorConfig, Str
             headers.append(header.clone(), value);
         }
     }
-    let resolves = entry.capabilities.is_none_or(|all| all.contains("resolve"));
-    let tls = HostTls { authorities, client, skip_verify: entry.skip_verify };
-    Ok(MirrorConfig { url, resolves, tls, headers })
+    let capabilities = capabilities(&entry.capabilities)?;
+    let skip_verify = entry.skip_verify.unwrap_or(false);
+    let tls = HostTls { authorities, client, skip_verify };
+    // As containerd does, unless the port is that of HTTP.
+    let tries_tls = url.scheme() == "http"
+        && url.port().is_some()
+        && (entry.skip_verify.is_some() || tls != HostTls::default());
+    Ok(MirrorConfig { url, capabilities, tries_tls, tls, headers })
 }
 
 /// The content of a registry's folders.
@@ -410,7 +468,7 @@ mod tests {
             ["https://z.example/v2", "http://a.example:5000/proxy", "https://m.example/cache/v2"]
         );
         assert_eq!(
-            hosts.mirrors.iter().map(|mirror| mirror.resolves).collect::<Vec<_>>(),
+            hosts.mirrors.iter().map(|mirror| mirror.capabilities.resolves).collect::<Vec<_>>(),
             [false, true, true]
         );
         let at = |name: &str| dir.path().join("r.io").join(name);
@@ -424,10 +482,66 @@ mod tests {
     }
 
     #[test]
+    fn capabilities_are_those_of_containerd() {
+        for (words, wanted) in [
+            ("", Some([true, true, true])),
+            ("\"Pull\", \"RESOLVE\"", Some([true, true, true])),
+            ("\"pull\"", Some([true, false, false])),
+            ("\"pull\", \"referrers\"", Some([true, false, true])),
+            ("\"referrers\"", Some([false, false, true])),
+            ("\"resolve\"", None),
+            ("\"push\"", None),
+        ] {
+            let text = format!("[host.\"https://m\"]\ncapabilities = [{words}]");
+            let hosts = found(&folder(&[("r.io/hosts.toml", &text)]), "r.io");
+            let all = hosts.mirrors.first().map(|mirror| mirror.capabilities);
+            let all = all.map(|it| [it.pulls, it.resolves, it.lists_referrers]);
+            assert_eq!(all, wanted, "{words}");
+        }
+    }
+
+    #[test]
+    fn settings_for_tls_mean_that_tls_is_tried() {
+        for (name, setting, tries) in [
+            ("http://m:5000", "skip_verify = true", true),
+            ("http://m:5000", "skip_verify = false", true),
+            ("http://m:5000", "ca = \"ca.pem\"", true),
+            ("http://m:5000", "", false),
+            ("http://m", "skip_verify = true", false),
+            ("https://m:5000", "skip_verify = true", false),
+        ] {
+            let text = format!("[host.\"{name}\"]\n{setting}");
+            let hosts = found(&folder(&[("r.io/hosts.toml", &text)]), "r.io");
+            assert_eq!(hosts.mirrors[0].tries_tls, tries, "{text}");
+        }
+    }
+
+    #[test]
+    fn without_a_hosts_file_the_certificates_count_as_with_containerd() {
+        for hosts in [&[][..], &[("r.io/hosts.toml", "")]] {
+            let dir = folder(
+                &[&[("r.io/a.crt", ""), ("r.io/b.cert", ""), ("r.io/c.key", "")], hosts].concat(),
+            );
+            let at = |name: &str| dir.path().join("r.io").join(name);
+            let tls = found(&dir, "r.io").tls;
+            assert_eq!(
+                (tls.authorities, tls.client),
+                (vec![at("a.crt")], Some((at("b.cert"), at("b.cert"))))
+            );
+            std::fs::write(at("b.key"), "").unwrap();
+            assert_eq!(found(&dir, "r.io").tls.client, Some((at("b.cert"), at("b.key"))));
+            std::fs::write(at("d.cert"), "").unwrap();
+            let error = find(dir.path(), "r.io", &Url::parse("https://r.io/").unwrap());
+            assert!(error.unwrap_err().to_string().contains("second client certificate"));
+        }
+    }
+
+    #[test]
     fn the_server_replaces_the_registry_unless_it_is_the_same() {
         for (text, server) in [
             ("server = \"https://r.io\"", None),
             ("server = \"r.io/v2/\"", None),
+            ("server = \"\"", None),
             ("server = \"http://r.io\"", Some("http://r.io/v2")),
             ("server = \"https://other.example:8443\"", Some("https://other.example:8443/v2")),
         ] {
@@ -446,6 +560,8 @@ mod tests {
             ("[host.\"https://x\"]\nproxy = \"http://p\"", "proxy"),
             ("[host.\"https://x\".header]\n\"a b\" = \"c\"", "header \"a b\""),
             ("client = [\"a\", \"b\"]", "several client certificates"),
+            ("[host.\"https://x\"]\ncapabilities = [\"pul\"]", "capability \"pul\""),
+            ("capabilities = [\"pull\"]", "for the last host"),
         ] {
             let dir = folder(&[("r.io/hosts.toml", text)]);
             let error = find(dir.path(), "r.io", &Url::parse("https://r.io/").unwrap())

@@ -15,7 +15,7 @@ use url::Url;
 use super::TARGET;
 use super::auth::Scope;
 use super::error::RegistryError;
-use super::hosts::MirrorConfig;
+use super::hosts::{Capabilities, MirrorConfig};
 use super::request::Request;
 use super::response::Response;
 use crate::lock::Hold;
@@ -48,7 +48,7 @@ pub(super) struct Mirror<H> {
     host: H,
     /// The path of its API.
     root: String,
-    resolves: bool,
+    capabilities: Capabilities,
     headers: HeaderMap,
     /// The registry that it mirrors, if its name is another one.
     namespace: Option<String>,
@@ -93,8 +93,8 @@ impl<H: AskedHost> Mirror<H> {
     pub(super) fn new(host: H, of: &str, mirror: MirrorConfig) -> Mirror<H> {
         let root = mirror.url.path().trim_end_matches('/').to_owned();
         let namespace = (host.name() != of).then(|| of.to_owned());
-        let MirrorConfig { resolves, headers, .. } = mirror;
-        Mirror { host, root, resolves, headers, namespace, failures: Mutex::default() }
+        let MirrorConfig { capabilities, headers, .. } = mirror;
+        Mirror { host, root, capabilities, headers, namespace, failures: Mutex::default() }
     }
 
     fn rests(&self) -> bool {
@@ -166,11 +166,12 @@ impl<H: AskedHost> Mirrors<H> {
         if self.is_empty() || !matches!(request.method, Method::GET | Method::HEAD) {
             return None;
         }
-        let is_immutable = is_immutable(request.url.path());
         // A mirror is a cache: what was wrong is read again from its source.
         let asked =
             self.first.iter().filter(|_| !request.is_past_caches() && !request.skips_mirrors);
-        for mirror in asked.filter(|mirror| (mirror.resolves || is_immutable) && !mirror.rests()) {
+        for mirror in asked
+            .filter(|mirror| may_answer(mirror.capabilities, request.url.path()) && !mirror.rests())
+        {
             let Ok(answer) = timeout(ANSWER, mirror.follow(request, scope)).await else {
                 mirror.failures.hold().note(Instant::now(), true);
                 debug!(name: "mirror", target: TARGET, mirror = mirror.host.name(), silent = true);
@@ -199,12 +200,16 @@ impl<H: AskedHost> Mirrors<H> {
     }
 }
 
-/// Whether the path names content by its digest.
-fn is_immutable(path: &str) -> bool {
+/// Whether a host with these capabilities may answer a request for this path. What has a digest
+/// needs the least trust.
+fn may_answer(capabilities: Capabilities, path: &str) -> bool {
     let mut parts = path.rsplit('/');
     let last = parts.next().unwrap_or_default();
-    let kind = parts.next().unwrap_or_default();
-    matches!(kind, "blobs" | "manifests") && last.contains(':')
+    match parts.next().unwrap_or_default() {
+        "blobs" | "manifests" if last.contains(':') => capabilities.pulls,
+        "referrers" => capabilities.lists_referrers,
+        _ => capabilities.resolves,
+    }
 }
 
 #[cfg(test)]
@@ -511,15 +516,20 @@ mod tests {
 
     #[test]
     fn content_with_a_digest_needs_less_trust() {
-        for (path, immutable) in [
-            ("/v2/a/b/blobs/sha256:00", true),
-            ("/v2/a/manifests/sha256:00", true),
-            ("/v2/a/manifests/v1", false),
-            ("/v2/a/manifests/sha256-00", false),
-            ("/v2/a/referrers/sha256:00", false),
-            ("/v2/a/tags/list", false),
+        for (path, needs) in [
+            ("/v2/a/b/blobs/sha256:00", 0),
+            ("/v2/a/manifests/sha256:00", 0),
+            ("/v2/a/manifests/v1", 1),
+            ("/v2/a/referrers/manifests/v1", 1),
+            ("/v2/a/manifests/sha256-00", 1),
+            ("/v2/a/referrers/sha256:00", 2),
+            ("/v2/a/tags/list", 1),
         ] {
-            assert_eq!(is_immutable(path), immutable, "{path}");
+            for all in 0..8 {
+                let [pulls, resolves, lists_referrers] = [0, 1, 2].map(|bit| all >> bit & 1 == 1);
+                let capabilities = Capabilities { pulls, resolves, lists_referrers };
+                assert_eq!(may_answer(capabilities, path), all >> needs & 1 == 1, "{path} {all}");
+            }
         }
     }
 }

@@ -56,7 +56,7 @@ enum Scheme {
     Http,
     Https,
     /// A registry on this machine, with TLS settings from the user, which may be meant for this
-    /// registry or for another one.
+    /// registry or for another one. Or a host with TLS settings and a URL that says HTTP.
     Ask,
 }
 
@@ -94,6 +94,9 @@ impl Registry {
             let plain_http = Some(mirror.url.scheme() == "http");
             let mut host =
                 Registry::with(common, config, &name_of(&mirror.url), plain_http, &mirror.tls)?;
+            if mirror.tries_tls {
+                host.scheme = Scheme::Ask;
+            }
             host.auth.own_headers = mirror.headers.clone();
             Ok::<_, RegistryError>(Mirror::new(host, name, mirror))
         };
