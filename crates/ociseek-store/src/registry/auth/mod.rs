@@ -167,9 +167,17 @@ impl Authorizer {
         let due =
             |header: &AuthorizationHeader| header.renew_at.is_some_and(|at| at <= Instant::now());
         if slot.header.as_ref().is_none_or(due) {
-            let challenge = slot.challenge.clone().or_else(|| self.last().clone());
+            // They are forgotten unless they lead to a token, also if the caller gives up: by now,
+            // the registry may name another token service, or want none.
+            let challenge = slot.challenge.take().or_else(|| self.last().take());
             if let Some(challenge) = challenge {
-                Box::pin(self.fill(&mut slot, http, base, scope, challenge)).await?;
+                slot.header = None;
+                let filled = Box::pin(self.fill(&mut slot, http, base, scope, challenge)).await;
+                match filled {
+                    // The registry says what it wants.
+                    Err(error) if error.status().is_some_and(is_refusal) => {}
+                    filled => filled?,
+                }
             }
         }
         let generation = Generation(slot.generation);
@@ -198,7 +206,6 @@ impl Authorizer {
         if Generation(slot.generation) != used && slot.generation > 0 {
             return Ok(slot.header.is_some());
         }
-        *self.last() = Some(challenge.clone().without_scope());
         let before = slot.header.take();
         self.forget_stale(http, &scope.repository).await;
         let earlier = slot.challenge.clone().filter(|earlier| *earlier != challenge);
@@ -306,6 +313,7 @@ impl Authorizer {
                     Some(fetched.map_err(wrap)?)
                 }
             };
+        *self.last() = Some(challenge.clone().without_scope());
         slot.challenge = Some(challenge);
         slot.generation += 1;
         Ok(())
@@ -436,6 +444,11 @@ fn has_short_logins(registry: &str) -> bool {
     EcrRegistry::of_host(registry).is_some()
 }
 
+/// Whether a server says with this status that it will not answer such a request.
+fn is_refusal(status: u16) -> bool {
+    (400..500).contains(&status) && status != 429
+}
+
 /// Whether a request that was refused should be repeated with this header. A refused password stays
 /// refused, but a token may have expired or been forgotten, also if its service issues the same
 /// text again.
@@ -448,7 +461,11 @@ mod tests {
     use super::super::config::{ClientConfig, Limits};
     use super::super::hosts::HostTls;
     use super::super::http::Common;
+    use std::sync::atomic::Ordering;
     use std::time::Duration;
+
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::TcpListener;
 
     use super::*;
 
@@ -478,6 +495,52 @@ mod tests {
             let (shown, second) = auth.header(&http, &base, &scope).await.unwrap();
             assert!(shown.is_some_and(|shown| shown.value == credentials::Login::new("AWS", "p").basic()));
             assert_eq!(first != second, renews, "{registry} {lasts:?}");
+        }
+    }
+
+    /// One answer of a server that is replaced must not end all reads of a mount.
+    #[tokio::test]
+    async fn a_token_service_that_has_gone_is_forgotten() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let registry = server.local_addr().unwrap().to_string();
+        let realm = format!("http://{registry}/token");
+        let has_tokens = Arc::new(AtomicBool::new(true));
+        let serving = Arc::clone(&has_tokens);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = server.accept().await {
+                let mut stream = BufReader::new(stream);
+                let mut line = String::new();
+                while stream.read_line(&mut line).await.unwrap() > 2 {
+                    line.clear();
+                }
+                let answer: &[u8] = if serving.load(Ordering::Relaxed) {
+                    b"HTTP/1.1 200 OK\r\ncontent-length: 13\r\nconnection: close\r\n\r\n{\"token\":\"t\"}"
+                } else {
+                    b"HTTP/1.1 404 Gone\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                };
+                stream.write_all(answer).await.unwrap();
+            }
+        });
+        let common = Arc::new(Common::new(&ClientConfig::default()).unwrap());
+        let http = Arc::new(Http::new(&common, &registry, &HostTls::default()).unwrap());
+        let base = base_url("http", &registry).unwrap();
+        let auth = Authorizer::new((&*registry).into(), CredentialSource::Anonymous);
+        let scope =
+            |name: &str| Scope { repository: name.into(), access: Access::Pull, from: None };
+        let asks = format!("Bearer realm=\"{realm}\"");
+        let asks = HeaderMap::from_iter([(WWW_AUTHENTICATE, asks.try_into().unwrap())]);
+        let a = scope("a");
+        for is_there in [false, true] {
+            has_tokens.store(is_there, Ordering::Relaxed);
+            let (_, used) = auth.header(&http, &base, &a).await.unwrap();
+            let renewed = auth.renew(&http, &base, &a, used, &asks).await;
+            assert_eq!(renewed.is_ok(), is_there);
+            assert_eq!(auth.header(&http, &base, &a).await.unwrap().0.is_some(), is_there);
+        }
+        assert!(auth.header(&http, &base, &scope("b")).await.unwrap().0.is_some());
+        has_tokens.store(false, Ordering::Relaxed);
+        for _ in 0..2 {
+            assert!(auth.header(&http, &base, &scope("c")).await.unwrap().0.is_none());
         }
     }
 
