@@ -1,7 +1,7 @@
 //! The laws that hold under many schedules. `OCISEEK_SCHEDULES=N` is the number of schedules of
 //! each law, and `OCISEEK_SCHEDULES_SEED=N` chooses others.
 
-use ociseek_schedules::rootfs::{cache, content};
+use ociseek_schedules::rootfs::content;
 use ociseek_schedules::schedules::check;
 use ociseek_schedules::{budget_laws, hook, layer};
 
@@ -43,8 +43,6 @@ laws! {
     layer::laws:
         chunks_keep_their_order Never,
         failures_end_all_threads Never;
-    cache::laws:
-        claims_exclude_each_other Never;
     budget_laws:
         the_budget_is_never_exceeded Never;
 }

@@ -29,19 +29,9 @@ use hook::{backlog, job, journal, log, runner};
 
 /// The cache of spans, and what the log calls the caches.
 mod cache {
-    pub(crate) use crate::rootfs::cache::Claim;
+    pub(crate) struct Claim;
 
     pub(crate) const TARGET: &str = "cache";
-}
-
-mod entries {
-    use std::fs::{File, OpenOptions};
-    use std::io;
-    use std::path::Path;
-
-    pub(crate) fn open_own(path: &Path) -> io::Result<File> {
-        OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)
-    }
 }
 
 mod progress {

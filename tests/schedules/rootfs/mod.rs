@@ -1,4 +1,3 @@
-//! Claims on spans, spans in flight, and reads.
+//! Spans in flight, and reads.
 
-pub mod cache;
 pub mod content;

@@ -1,17 +1,6 @@
-//! Readers with a cache of their own on one directory, as two processes have.
-
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
-
-use rustix::process::{Signal, geteuid};
+//! Images of one process that have a layer in common.
 
 use super::*;
-use ociseek_testkit::child_process::ChildProcess;
-use ociseek_testkit::this_test;
-
-const HOST: &str = "OCISEEK_TEST_SHARED_HOST";
-const DIR: &str = "OCISEEK_TEST_SHARED_DIR";
 
 /// A layer with its plain bytes and its ztoc.
 fn layer() -> (Bytes, Descriptor, Vec<u8>, Bytes) {
@@ -54,7 +43,7 @@ fn requested(faulty: &Faulty) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn concurrent_processes_fetch_each_span_once() {
+async fn images_of_a_process_fetch_each_span_once() {
     let (blob, layer, plain, ztoc) = layer();
     // One reads in large pieces and in order, the other in small ones and from the end.
     for (size, step) in [(3_000_000, 1), (65_536, 1), (100_000, 7)] {
@@ -66,9 +55,9 @@ async fn concurrent_processes_fetch_each_span_once() {
         faulty.add_blob(blob.clone());
         let source = registry(&faulty.host());
         let dir = tempfile::tempdir().unwrap();
+        let desk = Desk::new(Some(dir.path()));
         let mut readers = Vec::new();
         for reader in 0..3 {
-            let desk = Desk::new(Some(dir.path()));
             let open = desk.open(&source, &layer, Some(ztoc.clone())).await.unwrap();
             let size = size / (1 + reader);
             let mut starts: Vec<usize> = (0..plain.len()).step_by(size).collect();
@@ -114,111 +103,21 @@ async fn concurrent_processes_fetch_each_span_once() {
     }
 }
 
-/// Reads from the layer, until it is killed.
-#[tokio::test]
-async fn child_of_claims() {
-    let (Ok(host), Some(dir)) = (std::env::var(HOST), std::env::var_os(DIR)) else { return };
-    let (_, layer, _, ztoc) = layer();
-    let content = Desk::new(Some(dir.as_ref())).one(&registry(&host), &layer, Some(ztoc)).await;
-    let _ = read(&content, 1000, 1000).await;
-}
-
-/// A process that has claimed the span at byte 1000 of the layer.
-async fn claimant(faulty: &Faulty, dir: &Path) -> ChildProcess {
-    let mut child = this_test(module_path!(), "child_of_claims");
-    let child =
-        ChildProcess::spawn(child.env(HOST, faulty.host()).env(DIR, dir).stdout(Stdio::null()));
-    until_requested(faulty, 1).await;
-    child
-}
-
+/// Another image that hangs does not block this one for long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_ends_with_its_process() {
+async fn an_image_that_hangs_does_not_block_others_for_long() {
     let (faulty, layer, plain, ztoc) = silent(1).await;
+    let source = registry(&faulty.host());
     let dir = tempfile::tempdir().unwrap();
-    let mut child = claimant(&faulty, dir.path()).await;
     let desk = Desk::new(Some(dir.path()));
-    let open = desk.open(&registry(&faulty.host()), &layer, Some(ztoc)).await.unwrap();
-    // The bound is not over within the test.
-    let options = ContentOptions { deadline: Duration::from_secs(3600), ..options() };
-    let content = desk.content(&registry(&faulty.host()), vec![open], options);
-    let reader = tokio::spawn({
-        let content = content.clone();
-        async move { read(&content, 1000, 1000).await }
-    });
-    // What is not claimed is fetched meanwhile.
-    assert!(read(&content, 1_000_000, 1000).await.unwrap() == plain[1_000_000..1_001_000]);
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(!reader.is_finished());
-    assert_eq!(faulty.saw("GET", "/blobs/").len(), 2);
-    child.kill();
-    assert!(reader.await.unwrap().unwrap() == plain[1000..2000]);
-    assert_eq!(faulty.saw("GET", "/blobs/").len(), 3);
-    // A fetch counts its requests when it ends, a little after its bytes were read.
-    while content.stats().requests < 2 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert_eq!(content.stats().requests, 2);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stopped_process_does_not_block_others_for_long() {
-    let (faulty, layer, plain, ztoc) = silent(1).await;
-    let dir = tempfile::tempdir().unwrap();
-    let child = claimant(&faulty, dir.path()).await;
-    child.signal(Signal::STOP);
-    let content =
-        Desk::new(Some(dir.path())).one(&registry(&faulty.host()), &layer, Some(ztoc)).await;
+    let open = desk.open(&source, &layer, Some(ztoc.clone())).await.unwrap();
+    let hours = ContentOptions { deadline: Duration::from_secs(4 * 3600), ..options() };
+    let hanging = desk.content(&source, vec![open], hours);
+    let task = tokio::spawn(async move { read(&hanging, 1000, 1000).await });
+    until_requested(&faulty, 1).await;
+    let content = desk.one(&source, &layer, Some(ztoc)).await;
     // Within the deadline.
     assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
     assert_eq!((faulty.saw("GET", "/blobs/").len(), content.stats().errors), (2, 0));
-}
-
-/// Where nothing can be claimed, nobody waits for others: not within the hour that a claim would
-/// take.
-async fn everybody_fetches(prepare: impl FnOnce(&Path)) {
-    let (faulty, layer, plain, ztoc) = silent(1).await;
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("spans")).unwrap();
-    prepare(&dir.path().join("spans"));
-    let source = registry(&faulty.host());
-    let [one, other] = [(); 2].map(|()| Desk::new(Some(dir.path())));
-    let options = ContentOptions { deadline: Duration::from_secs(4 * 3600), ..options() };
-    let open = one.open(&source, &layer, Some(ztoc.clone())).await.unwrap();
-    let hanging = one.content(&source, vec![open], options.clone());
-    let task = tokio::spawn(async move { read(&hanging, 1000, 1000).await });
-    until_requested(&faulty, 1).await;
-    let open = other.open(&source, &layer, Some(ztoc)).await.unwrap();
-    let content = other.content(&source, vec![open], options);
-    assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
-    assert_eq!(faulty.saw("GET", "/blobs/").len(), 2);
     task.abort();
-    // Or the folder could not be removed.
-    std::fs::set_permissions(dir.path().join("spans"), Permissions::from_mode(0o700)).unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_claims_every_process_fetches() {
-    everybody_fetches(|dir| std::fs::create_dir(dir.join(".claims")).unwrap()).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn if_claims_cannot_be_written_every_process_fetches() {
-    // Root may write anywhere, unless it gives up that right.
-    if geteuid().is_root() && std::env::var_os("OCISEEK_TEST_NO_OVERRIDE").is_none() {
-        let test = this_test(module_path!(), "if_claims_cannot_be_written_every_process_fetches");
-        let mut child = Command::new("setpriv");
-        child.args(["--bounding-set=-dac_override", "--inh-caps=-dac_override"]);
-        child.arg(test.get_program()).args(test.get_args()).env("OCISEEK_TEST_NO_OVERRIDE", "1");
-        let output = tokio::task::block_in_place(|| child.output().unwrap());
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("1 passed"), "{text}");
-        return;
-    }
-    everybody_fetches(|dir| {
-        std::fs::write(dir.join(".claims"), "").unwrap();
-        std::fs::set_permissions(dir, Permissions::from_mode(0o500)).unwrap();
-        assert!(std::fs::write(dir.join("x"), "").is_err());
-    })
-    .await;
 }

@@ -6,8 +6,8 @@
 //! data that is damaged or incomplete does not match its digests. The file of a single span is
 //! named by its key, gets its name by renaming, and is dropped if it is damaged. Neighbours may
 //! share a file (`place`): each process writes a span at its own position there, and a damaged one
-//! is written again. Files are evicted as a whole. Who fetches a span may claim it
-//! (`claims`), so that others do not fetch it too.
+//! is written again. Files are evicted as a whole. Who fetches a span may claim it (`claims`), so
+//! that other images of the process do not fetch it too.
 
 mod claims;
 mod entry;
@@ -313,22 +313,17 @@ impl SpanCache {
         Some(SpanWriter { cache: self.clone(), path, entry })
     }
 
-    /// Claims a span that will be fetched and stored. A caller that gets the claim
-    /// must look again whether the span is there: another process may have stored it before it gave
-    /// up its claim. Nothing can be claimed if it would not be stored, or after any problem with
-    /// the directory.
+    /// Claims a span that will be fetched and stored. A caller that gets the claim must look again
+    /// whether the span is there: another may have stored it before it gave up its claim. Nothing
+    /// can be claimed if it would not be stored, or after any problem with the directory.
     pub(crate) fn claim(&self, place: &SpanPlace) -> ClaimOutcome {
-        match &self.inner.dir {
-            Some(dir)
-                if self.layout_to_store(place).is_some()
-                    && !self.inner.warned.load(Ordering::Relaxed) =>
-            {
-                let Some(_access) = self.inner.watch.begin() else {
-                    return ClaimOutcome::Unavailable;
-                };
-                self.inner.claims.claim(dir, place.key())
-            }
-            _ => ClaimOutcome::Unavailable,
+        let is_stored = self.inner.dir.is_some()
+            && self.layout_to_store(place).is_some()
+            && !self.inner.warned.load(Ordering::Relaxed)
+            && !self.is_silent();
+        match is_stored {
+            true => self.inner.claims.claim(place.key()),
+            false => ClaimOutcome::Unavailable,
         }
     }
 

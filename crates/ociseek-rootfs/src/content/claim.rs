@@ -1,7 +1,7 @@
-//! Spans that another process is fetching for the cache on disk. They are not fetched here too, but
-//! awaited there. A process that fetches a span for the cache claims it first.
+//! Spans that another image of this process is fetching for the cache on disk. They are not fetched
+//! here too, but awaited there. Who fetches a span for the cache claims it first.
 //!
-//! Nobody waits for a process that makes no progress: after some time its spans are fetched here,
+//! Nobody waits for an image that makes no progress: after some time its spans are fetched here,
 //! and for some time after that, nothing is awaited.
 
 use std::iter::repeat_with;
@@ -42,7 +42,7 @@ impl OthersIgnored {
 pub(super) struct MissingSpans {
     /// They must be fetched here.
     pub ours: Vec<SpanRequest>,
-    /// Another process is fetching them.
+    /// Another image is fetching them.
     pub others: Vec<SpanRequest>,
 }
 

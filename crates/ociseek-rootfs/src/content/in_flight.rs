@@ -53,7 +53,7 @@ pub(super) struct FetchPromise {
     cause: FetchCause,
     in_flight: SpansInFlight,
     sender: watch::Sender<Option<SpanResult>>,
-    /// Keeps other processes from fetching the span until this is dropped.
+    /// Keeps other images from fetching the span until this is dropped.
     claim: Option<Claim>,
     has_ended: bool,
 }

@@ -2,8 +2,8 @@
 //!
 //! A read looks for its spans in memory (`pieces`, of 64 KiB), then in the cache on disk, and then
 //! joins their fetches (`in_flight`): one of the tasks that want a span fetches it (`fetch`),
-//! decodes it and adds it to both caches. Processes that share the cache on disk do not fetch what
-//! another is fetching (`claim`). A layer that cannot be decoded from a checkpoint is decoded from
+//! decodes it and adds it to both caches. Images of one process do not fetch what another is
+//! fetching (`claim`). A layer that cannot be decoded from a checkpoint is decoded from
 //! its start, and one whose fine document is damaged is opened without it (both `unpack`).
 //! For sequential readers, the following bytes are fetched in advance (`readers`).
 //! `recorded_start` fetches a recorded start, `prefetch` what lists name, and `rest` all that is
