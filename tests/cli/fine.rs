@@ -268,7 +268,6 @@ fn fine_indexes_combine_with_soci_enabled_images() {
         (&["--kind=v2=v1-a,v2=v1-b"], "--kind takes one v2=TAG"),
         (&["--kind=v2"], "version 2 needs a tag: v2=TAG"),
         (&["--kind=v2=v1-soci", "--timeout=5s"], "--timeout needs v1 in --kind"),
-        (&["--kind=v2=v1-soci", "--reuse-tags=1"], "--reuse-tags is not possible with version 2"),
     ] {
         let text = sandbox.run(&index(&[args, &["oci:img:v1"]].concat()));
         assert!(text.contains(why) && text.ends_with("--- status 2 ---"), "{text}");

@@ -79,8 +79,8 @@ fn layers_of_zstd_are_read_by_their_documents() {
 fn documents_of_zstd_layers_are_copied_and_used_again() {
     let sandbox = Sandbox::new();
     let layers = image(&sandbox);
-    let first = run(&sandbox, &["--kind=fine", "--no-cache"]);
-    // For another profile, by what the fine index lists.
+    let first = run(&sandbox, &["--kind=fine"]);
+    // For another profile, by the cached documents.
     let entry = tar::Archive::new(&layers.lower[..])
         .entries()
         .unwrap()
@@ -93,8 +93,7 @@ fn documents_of_zstd_layers_are_copied_and_used_again() {
     let path = format!("/{}", entry.display());
     let read = json!({"ms": 1.0, "path": path, "layer": "sha256:0", "offset": 0, "size": 4096, "spans": []});
     fs::write(sandbox.path("start.jsonl"), read.to_string()).unwrap();
-    let second =
-        run(&sandbox, &["--kind=fine", "--no-cache", "--reuse-tags=4", "--profile=start.jsonl"]);
+    let second = run(&sandbox, &["--kind=fine", "--profile=start.jsonl"]);
     assert_eq!(fine(&second)["status"], "attached", "{second:#}");
     assert_ne!(fine(&second)["index"]["digest"], fine(&first)["index"]["digest"]);
     let whole = first["bytes_read"].as_u64().unwrap();

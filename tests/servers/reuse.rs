@@ -33,8 +33,6 @@ use ociseek_testkit::servers::Server;
 use serde_json::json;
 
 const SPAN: u64 = 64 << 10;
-/// How many other tags are searched.
-const TAGS: usize = 8;
 
 /// A registry in memory, with the reported events.
 pub struct Setting {
@@ -58,6 +56,16 @@ impl Setting {
         let config =
             ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
         Client::new(config).unwrap().repository(&self.registry.host(), "a/b").unwrap()
+    }
+
+    /// The user's word that the indexes of this tag may be reused.
+    pub fn naming(&self, tag: &str) -> Reuse {
+        let place = ReuseSource {
+            name: tag.into(),
+            source: Source::Registry(self.repository()),
+            target: Target::Tag(tag.into()),
+        };
+        Reuse { from: vec![place], ..Reuse::default() }
     }
 
     /// Pushes an image with these layers. Returns its manifest's descriptor.
@@ -118,14 +126,8 @@ pub fn options() -> IndexOptions {
         layer: LayerOptions { span_size: SpanSize::new(SPAN).unwrap(), ..LayerOptions::default() },
         min_layer_size: 0,
         jobs: 2,
-        reuse: trusting(),
         ..IndexOptions::default()
     }
-}
-
-/// Trusts everybody who may push to the image's repository.
-fn trusting() -> Reuse {
-    Reuse { tags: TAGS, ..Reuse::default() }
 }
 
 /// A layer of about `size` bytes. Each `seed` gives another one.
@@ -157,7 +159,7 @@ async fn a_ztoc_out_of_proportion_to_its_layer_is_not_fetched() {
     // With spans of 64 KiB, a layer of 300 KB may have a ztoc of some 2.5 MB.
     let huge = Bytes::from(vec![0; 4 << 20]);
     setting.attach(&subject, &one, &huge, TOOL_IDENTIFIER);
-    setting.index("v1", &options()).await;
+    setting.index("v1", &with(setting.naming("v1"))).await;
     assert_eq!(setting.reads(Digest::sha256(&huge)), 0);
     assert_eq!((setting.reads(Digest::sha256(&one)), setting.reads(Digest::sha256(&two))), (1, 1));
 }
@@ -190,15 +192,15 @@ fn with(reuse: Reuse) -> IndexOptions {
     IndexOptions { reuse, ..options() }
 }
 
-/// The digest of the index that a run without reuse attaches to the same image.
+/// The digest of the index that a run in an empty registry attaches to the same image.
 async fn fresh(layers: &[&Bytes]) -> Digest {
     let setting = Setting::new().await;
     setting.push("v1", layers);
-    index_digest(&setting.index("v1", &with(Reuse { indexes: false, ..trusting() })).await)
+    index_digest(&setting.index("v1", &options()).await)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn layers_of_other_tags_are_not_read_again() {
+async fn layers_of_a_named_image_are_not_read_again() {
     let setting = Setting::new().await;
     let base = layer(1, 3 << 20);
     let old = layer(2, 200_000);
@@ -208,10 +210,8 @@ async fn layers_of_other_tags_are_not_read_again() {
     assert_eq!(requests(&setting, &base), (1, 0));
 
     setting.push("1.1", &[&base, &new]);
-    let reuse = Reuse { tag: Some("1.1".into()), ..trusting() };
-    let done = setting.index("1.1", &with(reuse)).await;
-    let name = format!("{}/a/b:1.0", setting.registry.host());
-    assert_eq!(origins(&done)[0], Origin::Reused(name.as_str().into()));
+    let done = setting.index("1.1", &with(setting.naming("1.0"))).await;
+    assert_eq!(origins(&done)[0], Origin::Reused("1.0".into()));
     assert!(matches!(origins(&done)[1], Origin::Read { .. }));
     // Some of its spans were compared; the other layer was read completely.
     let (whole, parts) = requests(&setting, &base);
@@ -221,37 +221,6 @@ async fn layers_of_other_tags_are_not_read_again() {
     assert!((1..base.len() as u64 / 4).contains(&done.bytes_compared), "{}", done.bytes_compared);
     assert_eq!(index_digest(&done), fresh(&[&base, &new]).await);
     assert_eq!(setting.warnings(), Vec::<String>::new());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn indexed_images_and_small_layers_start_no_search() {
-    let setting = Setting::new().await;
-    let base = layer(1, 3 << 20);
-    let small = layer(2, 100_000);
-    setting.push("1.0", &[&base]);
-    setting.index("1.0", &options()).await;
-    let before = setting.registry.saw("GET", "tags/list").len();
-    setting.index("1.0", &options()).await;
-    setting.push("small", &[&small]);
-    setting.index("small", &options()).await;
-    assert_eq!(setting.registry.saw("GET", "tags/list").len(), before);
-    setting.push("none", &[&layer(3, 3 << 20)]);
-    setting.index("none", &with(Reuse::default())).await;
-    assert_eq!(setting.registry.saw("GET", "tags/list").len(), before);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_number_of_requests_does_not_grow_with_the_repository() {
-    let setting = Setting::new().await;
-    for number in 0..40 {
-        setting.push(&format!("1.{number}"), &[&layer(100 + number, 5000)]);
-    }
-    setting.push("2.0", &[&layer(1, 2 << 20)]);
-    let reuse = Reuse { tag: Some("2.0".into()), ..trusting() };
-    setting.index("2.0", &with(reuse)).await;
-    let asked = setting.registry.saw("GET", "manifests/1.");
-    assert!(asked.len() <= TAGS, "{}", asked.len());
-    assert!(setting.registry.saw("GET", "tags/list").len() <= 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -280,7 +249,7 @@ async fn wrong_bytes_are_never_reused() {
         let known = setting.push("v1", &[&base]);
         setting.push("v2", &[&base, &other]);
         setting.attach(&known, &base, &wrong, TOOL_IDENTIFIER);
-        let done = setting.index("v2", &options()).await;
+        let done = setting.index("v2", &with(setting.naming("v1"))).await;
         assert!(
             origins(&done).iter().all(|origin| matches!(origin, Origin::Read { .. })),
             "{name}: {done:?}"
@@ -311,8 +280,8 @@ async fn ztocs_of_an_older_version_are_reused_under_the_new_name() {
         ..options()
     };
     let old = index_digest(&setting.index("v1", &older("ociseek v0.0.9")).await);
-    let done = setting.index("v1", &options()).await;
-    assert_eq!(origins(&done), [Origin::Destination]);
+    let done = setting.index("v1", &with(setting.naming("v1"))).await;
+    assert_eq!(origins(&done), [Origin::Reused("v1".into())]);
     assert_eq!(requests(&setting, &base).0, 1);
     assert_ne!(index_digest(&done), old);
     // Byte for byte the same as from reading the layer.
@@ -322,7 +291,8 @@ async fn ztocs_of_an_older_version_are_reused_under_the_new_name() {
     let setting = Setting::new().await;
     setting.push("v1", &[&base]);
     setting.index("v1", &older("AWS SOCI CLI v0.2")).await;
-    assert!(matches!(origins(&setting.index("v1", &options()).await)[..], [Origin::Read { .. }]));
+    let done = setting.index("v1", &with(setting.naming("v1"))).await;
+    assert!(matches!(origins(&done)[..], [Origin::Read { .. }]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -339,7 +309,7 @@ async fn a_named_image_may_be_in_another_registry() {
         target: Target::Tag(tag.into()),
     };
     let from = vec![elsewhere("missing"), elsewhere("base")];
-    let done = here.index("v1", &with(Reuse { from: from.clone(), tags: 1, ..trusting() })).await;
+    let done = here.index("v1", &with(Reuse { from: from.clone(), ..Reuse::default() })).await;
     assert_eq!(origins(&done), [Origin::Reused("base".into())]);
     assert_eq!(requests(&here, &base).0, 0);
     assert_eq!(index_digest(&done), fresh(&[&base]).await);
@@ -352,10 +322,10 @@ async fn a_named_image_may_be_in_another_registry() {
     // Ztocs of replaced indexes are not reused. Those of named images are, unless reuse is
     // disabled.
     let replace = |reuse| IndexOptions { existing: Existing::Replace, ..with(reuse) };
-    let done = here.index("v1", &replace(Reuse { from: from.clone(), ..trusting() })).await;
+    let done = here.index("v1", &replace(Reuse { from: from.clone(), ..Reuse::default() })).await;
     assert_eq!(origins(&done), [Origin::Reused("base".into())]);
     assert_eq!(requests(&here, &base).0, 0);
-    here.index("v1", &replace(Reuse { from, indexes: false, ..trusting() })).await;
+    here.index("v1", &replace(Reuse { from, indexes: false })).await;
     assert_eq!(requests(&here, &base).0, 1);
 }
 
@@ -376,8 +346,7 @@ async fn ztocs_of_version_2_indexes_are_reused() {
         serde_json::from_slice(&setting.registry.manifest("v1").unwrap()).unwrap();
     image["annotations"] = json!({"com.amazon.soci.index-digest": v2});
     setting.registry.add_manifest("enabled", OCI_MANIFEST, image.to_string());
-    let none = with(Reuse { tags: 1, ..trusting() });
-    let done = setting.index("enabled", &none).await;
+    let done = setting.index("enabled", &options()).await;
     assert_eq!(origins(&done), [Origin::Reused(v2.to_string().into())]);
     assert_eq!(requests(&setting, &base).0, 0);
 }
@@ -397,11 +366,11 @@ async fn ztocs_of_other_platforms_are_reused() {
     setting.registry.add_manifest("v1", OCI_INDEX, index);
     let only = |platform: &str| IndexOptions {
         platforms: vec![platform.parse().unwrap()],
-        ..with(Reuse { tags: 1, ..trusting() })
+        ..with(setting.naming("v1"))
     };
     setting.index("v1", &only("linux/arm64")).await;
     let done = setting.index("v1", &only("linux/amd64")).await;
-    assert_eq!(origins(&done)[0], Origin::Reused(done.digest.to_string().into()));
+    assert_eq!(origins(&done)[0], Origin::Reused("v1".into()));
     assert_eq!(requests(&setting, &base).0, 1);
     assert_eq!(done.bytes_read, amd.len() as u64);
 }
@@ -458,8 +427,7 @@ async fn reused_layers_are_not_requested_from_real_registries() {
         build("build-1", &old).await;
         setting.index("build-1", &options()).await;
         build("build-2", &new).await;
-        let reuse = Reuse { tag: Some("build-2".into()), ..trusting() };
-        let done = setting.index("build-2", &with(reuse)).await;
+        let done = setting.index("build-2", &with(setting.naming("build-1"))).await;
 
         for layer in &shared {
             let (whole, parts) = requests(&setting, layer);
@@ -514,7 +482,7 @@ fn the_command_reports_what_it_reused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn backfill_reuses_other_tags_and_named_images() {
+async fn backfill_reuses_named_images() {
     let setting = Setting::new().await;
     let base_images = Setting::new().await;
     let base = layer(1, 2 << 20);
@@ -528,12 +496,11 @@ async fn backfill_reuses_other_tags_and_named_images() {
     setting.push("1.1", &[&base, &app, &new]);
     let sandbox = Sandbox::new();
     let place = format!("{}/a/b", setting.registry.host());
-    let from = format!("{}/a/b:base", base_images.registry.host());
+    let from = format!("{}/a/b:base,{place}:1.0", base_images.registry.host());
     let fixed =
         ["backfill", "--format=json", "--min-layer-size=0", "--span-size=64KiB", "--no-cache"];
-    let trusting = ["--reuse-tags=8", "--reuse-from"];
     let output =
-        sandbox.command(&[&fixed[..], &trusting, &[&from, &place]].concat()).output().unwrap();
+        sandbox.command(&[&fixed[..], &["--reuse-from", &from, &place]].concat()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     let lines = String::from_utf8(output.stdout).unwrap();

@@ -142,21 +142,16 @@ fn index_of(done: &IndexedImage) -> Digest {
     done.manifests[0].result.index().unwrap()
 }
 
-/// What trusts everybody who may push.
-fn trusting() -> IndexOptions {
-    IndexOptions { reuse: Reuse { tags: 8, ..Reuse::default() }, ..strict() }
-}
-
-/// The defaults.
-fn strict() -> IndexOptions {
-    IndexOptions { reuse: Reuse::default(), ..options() }
+/// What reuses the indexes that are attached to `v1`.
+fn trusting(setting: &Setting) -> IndexOptions {
+    IndexOptions { reuse: setting.naming("v1"), ..options() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lie_in_any_field_is_never_published() {
     let base = layer(1, 600_000);
     let right = Digest::sha256(&ztoc(&base, TOOL_IDENTIFIER));
-    let fine = IndexOptions { kinds: Kinds::Both, ..strict() };
+    let fine = IndexOptions { kinds: Kinds::Both, ..options() };
     for (name, lie) in LIES {
         let wrong = lying(&base, lie);
         let setting = Setting::new().await;
@@ -165,7 +160,7 @@ async fn a_lie_in_any_field_is_never_published() {
         setting.attach(&image, &base, &wrong, TOOL_IDENTIFIER);
         let bad = Digest::sha256(&setting.registry.manifest("attached").unwrap());
         // Another tag with the same layer, and SOCI-enabled images.
-        let done = try_index(&setting, "v2", None, &strict()).await.unwrap();
+        let done = try_index(&setting, "v2", None, &options()).await.unwrap();
         assert_eq!(ztocs(&setting, &index_of(&done))[0], right, "{name}");
         for root in [Target::Tag("v1".into()), Target::Digest(image.digest)] {
             let done = try_convert(&setting, root, "v1-soci", &fine).await.unwrap();
@@ -175,11 +170,11 @@ async fn a_lie_in_any_field_is_never_published() {
         let honest = {
             let other = Setting::new().await;
             other.push("v1", &[&base]);
-            let done = try_index(&other, "v1", None, &strict()).await.unwrap();
+            let done = try_index(&other, "v1", None, &options()).await.unwrap();
             other.registry.manifest(&index_of(&done).to_string()).unwrap()
         };
         let honest = setting.registry.add_manifest("honest", OCI_MANIFEST, honest);
-        let done = try_index(&setting, "v1", None, &strict()).await.unwrap();
+        let done = try_index(&setting, "v1", None, &options()).await.unwrap();
         assert_eq!(index_of(&done), honest, "{name}");
         assert!(setting.registry.manifest(&honest.to_string()).is_some(), "{name}");
         assert!(setting.registry.manifest(&bad.to_string()).is_none(), "{name}: proven wrong");
@@ -196,7 +191,7 @@ async fn indexes_that_contradict_each_other_are_not_sampled_even_by_those_who_tr
     setting.attach(&image, &base, &lying(&base, LIES[0].1), TOOL_IDENTIFIER);
     setting.attach(&image, &base, &ztoc(&base, TOOL_IDENTIFIER), TOOL_IDENTIFIER);
     for (tag, reads) in [("v2", 1), ("v1", 2)] {
-        let done = setting.index(tag, &trusting()).await;
+        let done = setting.index(tag, &trusting(&setting)).await;
         assert_eq!(ztocs(&setting, &index_of(&done))[0], right, "{tag}");
         assert_eq!(requests(&setting, &base), (reads, 0), "{tag}");
     }
@@ -217,11 +212,12 @@ async fn an_index_stays_if_only_a_sample_speaks_against_it() {
         setting.attach(&image, &base, &ztoc(&base, tool), tool);
         Digest::sha256(&setting.registry.manifest("attached").unwrap())
     });
-    let done = setting.index("v1", &trusting()).await;
+    let done = setting.index("v1", &trusting(&setting)).await;
     let is_there = |index: &Digest| setting.registry.manifest(&index.to_string()).is_some();
     assert_eq!(old.iter().filter(|index| is_there(index)).count(), 1, "{done:?}");
     // Whoever reads the layer knows.
-    let done = setting.index("v1", &IndexOptions { existing: Existing::Replace, ..strict() }).await;
+    let done =
+        setting.index("v1", &IndexOptions { existing: Existing::Replace, ..options() }).await;
     assert!(old.iter().all(|index| !is_there(index)) && is_there(&index_of(&done)), "{done:?}");
 }
 
@@ -233,22 +229,22 @@ async fn the_cache_contradicts_an_index() {
     let cache = ZtocCache::open(Some(dir.path()), silent());
     let other = Setting::new().await;
     other.push("v1", &[&base]);
-    try_index(&other, "v1", Some(&cache), &strict()).await.unwrap();
+    try_index(&other, "v1", Some(&cache), &options()).await.unwrap();
 
     let setting = Setting::new().await;
     let image = setting.push("v1", &[&base]);
     setting.attach(&image, &base, &lying(&base, LIES[0].1), TOOL_IDENTIFIER);
-    let bad = index_of(&try_index(&setting, "v1", None, &strict()).await.unwrap());
-    let unchecked = try_index(&setting, "v1", None, &strict()).await.unwrap();
+    let bad = index_of(&try_index(&setting, "v1", None, &options()).await.unwrap());
+    let unchecked = try_index(&setting, "v1", None, &options()).await.unwrap();
     let check_of = |done: &IndexedImage| match &done.manifests[0].result {
         ManifestResult::AlreadyThere { check, built: false, .. } => *check,
         other => panic!("{other:?}"),
     };
     assert_eq!((check_of(&unchecked), index_of(&unchecked)), (ExistingCheck::Listed, bad));
-    let done = try_index(&setting, "v1", Some(&cache), &strict()).await.unwrap();
+    let done = try_index(&setting, "v1", Some(&cache), &options()).await.unwrap();
     assert_eq!(ztocs(&setting, &index_of(&done)), [right]);
     assert!(setting.registry.manifest(&bad.to_string()).is_none());
-    let again = try_index(&setting, "v1", Some(&cache), &strict()).await.unwrap();
+    let again = try_index(&setting, "v1", Some(&cache), &options()).await.unwrap();
     assert_eq!((check_of(&again), index_of(&again)), (ExistingCheck::Cached, index_of(&done)));
     assert_eq!(requests(&setting, &base), (0, 0));
 }
@@ -261,7 +257,7 @@ async fn a_version_that_does_not_exist_deletes_and_delays_nothing() {
     let later = "ociseek v999.0.0";
     for ztoc in [ztoc(&base, later), "garbage".into()] {
         setting.attach(&image, &base, &ztoc, later);
-        let done = setting.index("v1", &strict()).await;
+        let done = setting.index("v1", &options()).await;
         let ours = index_of(&done);
         assert_eq!(ztocs(&setting, &ours), [Digest::sha256(&self::ztoc(&base, TOOL_IDENTIFIER))]);
         let options = ObsoleteOptions { delete: true, ..ObsoleteOptions::default() };
@@ -301,7 +297,7 @@ async fn obsolete_opens_what_supersedes() {
 async fn a_gate_opens_the_ztocs_of_an_existing_index() {
     let base = layer(1, 600_000);
     let gated =
-        IndexOptions { gate: Gate { all_servable: true, least_coverage: None }, ..strict() };
+        IndexOptions { gate: Gate { all_servable: true, least_coverage: None }, ..options() };
     let kept = IndexOptions { existing: Existing::Keep, ..gated.clone() };
     let covered = |share: u32| IndexOptions {
         gate: Gate { all_servable: false, least_coverage: Share::new(share) },
@@ -343,7 +339,7 @@ async fn a_tag_that_moves_meanwhile_is_not_overwritten() {
         next.set(setting.registry.manifest("v1").unwrap()).unwrap();
         setting.push("v1", &[&old]);
         let root = Target::Tag("v1".into());
-        let done = convert_with(&setting, root.clone(), to, None, replace_tag, &strict()).await;
+        let done = convert_with(&setting, root.clone(), to, None, replace_tag, &options()).await;
         assert!(
             matches!(done, Err(ConvertError::Moved { .. } | ConvertError::Changed { .. })),
             "{to}: {done:?}"
@@ -352,7 +348,7 @@ async fn a_tag_that_moves_meanwhile_is_not_overwritten() {
         assert_eq!(&now, next.get().unwrap(), "{to}");
         assert_eq!(setting.registry.manifest("v1-soci"), None);
         // Once more, for what the tag names now.
-        convert_with(&setting, root, to, None, replace_tag, &strict()).await.unwrap();
+        convert_with(&setting, root, to, None, replace_tag, &options()).await.unwrap();
     }
 }
 
@@ -362,17 +358,17 @@ async fn an_ordinary_image_is_replaced_only_on_request() {
     setting.push("v1", &[&layer(1, 100_000)]);
     let other = setting.push("mine", &[&layer(2, 100_000)]);
     let root = Target::Tag("v1".into());
-    let done = try_convert(&setting, root.clone(), "mine", &strict()).await;
+    let done = try_convert(&setting, root.clone(), "mine", &options()).await;
     assert!(
         matches!(done, Err(ConvertError::Occupied { digest }) if digest == other.digest),
         "{done:?}"
     );
-    let done = convert_with(&setting, root.clone(), "mine", None, true, &strict()).await.unwrap();
+    let done = convert_with(&setting, root.clone(), "mine", None, true, &options()).await.unwrap();
     assert!(
         matches!(done.outcome, ConvertStatus::Written { replaced: Some(old) } if old == other.digest)
     );
     // Now it is a SOCI-enabled image.
-    let done = try_convert(&setting, root, "mine", &strict()).await.unwrap();
+    let done = try_convert(&setting, root, "mine", &options()).await.unwrap();
     assert!(matches!(done.outcome, ConvertStatus::AlreadyThere));
 }
 
@@ -382,7 +378,7 @@ async fn what_the_destination_says_is_not_taken_over() {
     let setting = Setting::new().await;
     let image = setting.push("v1", &[&base]);
     let right =
-        try_convert(&setting, Target::Digest(image.digest), "right", &strict()).await.unwrap();
+        try_convert(&setting, Target::Digest(image.digest), "right", &options()).await.unwrap();
     // A stranger pushes a SOCI-enabled image of his own to the tag.
     let index = setting
         .registry
@@ -403,30 +399,30 @@ async fn what_the_destination_says_is_not_taken_over() {
     root["manifests"][place.unwrap()]["digest"] = bad.to_string().into();
     setting.registry.add_manifest("v1-soci", ociseek_testkit::sandbox::OCI_INDEX, root.to_string());
     let done =
-        try_convert(&setting, Target::Digest(image.digest), "v1-soci", &strict()).await.unwrap();
+        try_convert(&setting, Target::Digest(image.digest), "v1-soci", &options()).await.unwrap();
     assert_eq!(done.digest, right.digest);
     // Nor is a prefetch list there.
     let mut list = PrefetchList::default();
     list.add_path("dir1/file0");
-    let listing = IndexOptions { prefetch: Some(Arc::new(list)), ..strict() };
+    let listing = IndexOptions { prefetch: Some(Arc::new(list)), ..options() };
     let listed =
         try_convert(&setting, Target::Digest(image.digest), "v1-soci", &listing).await.unwrap();
     assert_ne!(listed.digest, right.digest);
     let done =
-        try_convert(&setting, Target::Digest(image.digest), "v1-soci", &strict()).await.unwrap();
+        try_convert(&setting, Target::Digest(image.digest), "v1-soci", &options()).await.unwrap();
     assert_eq!(done.digest, right.digest);
 
     // The image's own index is bound to it, and named images are the user's word.
     let before = requests(&setting, &base).0;
     let done =
-        try_convert(&setting, Target::Digest(right.digest), "copy", &strict()).await.unwrap();
+        try_convert(&setting, Target::Digest(right.digest), "copy", &options()).await.unwrap();
     assert_eq!(enabled_ztocs(&setting, &done), enabled_ztocs(&setting, &right));
     let from = vec![ReuseSource {
         name: "right".into(),
         source: Source::Registry(setting.repository()),
         target: Target::Digest(right.digest),
     }];
-    let named = IndexOptions { reuse: Reuse { from, ..Reuse::default() }, ..strict() };
+    let named = IndexOptions { reuse: Reuse { from, ..Reuse::default() }, ..options() };
     let done = try_convert(&setting, Target::Digest(image.digest), "named", &named).await.unwrap();
     assert_eq!(done.digest, right.digest);
     assert_eq!(requests(&setting, &base).0, before, "no layer was read again");
@@ -438,10 +434,9 @@ async fn an_image_binds_its_fine_index() {
     let setting = Setting::new().await;
     let image = setting.push("v1", &[&base]);
     let plain =
-        try_convert(&setting, Target::Digest(image.digest), "plain", &strict()).await.unwrap();
-    let options = IndexOptions { kinds: Kinds::Both, ..strict() };
-    let done =
-        try_convert(&setting, Target::Digest(image.digest), "v1-soci", &options).await.unwrap();
+        try_convert(&setting, Target::Digest(image.digest), "plain", &options()).await.unwrap();
+    let both = IndexOptions { kinds: Kinds::Both, ..options() };
+    let done = try_convert(&setting, Target::Digest(image.digest), "v1-soci", &both).await.unwrap();
     let converted = &done.images[0];
     let manifest: Value = serde_json::from_slice(
         &setting.registry.manifest(&converted.manifest.to_string()).unwrap(),
@@ -473,19 +468,18 @@ async fn an_image_binds_its_fine_index() {
 
     // Again: nothing to do. Without it: the bytes are soci's. In place, as `verify` recommends.
     let again =
-        try_convert(&setting, Target::Digest(image.digest), "v1-soci", &options).await.unwrap();
+        try_convert(&setting, Target::Digest(image.digest), "v1-soci", &both).await.unwrap();
     assert!(matches!(again.outcome, ConvertStatus::AlreadyThere), "{again:?}");
     let without =
-        try_convert(&setting, Target::Digest(image.digest), "plain", &strict()).await.unwrap();
+        try_convert(&setting, Target::Digest(image.digest), "plain", &options()).await.unwrap();
     assert_eq!((without.digest, without.images[0].fine.clone()), (plain.digest, None));
     let in_place =
-        try_convert(&setting, Target::Tag("v1-soci".into()), "v1-soci", &options).await.unwrap();
+        try_convert(&setting, Target::Tag("v1-soci".into()), "v1-soci", &both).await.unwrap();
     assert_eq!(in_place.digest, done.digest);
     let kept =
-        try_convert(&setting, Target::Tag("v1-soci".into()), "v1-soci", &strict()).await.unwrap();
+        try_convert(&setting, Target::Tag("v1-soci".into()), "v1-soci", &options()).await.unwrap();
     assert_eq!(kept.digest, done.digest, "an image keeps the fine index that it names");
     // Converting an image that has none yet adds it, and moves nothing else.
-    let added =
-        try_convert(&setting, Target::Digest(plain.digest), "added", &options).await.unwrap();
+    let added = try_convert(&setting, Target::Digest(plain.digest), "added", &both).await.unwrap();
     assert_eq!(added.digest, done.digest);
 }

@@ -67,10 +67,9 @@ impl JobContext {
         Work { cache: self.cache.as_ref(), options, progress: &self.progress }
     }
 
-    /// The options for the image of a job.
-    fn options(&self, image: &Reference) -> IndexOptions {
+    /// The options, with the images that others name for reuse.
+    fn options(&self) -> IndexOptions {
         let mut options = self.options.clone();
-        options.reuse.tag = image.tag.clone();
         for from in &self.reuse_from {
             match self.client.repository(&from.registry, &from.repository) {
                 Ok(repository) => options.reuse.from.push(ReuseSource {
@@ -238,7 +237,7 @@ impl<'a> JobImage<'a> {
         context: &'a JobContext,
     ) -> JobImage<'a> {
         let destination = Destination::Registry(repository);
-        JobImage { image, source, destination, options: context.options(image), context }
+        JobImage { image, source, destination, options: context.options(), context }
     }
 
     /// The name of a SOCI-enabled image with this tag.

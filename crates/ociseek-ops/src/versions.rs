@@ -142,10 +142,8 @@ pub async fn make(
     let MakeRequest { mut from, tag: own, resolved, is_unattended } = subject;
     let mut tag = None;
     let is_guarded = is_unattended || matches!(from.root, Target::Tag(_));
-    let mut options = work.options.clone();
+    let options = work.options;
     if versions.template().is_some() {
-        // People sign the SOCI-enabled image, and its ztocs are those of the attached index.
-        options.reuse.tags = 0;
         // The tag may move from now on, so both are made from the same digest.
         let digest = match (&resolved, &from.root) {
             (Some(resolved), _) => resolved.digest,
@@ -168,8 +166,7 @@ pub async fn make(
             Some(resolved) => resolved,
             None => resolve(&from.source, &from.root, options.wanted(), work.progress).await?,
         };
-        let indexing =
-            index_keeping(&from.source, resolved, destination, Work { options: &options, ..work });
+        let indexing = index_keeping(&from.source, resolved, destination, work);
         let (done, layers) = Box::pin(indexing).await?;
         (index, built) = (Some(done), Some(layers));
     }
@@ -185,7 +182,7 @@ pub async fn make(
             replace_tag: false,
             guard,
         };
-        match Box::pin(convert_built(&from, &to, built, Work { options: &options, ..work })).await {
+        match Box::pin(convert_built(&from, &to, built, work)).await {
             Ok(converted) => EnabledResult::Converted(Box::new(converted)),
             Err(ConvertError::NothingToIndex { layers }) => {
                 EnabledResult::NothingToIndex { layers }

@@ -206,12 +206,8 @@ pub(super) async fn run(args: ConvertArgs, verbosity: VerbosityArgs) -> Result<(
     let names = [&args.source, &args.destination].into_iter().chain(&args.reuse.reuse_from);
     let images = Images::new(args.registry, names, &progress).await?;
     let cache = caches::ztocs(&args.cache, &progress).await;
-    let mut reuse = args.reuse.options(None);
+    let mut reuse = args.reuse.options();
     reuse.from = named(&images, &args.reuse.reuse_from, &progress).await;
-    reuse.tag = match &args.source {
-        ImageName::Registry(reference) => reference.tag.clone(),
-        ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => None,
-    };
     let options = IndexOptions {
         platforms: args.platform,
         kinds,

@@ -26,14 +26,12 @@ EventBridge's ECR Image Action events, batches of such events from an SQS queue 
 
 Layers are streamed, and 512 MB of memory is plenty. Ztocs of finished layers are kept in /tmp. Before the function \
 times out, it attaches what is finished, and the next call in the same environment continues from there. In a new \
-environment it starts over, unless OCISEEK_REUSE_TAGS=1 lets it use the index that was attached. A SOCI-enabled image \
-is written once all its layers are done.";
+environment it starts over. A SOCI-enabled image is written once all its layers are done.";
 
 const LAMBDA_AFTER_HELP: &str = "\
 The function's role needs ecr:GetAuthorizationToken, and for the repositories ecr:BatchGetImage, \
 ecr:GetDownloadUrlForLayer, ecr:BatchCheckLayerAvailability, ecr:InitiateLayerUpload, ecr:UploadLayerPart, \
-ecr:CompleteLayerUpload, ecr:PutImage, and ecr:BatchDeleteImage (to remove a replaced index), and for \
-OCISEEK_REUSE_TAGS also ecr:ListImages.
+ecr:CompleteLayerUpload, ecr:PutImage, and ecr:BatchDeleteImage (to remove a replaced index).
 
 AWS_ENDPOINT_URL_ECR or AWS_ENDPOINT_URL overrides the ECR endpoint. docs/hook-lambda.md has a template.";
 

@@ -14,7 +14,7 @@ use crate::cli::shared::args::{
 };
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::indexing::{
-    KindArgs, PrefetchArgs, RequirementArgs, ReuseArgs, ReuseTagsArgs, layer_options, named,
+    KindArgs, PrefetchArgs, RequirementArgs, ReuseArgs, layer_options, named,
 };
 use crate::cli::shared::json::{milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
@@ -134,9 +134,10 @@ pub(crate) struct IndexArgs {
     /// Stop reading layers after this time, such as 10m or 90s, and attach what is finished
     ///
     /// The limit is for all IMAGEs together; attaching takes additional time. Consumers pull the
-    /// remaining layers whole. Another run continues where this one stopped, but starts unfinished
-    /// layers over: a layer that takes longer than this is never finished, and the report says so.
-    /// Running out of time is not a failure; the JSON lists the remaining layers.
+    /// remaining layers whole. Another run with the same cache continues where this one stopped,
+    /// but starts unfinished layers over: a layer that takes longer than this is never finished,
+    /// and the report says so. Running out of time is not a failure; the JSON lists the remaining
+    /// layers.
     #[arg(hide_short_help = true)]
     #[arg(long, value_name = "DURATION", env = "OCISEEK_TIMEOUT", value_parser = parse::duration)]
     pub timeout: Option<Duration>,
@@ -152,9 +153,6 @@ pub(crate) struct IndexArgs {
 
     #[command(flatten)]
     pub reuse: ReuseArgs,
-
-    #[command(flatten)]
-    pub reuse_tags: ReuseTagsArgs,
 
     #[command(flatten)]
     pub requirements: RequirementArgs,
@@ -304,7 +302,6 @@ fn check(args: &IndexArgs, versions: &Versions, kinds: Kinds) -> Result<(), CliE
             "--timeout needs v1 in --kind: version 2 alone cannot continue where it stopped",
         ));
     }
-    args.reuse_tags.check(versions)?;
     Ok(())
 }
 
@@ -319,7 +316,7 @@ fn options(args: &IndexArgs, kinds: Kinds, started: Instant) -> Result<IndexOpti
         dry_run: args.dry_run,
         gate: args.requirements.gate(),
         deadline: args.timeout.and_then(|timeout| started.checked_add(timeout)),
-        reuse: args.reuse.options(Some(&args.reuse_tags)),
+        reuse: args.reuse.options(),
         prefetch: args.prefetch.list()?,
         names_tocs: false,
     })
@@ -366,8 +363,6 @@ impl SharedSettings {
             ImageName::Registry(reference) => reference.tag.clone(),
             ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => None,
         };
-        let mut options = self.options.clone();
-        options.reuse.tag.clone_from(&tag);
         // index.json has the name of an image that is the only one, or that was named by digest.
         let tag = tag.or_else(|| from.descriptor.as_ref().and_then(tag_of).map(str::to_owned));
         let subject = MakeRequest { from, tag, resolved: None, is_unattended: false };
@@ -377,7 +372,7 @@ impl SharedSettings {
             subject,
             destination.as_ref(),
             versions,
-            Work { cache, options: &options, progress: &self.progress },
+            Work { cache, options: &self.options, progress: &self.progress },
         )
         .await?)
     }

@@ -290,9 +290,6 @@ impl PrefetchArgs {
     }
 }
 
-/// The maximum number of tags to search.
-const MOST_TAGS: u64 = 100;
-
 /// For the commands `index` and `convert`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Reuse")]
@@ -327,56 +324,23 @@ pub(crate) struct HookReuseArgs {
     #[arg(long, value_name = "IMAGE", env = "OCISEEK_REUSE_FROM", value_delimiter = ',')]
     pub reuse_from: Vec<Reference>,
 
-    #[command(flatten)]
-    pub tags: ReuseTagsArgs,
-
     /// Read every layer that is not in the cache, ignoring other indexes
     #[arg(long, env = "OCISEEK_NO_REUSE", value_parser = parse::switch, conflicts_with = "reuse_from")]
     #[arg(hide = true)]
     pub no_reuse: bool,
 }
 
-/// For commands that attach indexes.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Reuse")]
-pub(crate) struct ReuseTagsArgs {
-    /// Trust everybody who can push to the image's repository: also use the indexes that are
-    /// attached to the image, and to this many other tags; 0 for none
-    ///
-    /// Their ztocs are compared with some spans of the layer, which does not find every lie. Tags
-    /// are searched only if layers of at least 1 MiB would have to be read: latest first, then
-    /// those with the nearest version numbers, then those that begin like the image's own. Not
-    /// possible with --kind v2=TAG, because the digests of SOCI-enabled images are signed.
-    #[arg(long, value_name = "N", env = "OCISEEK_REUSE_TAGS", default_value_t = 0)]
-    #[arg(value_parser = parse::number::<usize>(0, MOST_TAGS))]
-    #[arg(hide_short_help = true)]
-    pub reuse_tags: usize,
-}
-
-impl ReuseTagsArgs {
-    pub(crate) fn check(&self, versions: &Versions) -> Result<(), CliError> {
-        match versions {
-            Versions::V2(_) | Versions::Both(_) if self.reuse_tags > 0 => Err(CliError::usage(
-                "--reuse-tags is not possible with version 2: the digests of SOCI-enabled images are signed, so they \
-                 must not depend on what others attached",
-            )),
-            _ => Ok(()),
-        }
-    }
-}
-
 impl ReuseArgs {
-    /// The selected options, without any images yet. Without `tags`, none are searched.
-    pub(crate) fn options(&self, tags: Option<&ReuseTagsArgs>) -> Reuse {
-        let tags = tags.map_or(0, |tags| tags.reuse_tags);
-        Reuse { indexes: !self.no_reuse, tags, ..Reuse::default() }
+    /// The selected options, without any images yet.
+    pub(crate) fn options(&self) -> Reuse {
+        Reuse { indexes: !self.no_reuse, ..Reuse::default() }
     }
 }
 
 impl HookReuseArgs {
     /// The selected options, without any images yet.
     pub(crate) fn options(&self) -> Reuse {
-        Reuse { indexes: !self.no_reuse, tags: self.tags.reuse_tags, ..Reuse::default() }
+        Reuse { indexes: !self.no_reuse, ..Reuse::default() }
     }
 }
 
@@ -409,7 +373,6 @@ impl UnattendedArgs {
     /// The options, with `jobs` layers of an image read in parallel.
     pub(crate) fn options(self, jobs: usize) -> Result<Unattended, CliError> {
         let (versions, kinds) = self.kinds.of_all_images()?;
-        self.reuse.tags.check(&versions)?;
         let index = IndexOptions {
             platforms: self.platforms.platform,
             kinds,

@@ -64,10 +64,7 @@ pub(crate) fn reused<'a>(layers: impl Iterator<Item = &'a LayerReport>) -> Strin
     for layer in layers {
         let LayerOutcome::Indexed(facts) = &layer.outcome else { continue };
         all += 1;
-        reused += usize::from(matches!(
-            facts.origin,
-            Origin::Cache | Origin::Destination | Origin::Reused(_)
-        ));
+        reused += usize::from(matches!(facts.origin, Origin::Cache | Origin::Reused(_)));
     }
     if reused == 0 { String::new() } else { format!("; reused {reused} of {all} layers") }
 }
@@ -78,7 +75,6 @@ fn columns(layer: &LayerReport) -> Option<[String; 5]> {
     let (speed, remark) = match &facts.origin {
         Origin::Read { seconds } => (rate(layer.descriptor.size, *seconds), String::new()),
         Origin::Cache => (String::new(), "from the cache".to_owned()),
-        Origin::Destination => (String::new(), "from the existing index".to_owned()),
         Origin::Reused(from) => (String::new(), format!("reused from {}", safe(from))),
         Origin::Repeated => (String::new(), "duplicate of another layer".to_owned()),
     };
@@ -285,9 +281,9 @@ enum CameBy {
     Read,
     /// The ztoc is from this machine's cache.
     Cache,
-    /// An existing index had the ztoc, whether it is kept or replaced.
+    /// An existing index has the ztoc, and is kept.
     Destination,
-    /// Another image's index had the ztoc, or another index of this image.
+    /// Another image's index had the ztoc, or an index that this image names.
     Reused,
     /// The same layer occurs earlier in the image.
     Repeated,
@@ -333,7 +329,6 @@ impl Layer {
                 let origin = match &facts.origin {
                     Origin::Read { .. } => CameBy::Read,
                     Origin::Cache => CameBy::Cache,
-                    Origin::Destination => CameBy::Destination,
                     Origin::Reused(_) => CameBy::Reused,
                     Origin::Repeated => CameBy::Repeated,
                 };

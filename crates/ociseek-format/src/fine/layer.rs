@@ -10,8 +10,8 @@ use super::head::{self, FineHeader, PageOrder, decode_head, group_of};
 use super::window::{self, PageWriter, StoredPage};
 use super::wire::{self, Compressor};
 use super::{
-    Codec, FineError, FineSpans, FineStart, MAX_HEAD, PageId, SPAN_SIZE, SpanParts, SpanWindow,
-    Windows, decode_page, entries,
+    Codec, FineError, FineSpans, FineStart, MAX_HEAD, PageId, SpanParts, SpanWindow, Windows,
+    decode_page, entries,
 };
 use crate::budget::Charge;
 use crate::digest::Digest;
@@ -264,10 +264,8 @@ impl FineLayer {
 
     /// The layer with spans and windows as indexing makes them: no span is divided. This is the
     /// inverse of [`FineLayer::divided`].
-    ///
-    /// # Errors
-    /// If a window cannot be decoded, or zstd cannot allocate memory.
-    pub fn undivided(self) -> Result<FineLayer, FineError> {
+    #[cfg(test)]
+    pub(crate) fn undivided(self) -> Result<FineLayer, FineError> {
         if self.spans.codec() == Codec::Plain {
             return Ok(self);
         }
@@ -276,7 +274,7 @@ impl FineLayer {
         for (start, stays) in self.spans.starts().iter().zip(&mut stays) {
             *stays = match self.spans.codec() {
                 Codec::Plain | Codec::Gzip => {
-                    starts.last().is_none_or(|last| start.output - last.output > SPAN_SIZE)
+                    starts.last().is_none_or(|last| start.output - last.output > super::SPAN_SIZE)
                 }
                 Codec::Zstd => start.bits != FineStart::DIVIDED,
             };

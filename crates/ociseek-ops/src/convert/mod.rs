@@ -135,20 +135,14 @@ async fn convert_once(
             if options.prefetch.is_none() && old.iter().all(|own| own.lists.is_empty()) {
                 warn_of_lists(&found, progress);
             }
-            found.into_iter().map(OldIndex::offer).collect()
+            found.into_iter().map(OldIndex::listed).collect()
         }
         _ => Vec::new(),
     };
     let manifests: Vec<PlatformManifest> =
         targets.iter().filter_map(|target| loaded.image(target)).collect();
-    let own = OwnImage {
-        digest: loaded.root,
-        manifests: manifests.iter().collect(),
-        artifacts: &artifacts,
-        is_listed: false,
-    };
-    let supply =
-        Supply { source: &from.source, work, known, documents: Vec::new(), own, is_bound: true };
+    let own = OwnImage { manifests: manifests.iter().collect(), artifacts: &artifacts };
+    let supply = Supply { source: &from.source, work, known, own };
     let announce = |unread: &[Descriptor]| {
         let bytes = unread.iter().map(|layer| layer.size).sum();
         let platform = String::new();

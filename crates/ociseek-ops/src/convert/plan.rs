@@ -11,8 +11,8 @@ use super::model::{ConvertDestination, ConvertError, ExistingImage, SIDE_BY_SIDE
 use super::{keeping_kinds, tocs, wants_document};
 use crate::damage::Damage;
 use crate::index::{
-    BlobCheck, ExistingCheck, IndexOptions, LeftOutReason, OldList, Origin, Work, ZtocOffer,
-    are_whole, cached, known_outcome, left_out_reason, no_document, old_lists,
+    BlobCheck, ExistingCheck, IndexOptions, LeftOutReason, ListedZtocs, OldList, Work, are_whole,
+    cached, known_outcome, left_out_reason, no_document, old_lists,
 };
 use crate::trust::proven;
 use ociseek_format::digest::Digest;
@@ -162,9 +162,9 @@ impl OldIndex {
         self.platform.as_ref().is_some_and(|platform| platform.matches(&target.platform))
     }
 
-    pub(super) fn offer(self) -> ZtocOffer {
+    pub(super) fn listed(self) -> ListedZtocs {
         let OldIndex { store, tool, ztocs, .. } = self;
-        ZtocOffer { store, tool, ztocs, origin: Origin::Destination }
+        ListedZtocs { store, tool, ztocs }
     }
 }
 

@@ -11,13 +11,12 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::task::spawn_blocking;
 
 use super::IndexError;
-use super::fine::reuse_documents;
 use super::model::Origin;
 use super::options::{IndexOptions, Work};
 use super::parts::is_only_fine;
 use super::reuse::reuse;
 use super::supply::{
-    BlobKey, BuiltDocument, BuiltLayer, Layers, Supply, WantedParts, ZtocOffer, cached,
+    BlobKey, BuiltDocument, BuiltLayer, Layers, ListedZtocs, Supply, WantedParts, cached,
     cached_document, keep, keep_document, key_of,
 };
 use ociseek_format::budget::Charge;
@@ -51,16 +50,13 @@ pub(crate) async fn ztocs(
     let mut layers =
         built.map_or_else(|| Layers::new(supply.source.budget()), Layers::carried_over);
     take_cached(&mut layers, &wanted, supply).await?;
-    let documents = wanted.lacking(&layers).filter(|(_, lacking)| lacking.document);
-    let documents = documents.map(|(layer, _)| layer.clone()).collect();
-    // Boxed, as in `index`.
-    Box::pin(reuse_documents(&mut layers, documents, supply)).await;
     // Reading a layer for its document gives the ztoc too.
     let (for_document, for_ztoc): (Vec<_>, Vec<_>) =
         wanted.lacking(&layers).partition(|(_, lacking)| lacking.document);
     let for_ztoc = for_ztoc.into_iter().map(|(layer, _)| layer.clone()).collect();
     let mut unread: Vec<Descriptor> =
         for_document.into_iter().map(|(layer, _)| layer.clone()).collect();
+    // Boxed, as in `index`.
     unread.extend(Box::pin(reuse(&mut layers, for_ztoc, supply)).await);
     sort(&mut unread, options);
     announce(&unread);
@@ -308,7 +304,7 @@ impl Guides {
 
 /// Fetches a ztoc for each layer of `unread` that has one and can use more than one core. A ztoc
 /// that cannot be fetched or decoded, or does not fit into memory, is ignored.
-async fn guides(offers: &[ZtocOffer], unread: &[Descriptor], options: &IndexOptions) -> Guides {
+async fn guides(offers: &[ListedZtocs], unread: &[Descriptor], options: &IndexOptions) -> Guides {
     let mut guides = Guides::default();
     if Threads::for_one_of(options.side_by_side(unread.len()), None).cores <= 1 {
         return guides;

@@ -4,11 +4,10 @@
 //!
 //! 1. [`resolve`]: finds the manifests of the platforms by the image's name.
 //! 2. `existing`: decides what to do about existing indexes.
-//! 3. `build`: gets the ztocs of the layers from the cache, from an index of this image or of
-//!    another one (`reuse`), or by reading layers. Fine documents may come from a fine index of
-//!    this image. Reading uses two threads for each layer, and more if the layer can be divided by
-//!    its members or by a ztoc with other options (see
-//!    [`parallel`](ociseek_format::layer::parallel)). A broken layer ends the run. After a
+//! 3. `build`: gets the ztocs of the layers from the cache, from an index that this image names or
+//!    one of another image (`reuse`), or by reading layers. Reading uses two threads for each
+//!    layer, and more if the layer can be divided by its members or by a ztoc with other options
+//!    (see [`parallel`](ociseek_format::layer::parallel)). A broken layer ends the run. After a
 //!    deadline, the unfinished layers are left for another run.
 //! 4. `check_gate`: checks the requirements.
 //! 5. `publish`: writes blobs first, then the index manifest. Until then, only the cache was
@@ -64,7 +63,7 @@ pub(crate) use fine::{BoundFine, bound_fine};
 pub(crate) use parts::{is_fit_for_document, is_only_fine, no_document};
 pub(crate) use prefetch::{Artifact, OldList, old_lists, prefetch_artifacts};
 pub(crate) use publish::{NewBlob, WriteBlob, push_blob, soci_blobs};
-pub(crate) use supply::{Layers, OwnImage, Supply, WantedParts, ZtocOffer, cached};
+pub(crate) use supply::{Layers, ListedZtocs, OwnImage, Supply, WantedParts, cached};
 
 use assemble::unservable;
 use existing::Decision;
@@ -207,7 +206,7 @@ pub(crate) async fn index_keeping(
     }
     let mut plans = Box::pin(Plans::make(manifests, destination, work)).await?;
     let wanted = plans.wanted();
-    let supply = plans.supply(digest, &artifacts, source, destination, work);
+    let supply = plans.supply(&artifacts, source, destination, work);
     let announce = |unread: &[Descriptor]| plans.announce(unread, &**work.progress);
     let layers = Box::pin(build::ztocs(wanted, None, &supply, announce)).await?;
     check_gate(&plans.each, &layers, work.options).map_err(Box::new)?;

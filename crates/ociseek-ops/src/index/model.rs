@@ -334,10 +334,8 @@ pub enum Origin {
     },
     /// The cache.
     Cache,
-    /// An index with the same options at the destination, which lacked other layers.
-    Destination,
-    /// The index of another image, or an index of this image that is not at the destination. Holds
-    /// the name of the image or index.
+    /// The index of another image, or one that this image names. Holds the name of the image or
+    /// index.
     Reused(Arc<str>),
     /// The same blob occurs earlier in this image.
     Repeated,

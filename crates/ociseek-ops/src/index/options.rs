@@ -163,24 +163,11 @@ pub struct Reuse {
     pub indexes: bool,
     /// Images named by the user, whose indexes are tried first, attached ones included.
     pub from: Vec<ReuseSource>,
-    /// If not 0, the user trusts everybody who may push to the image's repository: indexes that are
-    /// attached to the image are used, and those of this many other tags. This never applies to the
-    /// ztocs of a SOCI-enabled image.
-    pub tags: usize,
-    /// The image's own tag, if it has one. Similar tags are examined first.
-    pub tag: Option<String>,
-}
-
-impl Reuse {
-    /// Whether indexes count that anyone who may push to the image's repository can attach.
-    pub(super) fn trusts_repository(&self) -> bool {
-        self.indexes && self.tags > 0
-    }
 }
 
 impl Default for Reuse {
     fn default() -> Reuse {
-        Reuse { indexes: true, from: Vec::new(), tags: 0, tag: None }
+        Reuse { indexes: true, from: Vec::new() }
     }
 }
 

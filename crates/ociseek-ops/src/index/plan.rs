@@ -9,11 +9,11 @@ use super::existing::{
 };
 use super::existing_manifest::{candidates, decide_examined, find};
 use super::fine::FinePlan;
-use super::model::{ExistingCheck, LeftOutReason, Origin};
+use super::model::{ExistingCheck, LeftOutReason};
 use super::options::{Gate, Work};
 use super::parts::lacks_ztoc;
 use super::prefetch::{OldList, old_lists};
-use super::supply::{BlobKey, OwnImage, Supply, WantedParts, ZtocOffer};
+use super::supply::{BlobKey, ListedZtocs, OwnImage, Supply, WantedParts};
 use super::{IndexError, build};
 use crate::discover::{UnusableIndexError, parse_index};
 use crate::opened::open_ztoc;
@@ -62,11 +62,9 @@ impl Plans {
         std::mem::take(&mut self.wanted)
     }
 
-    /// The sources of ztocs for the image with this `digest`. `artifacts` are the entries of its
-    /// image index that are not images.
+    /// The sources of ztocs. `artifacts` are the entries of the image's index that are not images.
     pub(super) fn supply<'a>(
         &'a self,
-        digest: Digest,
         artifacts: &'a [Descriptor],
         source: &'a Source,
         destination: Option<&Destination>,
@@ -74,15 +72,10 @@ impl Plans {
     ) -> Supply<'a> {
         let offers = destination
             .into_iter()
-            .flat_map(|there| self.each.iter().flat_map(|plan| plan.offers(there)));
-        let fine = self.each.iter().filter_map(|plan| plan.fine.as_ref());
-        let documents = destination.map_or_else(Vec::new, |there| {
-            fine.flat_map(|fine| fine.offers(there, work.options)).collect()
-        });
+            .flat_map(|there| self.each.iter().flat_map(|plan| plan.listed(there)));
         let manifests = self.each.iter().map(|plan| &plan.manifest).collect();
-        let is_listed = destination.is_some_and(|there| there.is(source));
-        let own = OwnImage { digest, manifests, artifacts, is_listed };
-        Supply { source, work, known: offers.collect(), documents, own, is_bound: false }
+        let own = OwnImage { manifests, artifacts };
+        Supply { source, work, known: offers.collect(), own }
     }
 
     /// Reports which of the `unread` layers are read for which platform.
@@ -172,15 +165,14 @@ impl IndexPlan {
         self.servable().filter(move |_| build)
     }
 
-    /// The existing indexes as sources of ztocs.
-    pub(super) fn offers(&self, destination: &Destination) -> impl Iterator<Item = ZtocOffer> {
+    /// What the existing indexes list.
+    pub(super) fn listed(&self, destination: &Destination) -> impl Iterator<Item = ListedZtocs> {
         let store = destination.as_source();
         self.found.iter().filter_map(|found| found.content.as_ref().ok()).map(move |content| {
-            ZtocOffer {
+            ListedZtocs {
                 store: store.clone(),
                 tool: content.tool.clone(),
                 ztocs: content.ztocs.clone(),
-                origin: Origin::Destination,
             }
         })
     }

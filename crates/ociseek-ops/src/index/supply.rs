@@ -11,7 +11,6 @@ use ociseek_format::budget::{Budget, Charge, OverBudget};
 use ociseek_format::digest::Digest;
 use ociseek_format::fine::{self, EncodedFine};
 use ociseek_format::image::Descriptor;
-use ociseek_format::image::fine::FineRef;
 use ociseek_format::image::soci::ZtocRef;
 use ociseek_format::layer::{LayerOptions, Outcome};
 use ociseek_store::Source;
@@ -22,52 +21,27 @@ pub(crate) struct Supply<'a> {
     /// The store of the layers.
     pub source: &'a Source,
     pub work: Work<'a>,
-    /// Indexes that the destination lists. Anyone who may push there can add some.
-    pub known: Vec<ZtocOffer>,
-    /// Its fine indexes, likewise.
-    pub documents: Vec<DocumentOffer>,
+    /// Indexes that the destination lists. Anyone who may push there can add some, so their ztocs
+    /// are not used. What they say counts against others.
+    pub known: Vec<ListedZtocs>,
     pub own: OwnImage<'a>,
-    /// Whether the ztocs become part of an image's digest. People sign it, so it must not depend on
-    /// the word of everybody who may push.
-    pub is_bound: bool,
-}
-
-impl Supply<'_> {
-    /// Whether ztocs and documents count that anyone who may push to the image's repository can
-    /// offer.
-    pub(super) fn trusts_repository(&self) -> bool {
-        !self.is_bound && self.work.options.reuse.trusts_repository()
-    }
 }
 
 /// The image that the layers belong to.
 pub(crate) struct OwnImage<'a> {
-    pub digest: Digest,
     pub manifests: Vec<&'a PlatformManifest>,
     /// The entries of its image index that are not images.
     pub artifacts: &'a [Descriptor],
-    /// Whether `known` already includes the indexes of version 1 that `source` lists.
-    pub is_listed: bool,
 }
 
-/// A SOCI index whose ztocs may be reused.
+/// The ztocs that a SOCI index lists.
 #[derive(Clone)]
-pub(crate) struct ZtocOffer {
-    /// The store of the ztocs.
+pub(crate) struct ListedZtocs {
+    /// Their store.
     pub store: Source,
     /// The tool that the index names.
     pub tool: Option<String>,
     pub ztocs: Vec<ZtocRef>,
-    /// The origin to report for layers whose ztocs come from here.
-    pub origin: Origin,
-}
-
-/// The documents of a fine index that may be reused.
-#[derive(Clone)]
-pub(crate) struct DocumentOffer {
-    /// The store of the documents.
-    pub store: Source,
-    pub documents: Vec<FineRef>,
 }
 
 /// A layer's blob. The same digest with another size counts as another blob, one of which does not

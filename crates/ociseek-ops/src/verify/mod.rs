@@ -44,7 +44,7 @@ pub use model::{
     VerifiedIndex, VerifiedLayer, VerifiedManifest, VerifyOptions,
 };
 pub use sample::MAX_SAMPLE;
-pub(super) use sample::{probe, probe_document};
+pub(super) use sample::probe;
 
 use documents::PrefetchLists;
 use fine::{FineCheck, FineJob};

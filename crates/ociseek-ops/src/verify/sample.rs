@@ -161,33 +161,8 @@ pub(crate) async fn probe(
     Ok(done)
 }
 
-/// Like [`probe`], with a fine document whose bytes are `document`.
-///
-/// # Errors
-/// As [`probe`].
-pub(crate) async fn probe_document(
-    source: &Source,
-    layer: &Descriptor,
-    (spans, document): (&SpanTable<LayerMap>, Bytes),
-    count: u32,
-    seed: u64,
-) -> Result<LayerCheck, VerifyError> {
-    let mut done = LayerCheck::default();
-    let numbers = probed(spans, &spans.map().files.all(), count, seed);
-    let check = move |spans: &SpanTable<LayerMap>, span, bytes: &Bytes| {
-        check_fine(spans, &document, span, bytes)
-    };
-    read(source, layer, spans, numbers.into_iter(), check, &mut done).await?;
-    Ok(done)
-}
-
 /// The spans that hold the headers of `count` of the `files`, and the last span.
-fn probed<T: HasSpans>(
-    spans: &SpanTable<T>,
-    files: &[FileMetadata],
-    count: u32,
-    seed: u64,
-) -> BTreeSet<SpanId> {
+fn probed(spans: &SpanTable, files: &[FileMetadata], count: u32, seed: u64) -> BTreeSet<SpanId> {
     let Some(last) = spans.count().checked_sub(1) else { return BTreeSet::new() };
     let entries = u32::try_from(files.len()).unwrap_or(u32::MAX);
     let headers =
@@ -197,7 +172,7 @@ fn probed<T: HasSpans>(
 
 /// The span that holds the headers of an entry, or of the next entry whose headers are in a single
 /// span.
-fn with_headers<T: HasSpans>(spans: &SpanTable<T>, files: &[FileMetadata], entry: usize) -> SpanId {
+fn with_headers(spans: &SpanTable, files: &[FileMetadata], entry: usize) -> SpanId {
     let span = |entry: usize| SpanId::each(spans.covering(headers_of(files, entry)));
     let whole = (entry..files.len()).take(MOST_TRIED).map(span).find(|spans| spans.len() == 1);
     let first = whole.unwrap_or_else(|| span(entry)).next();

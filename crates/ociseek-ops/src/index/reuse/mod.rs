@@ -1,11 +1,10 @@
 //! Reuses ztocs that SOCI indexes already list, instead of reading their layers.
 //!
-//! Used are only indexes that the image itself names, those of images that the user names, and, if
-//! the user trusts everybody who may push to the repository ([`Reuse`](super::Reuse)), those that
-//! are attached there. Still, no ztoc is accepted unchecked: its size and its root are compared
-//! before anything is decoded, its content is judged like a consumer would, and some of its spans
-//! are read from the layer and compared. A ztoc that fails is skipped with a warning, and the layer
-//! is read.
+//! Used are only indexes that the image itself names, and those of images that the user names
+//! ([`Reuse`](super::Reuse)). Still, no ztoc is accepted unchecked: its size and its root are
+//! compared before anything is decoded, its content is judged like a consumer would, and some of
+//! its spans are read from the layer and compared. A ztoc that fails is skipped with a warning, and
+//! the layer is read.
 //!
 //! The bytes of a ztoc depend only on the layer, the tool and the options. So if two indexes list
 //! different ones, one of them is wrong, wherever they come from: then the layer is read.
@@ -22,7 +21,7 @@ use tokio::task::spawn_blocking;
 
 use super::model::Origin;
 use super::options::{Existing, IndexOptions};
-use super::supply::{BuiltLayer, Layers, Supply, ZtocOffer};
+use super::supply::{BuiltLayer, Layers, ListedZtocs, Supply};
 use crate::discover::MAX_ZTOC;
 use crate::maker::builds_alike;
 use crate::verify::probe;
@@ -64,31 +63,25 @@ pub(super) async fn reuse(
     let seed = RandomState::new().build_hasher().finish();
     let mut context =
         ReuseContext { supply, claims: BTreeMap::new(), disputed: BTreeSet::new(), seed };
-    let mut places = ReuseSearch::new(supply);
+    let places = ReuseSearch::new(supply);
     let mut missing = unread;
     // A user who replaces all indexes wants no ztocs from them, but may name other images.
     let replaces_all = options.existing == Existing::Replace;
-    let attached = supply.trusts_repository();
     // What these indexes say counts against others even if it is not used.
-    context.note(&missing, &supply.known);
+    context.note(&missing, supply.known.iter());
     if !replaces_all {
-        if attached {
-            missing = context.take(layers, missing, &supply.known).await;
-        }
-        let Some(own) = options.before_deadline(places.own(&missing, attached)).await else {
-            return missing;
-        };
+        let Some(own) = options.before_deadline(places.own(&missing)).await else { return missing };
         missing = context.take(layers, missing, &own).await;
     }
     let Some(named) = options.before_deadline(places.named(&missing)).await else { return missing };
-    missing = context.take(layers, missing, &named).await;
-    if !replaces_all && attached {
-        let Some(others) = options.before_deadline(places.tags(&missing)).await else {
-            return missing;
-        };
-        missing = context.take(layers, missing, &others).await;
-    }
-    missing
+    context.take(layers, missing, &named).await
+}
+
+/// An index whose ztocs may be reused.
+struct ZtocOffer {
+    listed: ListedZtocs,
+    /// The name of the image or index in reports.
+    name: Arc<str>,
 }
 
 /// Takes ztocs from other indexes for the layers of an image.
@@ -111,12 +104,12 @@ struct ReuseAttempt {
 }
 
 impl ReuseContext<'_> {
-    /// Notes what `offers` claim about `missing` layers.
-    fn note(&mut self, missing: &[Descriptor], offers: &[ZtocOffer]) {
+    /// Notes what `indexes` claim about `missing` layers.
+    fn note<'a>(&mut self, missing: &[Descriptor], indexes: impl Iterator<Item = &'a ListedZtocs>) {
         let missing: BTreeSet<Digest> = missing.iter().map(|layer| layer.digest).collect();
-        for offer in offers {
-            let Some(tool) = offer.tool.as_deref().map(Arc::<str>::from) else { continue };
-            for ztoc in offer.ztocs.iter().filter(|ztoc| missing.contains(&ztoc.layer)) {
+        for index in indexes {
+            let Some(tool) = index.tool.as_deref().map(Arc::<str>::from) else { continue };
+            for ztoc in index.ztocs.iter().filter(|ztoc| missing.contains(&ztoc.layer)) {
                 let claim = (ztoc.layer, Arc::clone(&tool), ztoc.span_size);
                 self.claims.entry(claim).or_default().insert(ztoc.ztoc);
             }
@@ -150,13 +143,14 @@ impl ReuseContext<'_> {
         missing: Vec<Descriptor>,
         offers: &[ZtocOffer],
     ) -> Vec<Descriptor> {
-        self.note(&missing, offers);
-        let ztocs =
-            offers.iter().flat_map(|offer| offer.ztocs.iter().map(move |ztoc| (ztoc, offer)));
+        self.note(&missing, offers.iter().map(|offer| &offer.listed));
+        let ztocs = offers
+            .iter()
+            .flat_map(|offer| offer.listed.ztocs.iter().map(move |ztoc| (ztoc, offer)));
         let mut by_layer: BTreeMap<Digest, Vec<(&ZtocRef, &ZtocOffer)>> = BTreeMap::new();
-        for (ztoc, offer) in ztocs
-            .filter(|(ztoc, offer)| may_fit(offer.tool.as_deref(), ztoc, self.supply.work.options))
-        {
+        for (ztoc, offer) in ztocs.filter(|(ztoc, offer)| {
+            may_fit(offer.listed.tool.as_deref(), ztoc, self.supply.work.options)
+        }) {
             let there = by_layer.entry(ztoc.layer).or_default();
             if there.iter().all(|(known, _)| known.ztoc != ztoc.ztoc) {
                 there.push((ztoc, offer));
@@ -204,7 +198,7 @@ impl ReuseContext<'_> {
                 Ok(built) => {
                     return ReuseAttempt {
                         layer,
-                        found: Some((built, offer.origin.clone(), ztoc.ztoc)),
+                        found: Some((built, Origin::Reused(offer.name.clone()), ztoc.ztoc)),
                         read,
                     };
                 }
@@ -235,6 +229,7 @@ impl ReuseContext<'_> {
         let charged = self.supply.source.budget().charge(ztoc.size.saturating_mul(COST), what);
         let mut memory = charged.map_err(|error| NotReusable::Wrong(causes(&error)))?;
         let bytes = offer
+            .listed
             .store
             .blob_bytes(&ztoc.blob(), MAX_ZTOC)
             .await
@@ -267,7 +262,7 @@ const RATIO: u64 = 8;
 
 /// Why a ztoc is not used.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::index) enum NotReusable {
+enum NotReusable {
     /// It may be correct, but it is not the one that would be built.
     Other,
     /// It differs from the claims of its index.
@@ -284,7 +279,7 @@ fn may_fit(tool: Option<&str>, ztoc: &ZtocRef, options: &IndexOptions) -> bool {
 /// `distance` bytes: [`SMALL`], half the layer for its entries, and the checkpoints of a layer that
 /// was compressed to an eighth. For most layers a ztoc is some hundredths of the layer. A larger
 /// one may be correct, but then reading its layer costs little more than fetching the ztoc.
-pub(in crate::index) fn in_proportion(layer_size: u64, distance: u64) -> u64 {
+fn in_proportion(layer_size: u64, distance: u64) -> u64 {
     let checkpoints =
         layer_size.saturating_mul(RATIO).div_ceil(distance.max(1)).saturating_mul(CHECKPOINT);
     (layer_size / 2).saturating_add(checkpoints).saturating_add(SMALL).min(MAX_ZTOC)
