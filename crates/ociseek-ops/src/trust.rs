@@ -12,12 +12,11 @@ use std::fmt;
 
 use tokio::task::spawn_blocking;
 
-use super::discover::{DiscoverError, DiscoveredImage, DiscoveryMethod, fetch_ztoc};
+use super::discover::{DiscoverError, DiscoveredImage, DiscoveryMethod};
 use super::verify::policy::{self, JudgedIndex, Policy};
 use super::verify::signature::{self, Signatures};
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
-use ociseek_format::ztoc;
 use ociseek_rootfs::layers::LayerAccess;
 use ociseek_store::Source;
 use ociseek_store::cache::ZtocCache;
@@ -301,7 +300,7 @@ impl Chooser<'_> {
         } else {
             TrustLevel::of(via)
         };
-        let Policy { trust, tools, .. } = &self.rules.policy;
+        let trust = &self.rules.policy.trust;
         if self.rules.policy.is_empty() {
             return IndexVerdict::Level(level);
         }
@@ -318,43 +317,26 @@ impl Chooser<'_> {
                 Err(error) => return IndexVerdict::Refused(causes(&error)),
             }
         };
-        let signer = signatures.as_ref();
-        let mut of_ztocs = BTreeMap::new();
-        let judged = match candidate {
-            Candidate::Soci(place) => {
-                let Ok(content) = &image.indexes[place].content else {
-                    return IndexVerdict::Level(level);
-                };
-                if !tools.is_empty() {
-                    for reference in content.ztocs.values() {
-                        match fetch_ztoc(self.source, reference).await {
-                            Ok(bytes) => of_ztocs.insert(reference.ztoc, ztoc_tool(&bytes)),
-                            Err(error) => return IndexVerdict::Refused(causes(&error)),
-                        };
-                    }
-                }
-                let tool = |_: &Digest, ztoc: &Digest| of_ztocs.get(ztoc).map(|tool| &**tool);
-                policy::judge(
-                    &self.rules.policy,
-                    &JudgedIndex::soci(&image.layers, content, signer, tool),
-                )
-            }
-            Candidate::Fine(place) => {
-                let Ok(content) = &image.fine[place].content else {
-                    return IndexVerdict::Level(level);
-                };
-                policy::judge(
-                    &self.rules.policy,
-                    &JudgedIndex::fine(&image.layers, content, signer),
-                )
-            }
+        let covered = match candidate {
+            Candidate::Soci(place) => match &image.indexes[place].content {
+                Ok(content) => Some(&content.ztocs),
+                Err(_) => return IndexVerdict::Level(level),
+            },
+            Candidate::Fine(place) => match &image.fine[place].content {
+                Ok(_) => None,
+                Err(_) => return IndexVerdict::Level(level),
+            },
         };
+        let judged = policy::judge(
+            &self.rules.policy,
+            &JudgedIndex { layers: &image.layers, covered, signatures: signatures.as_ref() },
+        );
         let broken: Vec<&str> = judged
             .iter()
             .flat_map(|ruling| &ruling.violations)
             .map(|problem| &problem.text[..])
             .collect();
-        match (broken.is_empty(), signer) {
+        match (broken.is_empty(), signatures) {
             (false, _) => IndexVerdict::Refused(broken.join("; ")),
             (true, Some(Signatures::Trusted { .. })) => IndexVerdict::Level(TrustLevel::Signed),
             (true, _) => IndexVerdict::Level(level),
@@ -412,9 +394,4 @@ fn digest_of(image: &DiscoveredImage, candidate: Candidate) -> Digest {
         Candidate::Soci(place) => image.indexes[place].digest,
         Candidate::Fine(place) => image.fine[place].digest,
     }
-}
-
-/// The tool identifier in a ztoc. Empty if it cannot be read, which no pattern allows.
-fn ztoc_tool(bytes: &[u8]) -> Box<[u8]> {
-    ztoc::head(bytes).map(|head| head.build_tool_identifier.into()).unwrap_or_default()
 }

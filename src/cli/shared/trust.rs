@@ -15,7 +15,7 @@ use ociseek_format::image::coverage::Share;
 use ociseek_format::image::{ImageName, JsonError, NotIndexed, json};
 use ociseek_ops::lazy_from::{LazyFrom, LazyRule};
 use ociseek_ops::trust::{AcceptedTrust, TrustLevel, TrustRules};
-use ociseek_ops::verify::policy::{FineRule, Policy, ToolPattern};
+use ociseek_ops::verify::policy::{FineRule, Policy};
 use ociseek_ops::verify::signature::{Certificate, PublicKey, Trust};
 
 /// Whose word is taken.
@@ -188,9 +188,9 @@ const MAX_FILE: usize = 1 << 20;
 pub(crate) struct PolicyArgs {
     /// Check each index against the rules in this JSON file; the options below override its rules
     ///
-    /// Its fields, all optional, are min_coverage, min_layer_size and max_ztoc_ratio (strings such
-    /// as "80%"), allow_tools, signature_keys and signature_certs (lists of strings; file names are
-    /// relative to the policy's directory), and fine_index.
+    /// Its fields, all optional, are min_coverage and min_layer_size (strings such as "80%"),
+    /// signature_keys and signature_certs (lists of file names, relative to the policy's
+    /// directory), and fine_index.
     #[arg(long, value_name = "FILE", env = "OCISEEK_POLICY")]
     pub policy: Option<PathBuf>,
 
@@ -205,18 +205,6 @@ pub(crate) struct PolicyArgs {
     /// Smaller layers do not count for --min-coverage [default: 10MiB]
     #[arg(long, value_name = "SIZE", env = "OCISEEK_MIN_LAYER_SIZE")]
     pub min_layer_size: Option<ByteSize>,
-
-    /// Fail if a ztoc is larger than this share of its layer's blob, such as 5%
-    #[arg(long, value_name = "PERCENT", env = "OCISEEK_MAX_ZTOC_RATIO", value_parser = parse::share)]
-    pub max_ztoc_ratio: Option<Share>,
-
-    /// Fail unless the index and its ztocs were made by this tool: 'ociseek >= 0.1, < 2'; can be
-    /// repeated
-    ///
-    /// A name, which can contain the wildcards `*` and `?`, and optional version bounds: = >= > <=
-    /// <. The tool name is not authenticated: only a signature proves who made an index.
-    #[arg(long, value_name = "TOOL", env = "OCISEEK_ALLOW_TOOL", value_delimiter = ';')]
-    pub allow_tool: Vec<ToolPattern>,
 
     /// Fail unless cosign signed the index, or the SOCI-enabled image, with the key in this PEM
     /// file; can be repeated
@@ -238,9 +226,9 @@ pub(crate) struct PolicyArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum FineIndexRule {
-    /// The tool and the signature that a SOCI index must have
+    /// The signature that a SOCI index must have
     Same,
-    /// The same, but without a signature
+    /// They need no signature
     Unsigned,
     /// There must be none
     None,
@@ -264,10 +252,6 @@ struct PolicyFile {
     min_coverage: Option<String>,
     #[serde(deserialize_with = "given")]
     min_layer_size: Option<String>,
-    #[serde(deserialize_with = "given")]
-    max_ztoc_ratio: Option<String>,
-    #[serde(deserialize_with = "given")]
-    allow_tools: Option<Vec<String>>,
     #[serde(deserialize_with = "given")]
     signature_keys: Option<Vec<PathBuf>>,
     #[serde(deserialize_with = "given")]
@@ -293,8 +277,6 @@ impl PolicyArgs {
             policy: policy.clone(),
             min_coverage: None,
             min_layer_size: None,
-            max_ztoc_ratio: None,
-            allow_tool: Vec::new(),
             signature_key: keys.to_vec(),
             signature_cert: certificates.to_vec(),
             fine_index: None,
@@ -322,10 +304,6 @@ impl PolicyArgs {
         }
         policy.least_coverage = self.min_coverage.or(policy.least_coverage);
         policy.min_layer_size = self.min_layer_size.map_or(policy.min_layer_size, |size| size.0);
-        policy.max_ztoc_ratio = self.max_ztoc_ratio.or(policy.max_ztoc_ratio);
-        if !self.allow_tool.is_empty() {
-            policy.tools.clone_from(&self.allow_tool);
-        }
         // The signers are a single rule: combining options and file would trust more signers than
         // either of them.
         if !self.signature_key.is_empty() || !self.signature_cert.is_empty() {
@@ -361,19 +339,13 @@ impl PolicyFile {
             text.as_deref().map(parse::share).transpose().map_err(value(field))
         };
         policy.least_coverage = share("min_coverage", &self.min_coverage)?;
-        policy.max_ztoc_ratio = share("max_ztoc_ratio", &self.max_ztoc_ratio)?;
         if let Some(size) = &self.min_layer_size {
             let size = size.parse::<ByteSize>();
             policy.min_layer_size =
                 size.map_err(|error| value("min_layer_size")(error.to_string()))?.0;
         }
         policy.fine = self.fine_index.map_or(policy.fine, FineRule::from);
-        for tool in self.allow_tools.iter().flatten() {
-            let tool = tool.parse::<ToolPattern>();
-            policy.tools.push(tool.map_err(|error| value("allow_tools")(error.to_string()))?);
-        }
         let lists = [
-            ("allow_tools", self.allow_tools.as_ref().map(Vec::is_empty)),
             ("signature_keys", self.signature_keys.as_ref().map(Vec::is_empty)),
             ("signature_certs", self.signature_certs.as_ref().map(Vec::is_empty)),
         ];
@@ -415,30 +387,22 @@ mod tests {
 
     #[test]
     fn policy_files_are_parsed() {
-        let policy = filled(
-            r#"{"min_coverage": "99.5%", "min_layer_size": "1KiB", "max_ztoc_ratio": "5%", "allow_tools": ["a", "b > 1"]}"#,
-        );
-        let policy = policy.unwrap();
+        let policy = filled(r#"{"min_coverage": "99.5%", "min_layer_size": "1KiB"}"#).unwrap();
         assert_eq!(policy.least_coverage.map(|share| share.to_string()).as_deref(), Some("99.5%"));
-        assert_eq!(policy.max_ztoc_ratio.map(|share| share.to_string()).as_deref(), Some("5%"));
-        assert_eq!((policy.min_layer_size, policy.tools.len()), (1024, 2));
+        assert_eq!(policy.min_layer_size, 1024);
         for (text, why) in [
             (r#"{"min_covrage": "80%"}"#, "not the expected JSON"),
             (r#"{"min_coverage": 80}"#, "not the expected JSON"),
             (r#"{"min_coverage": "80%", "min_coverage": "0%"}"#, "not the expected JSON"),
             (r#"{"min_coverage": "0.8"}"#, "min_coverage: expected a percentage"),
             (r#"{"min_layer_size": "much"}"#, "min_layer_size: "),
-            (r#"{"allow_tools": ["a == 1"]}"#, "allow_tools: \"== 1\" is not a bound"),
-            (r#"{"allow_tools": []}"#, "allow_tools is empty"),
             (r#"{"min_coverage": "1%", "signature_keys": []}"#, "signature_keys is empty"),
             (r#"{"signature_keys": null, "min_coverage": "0%"}"#, "not the expected JSON"),
             (r#"{"fine_index": null}"#, "not the expected JSON"),
             (r#"{"fine_index": "no"}"#, "not the expected JSON"),
             (r#"{"min_coverage": null}"#, "not the expected JSON"),
             (r#"{"min_layer_size": null}"#, "not the expected JSON"),
-            (r#"{"max_ztoc_ratio": null}"#, "not the expected JSON"),
-            (r#"{"allow_tools": null}"#, "not the expected JSON"),
-            (r#"{"allow_tools": [null]}"#, "not the expected JSON"),
+            (r#"{"signature_keys": [null]}"#, "not the expected JSON"),
             (r#"{"signature_certs": null}"#, "not the expected JSON"),
             ("null", "not the expected JSON"),
             ("", "not the expected JSON"),

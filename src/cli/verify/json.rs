@@ -80,7 +80,7 @@ struct Index {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Rule {
-    /// `min-coverage`, `max-ztoc-ratio`, `allow-tool`, `signature` or `fine-index`.
+    /// `min-coverage`, `signature` or `fine-index`.
     rule: String,
     status: RuleStatus,
     /// The requirement in words, for people.

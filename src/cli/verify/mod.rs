@@ -403,13 +403,6 @@ fn advice(code: Code) -> Option<&'static str> {
         Code::Coverage => Some(
             "cover more with ociseek index --existing replace --min-layer-size SIZE, or lower the requirement",
         ),
-        Code::ZtocRatio => Some(
-            "make smaller ztocs with ociseek index --existing replace --span-size 16MiB, or raise the limit",
-        ),
-        Code::Tool | Code::ZtocTool => Some(
-            "rebuild them with ociseek index --existing replace --no-reuse --no-cache, or allow the tool with \
-             --allow-tool",
-        ),
         Code::FineIndex => Some("remove it, or allow fine indexes: --fine-index same, or unsigned"),
         Code::SignatureMissing => Some(
             "sign the digest: cosign sign --key cosign.key REPOSITORY@DIGEST (or notation sign)",

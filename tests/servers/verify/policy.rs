@@ -1,4 +1,4 @@
-//! Requirements of a policy for an index: coverage, sizes, tools; from options and from a file.
+//! Requirements of a policy for an index, from options and from a file.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
@@ -55,57 +55,6 @@ fn coverage_is_computed_as_by_index() {
 }
 
 #[test]
-fn a_ztoc_beside_its_layer() {
-    let image = Image::unindexed(|_| {});
-    let args = [
-        "index",
-        "--quiet",
-        "--no-cache",
-        "--span-size=4MiB",
-        "--min-layer-size=1KiB",
-        "oci:img:v1",
-    ];
-    assert!(image.sandbox.command(&args).output().unwrap().status.success());
-    let ratio = |place: usize| {
-        (image.ztoc(place).1 * 10_000).div_ceil(image.read(&image.layers[place]).len() as u64)
-    };
-    let largest = (0..3).map(ratio).max().unwrap();
-    let document = judged(&image, 0, &["--max-ztoc-ratio", &hundredths(largest)]);
-    assert_eq!(rulings(&document)[0]["status"], "kept");
-    let document = judged(&image, 3, &["--max-ztoc-ratio", &hundredths(largest - 1)]);
-    assert_eq!(codes(&document), ["ztoc-ratio"]);
-    let violations = rulings(&document)[0]["violations"].as_array().unwrap();
-    assert_eq!(violations.len(), (0..3).filter(|place| ratio(*place) == largest).count());
-    assert!(violations[0]["next"].as_str().unwrap().contains("--span-size"), "{violations:?}");
-}
-
-#[test]
-fn only_allowed_tools_may_make_indexes() {
-    let image = Image::new();
-    let document = judged(
-        &image,
-        0,
-        &["--allow-tool", "someone else", "--allow-tool", "ociseek >= 0.1, < 1000"],
-    );
-    assert_eq!(rulings(&document)[0]["status"], "kept");
-    assert_eq!(codes(&judged(&image, 3, &["--allow-tool=ociseek > 1000"])), ["tool", "ztoc-tool"]);
-    // The index and its ztocs name their tools separately.
-    let ours = format!("ociseek v{}", env!("CARGO_PKG_VERSION"));
-    image.edit_index(&ours, "other v1");
-    assert_eq!(codes(&judged(&image, 3, &["--allow-tool=other"])), ["ztoc-tool"]);
-    assert_eq!(codes(&judged(&image, 3, &["--allow-tool=ociseek"])), ["tool"]);
-    assert_eq!(
-        codes(&judged(&image, 0, &["--allow-tool=ociseek", "--allow-tool=other = 1.0"])),
-        [""; 0]
-    );
-    // An index without a tool name matches no pattern.
-    image.edit_index("com.amazon.soci.build-tool-identifier\":\"other v1", "com.example\":\"x");
-    let document = judged(&image, 3, &["--allow-tool=**"]);
-    assert_eq!(codes(&document), ["tool"]);
-    assert_eq!(rulings(&document)[0]["found"], "none stated");
-}
-
-#[test]
 fn a_platform_without_an_index_violates_any_policy() {
     let sandbox = Sandbox::new();
     two_platforms(&sandbox.path("img"));
@@ -128,12 +77,16 @@ fn a_platform_without_an_index_violates_any_policy() {
 #[test]
 fn every_index_is_judged() {
     let image = Image::unindexed(|_| {});
-    image.run_index(&["--build-tool-identifier=trusted v1"]);
-    image.run_index(&["--build-tool-identifier=intruder v1"]);
+    image.run_index(&["--build-tool-identifier=whole v1"]);
+    // Without the second layer.
+    let args = ["index", "--quiet", "--no-cache", "--span-size=16KiB", "--min-layer-size=95KiB"];
+    let second = [&args[..], &["--build-tool-identifier=part v1", "oci:img:v1"]].concat();
+    assert!(image.sandbox.command(&second).output().unwrap().status.success());
     let indexes = image.indexes();
-    let all = judged(&image, 3, &["--allow-tool=trusted"]);
-    assert_eq!(codes(&all), ["tool", "ztoc-tool"]);
-    let statuses = ["trusted v1", "intruder v1"].map(|tool| {
+    let policy = ["--min-coverage=90%", "--min-layer-size=1B"];
+    let all = judged(&image, 3, &policy);
+    assert_eq!(codes(&all), ["coverage"]);
+    let statuses = ["whole v1", "part v1"].map(|tool| {
         let found = all["manifests"][0]["indexes"]
             .as_array()
             .unwrap()
@@ -143,15 +96,9 @@ fn every_index_is_judged() {
     });
     assert_eq!(statuses, ["kept", "broken"]);
     let passing = indexes.iter().filter(|index| {
-        let args = [
-            "verify",
-            "--quick",
-            "--allow-tool=trusted",
-            "--index",
-            &index.to_string(),
-            "oci:img:v1",
-        ];
-        image.sandbox.command(&args).output().unwrap().status.success()
+        let index = index.to_string();
+        let one = ["verify", "--quick", "--index", &index, "oci:img:v1"];
+        image.sandbox.command(&[&one[..], &policy].concat()).output().unwrap().status.success()
     });
     assert_eq!(passing.count(), 1);
 }
@@ -164,7 +111,6 @@ fn the_text_names_the_violation_and_the_remedy() {
         "verify",
         "--quick",
         "--seed=1",
-        "--allow-tool=ociseek",
         "--min-coverage=100%",
         "--min-layer-size=1B",
         "oci:img:v1",
@@ -184,7 +130,6 @@ fn the_text_names_the_violation_and_the_remedy() {
       policy min-coverage: violated: 99.97% (…)
         coverage: the index covers 99.97% (…)
         hint: cover more with ociseek index --existing replace --min-layer-size SIZE, or lower the requirement
-      policy allow-tool: ok: "ociseek vX"; required 'ociseek'
     --- stderr ---
     --- status 3 ---
     "#);
@@ -196,18 +141,13 @@ fn options_take_precedence_over_the_policy_file() {
     let write = |text: &str| std::fs::write(image.sandbox.path("policy.json"), text).unwrap();
     let by_file =
         |status, more: &[&str]| judged(&image, status, &[&["--policy=policy.json"], more].concat());
-    write(
-        r#"{"min_coverage": "100%", "min_layer_size": "1B", "max_ztoc_ratio": "100%", "allow_tools": ["other"]}"#,
-    );
+    write(r#"{"min_coverage": "100%", "min_layer_size": "1B"}"#);
     let document = by_file(3, &[]);
     let rules: Vec<&Value> = rulings(&document).iter().map(|ruling| &ruling["rule"]).collect();
-    assert_eq!(rules, ["min-coverage", "max-ztoc-ratio", "allow-tool"]);
-    assert!(
-        ["coverage", "tool"].iter().all(|code| codes(&document).contains(&(*code).to_owned())),
-        "{document}"
-    );
-    write(r#"{"min_coverage": "100%", "min_layer_size": "1B", "allow_tools": ["other"]}"#);
-    by_file(0, &["--min-layer-size=1KiB", "--allow-tool=ociseek"]);
+    assert_eq!(rules, ["min-coverage"]);
+    assert_eq!(codes(&document), ["coverage"]);
+    by_file(0, &["--min-layer-size=1KiB"]);
+    by_file(0, &["--min-coverage=90%"]);
 }
 
 #[test]
@@ -224,7 +164,7 @@ fn an_invalid_policy_is_an_error() {
     };
     fails("{}", "it has no rule");
     fails(r#"{"min_coverage": "80%", "signed": true}"#, "unknown field `signed`");
-    fails(r#"{"allow_tools": []}"#, "allow_tools is empty");
+    fails(r#"{"signature_keys": []}"#, "signature_keys is empty");
     fails(r#"{"signature_keys": ["absent.pub"]}"#, "absent.pub: cannot read");
     fails(r#"{"signature_certs": ["policy.json"]}"#, "it has no certificate");
     let missing = image.sandbox.run(&["verify", "--quick", "--policy=absent.json", "oci:img:v1"]);
@@ -232,6 +172,4 @@ fn an_invalid_policy_is_an_error() {
         missing.contains("absent.json: cannot read") && missing.ends_with("--- status 1 ---"),
         "{missing}"
     );
-    let usage = image.sandbox.run(&["verify", "--quick", "--allow-tool=a == 1", "oci:img:v1"]);
-    assert!(usage.contains("is not a bound") && usage.ends_with("--- status 2 ---"), "{usage}");
 }

@@ -50,7 +50,7 @@ use documents::PrefetchLists;
 use fine::{FineCheck, FineJob};
 use jobs::LayerChecks;
 use model::{LayerClaim, VerifyContext};
-use policy::Policy;
+use policy::{JudgedIndex, Policy};
 use signature::Signatures;
 
 /// A difference from the index, the manifest or the config, or a fault that no consumer accepts.
@@ -351,12 +351,12 @@ impl VerifyPlan {
             });
             all.push(layers.collect());
             rulings.push(content.as_ref().map_or_else(Vec::new, |content| {
-                let tool =
-                    |layer: &Digest, ztoc: &Digest| results.get(&(*layer, *ztoc))?.tool.as_deref();
-                policy::judge(
-                    policy,
-                    &policy::JudgedIndex::soci(&self.layers, content, signatures.as_ref(), tool),
-                )
+                let judged = JudgedIndex {
+                    layers: &self.layers,
+                    covered: Some(&content.ztocs),
+                    signatures: signatures.as_ref(),
+                };
+                policy::judge(policy, &judged)
             }));
         }
         for ((index, layers), rulings) in self.verified.indexes.iter_mut().zip(all).zip(rulings) {
