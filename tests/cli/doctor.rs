@@ -357,6 +357,30 @@ fn indexes_that_cannot_be_used() {
     "#);
 }
 
+/// All runtimes that load images lazily run on Linux.
+#[test]
+fn no_index_is_advised_for_an_image_for_windows() {
+    let sandbox = Sandbox::new();
+    let mut layout = Layout::new(&sandbox.path("img"));
+    let layer = layout.blob(GZIP, &gzip(&tar(1, 2, 30_000)));
+    let config = json!({"os": "windows", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": []}});
+    let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
+    let manifest =
+        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
+    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
+    layout.tag(manifest, "v1");
+    let doctor = ["doctor", "--all-platforms", "oci:img:v1"];
+    let said = sandbox.run(&doctor);
+    assert!(!said.contains("next:") && said.ends_with("--- status 3 ---"), "{said}");
+    // One that has an index all the same.
+    sandbox.run(&index(&["oci:img:v1", "--kind=v1,fine"]));
+    let said = sandbox.run(&doctor);
+    assert!(said.contains(
+        "ociseek snapshotter                                whole  it runs only Linux images"
+    ));
+    assert!(!said.contains(" lazy ") && said.ends_with("--- status 3 ---"), "{said}");
+}
+
 #[test]
 fn a_converted_image_whose_config_states_no_platform() {
     let sandbox = Sandbox::new();

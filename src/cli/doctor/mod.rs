@@ -256,7 +256,7 @@ fn text(name: &str, found: &Diagnosis, with_details: bool, style: Style) -> Stri
             Mark::Whole => style.yellow("whole"),
             Mark::Fails => style.red("fails"),
         };
-        row(&mut text, &format!("  {name:width$}  {mark}  "), width + 11, &what);
+        row(&mut text, [&name, &mark], width, &what, terminal_width());
     }
     let small: Vec<u64> = found.findings.iter().filter_map(small_layer).collect();
     let mut findings = found.findings.iter().collect::<Vec<_>>();
@@ -300,22 +300,24 @@ fn text(name: &str, found: &Diagnosis, with_details: bool, style: Style) -> Stri
     text
 }
 
-/// A row of the table. On a terminal that is too narrow, its reason is on lines of its own.
-fn row(text: &mut String, head: &str, head_width: usize, what: &str) {
-    let columns = terminal_width().unwrap_or(usize::MAX);
-    if head_width.saturating_add(what.chars().count()) <= columns {
-        let _ = writeln!(text, "{head}{what}");
-        return;
-    }
-    // On a terminal that is narrower still, the mark follows the name.
-    let head = if head_width > columns { squeezed(head) } else { head.to_owned() };
-    let _ = writeln!(text, "{}\n    {what}", head.trim_end());
-}
-
-/// Without the blanks that align columns.
-fn squeezed(head: &str) -> String {
-    let words: Vec<&str> = head.split_whitespace().collect();
-    format!("  {}", words.join(" "))
+/// A row of the table. On a terminal that is too narrow, its reason is on lines of its own, and on
+/// one that is narrower still, with the mark.
+fn row(
+    text: &mut String,
+    [name, mark]: [&str; 2],
+    name_width: usize,
+    what: &str,
+    columns: Option<usize>,
+) {
+    let columns = columns.unwrap_or(usize::MAX);
+    let head_width = name_width + 11;
+    let _ = if head_width.saturating_add(what.chars().count()) <= columns {
+        writeln!(text, "  {name:name_width$}  {mark}  {what}")
+    } else if head_width <= columns {
+        writeln!(text, "  {name:name_width$}  {}\n    {what}", mark.trim_end())
+    } else {
+        writeln!(text, "  {name}\n    {}: {what}", mark.trim_end())
+    };
 }
 
 /// The size of a layer that is not indexed because it is small.
@@ -333,4 +335,22 @@ fn platform(found: &Diagnosis) -> String {
         .platform
         .as_ref()
         .map_or_else(|| "unknown platform".to_owned(), ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_as_many_lines_as_the_terminal_needs() {
+        let shown = |columns| {
+            let mut text = String::new();
+            row(&mut text, ["Fargate", "lazy "], 10, "by its index", columns);
+            text
+        };
+        assert_eq!(shown(None), "  Fargate     lazy   by its index\n");
+        assert_eq!(shown(Some(33)), shown(None));
+        assert_eq!(shown(Some(32)), "  Fargate     lazy\n    by its index\n");
+        assert_eq!(shown(Some(20)), "  Fargate\n    lazy: by its index\n");
+    }
 }

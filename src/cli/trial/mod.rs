@@ -25,7 +25,7 @@ use crate::cli::shared::terminal::{complain, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::{boxed, until};
 use answer::{Advice, Link, RunFacts, Startup, TrialAnswer};
-use ociseek_format::image::ImageName;
+use ociseek_format::image::{ImageName, Platform};
 #[cfg(mounts)]
 use ociseek_ops::container::OciRuntimeError;
 use ociseek_ops::open::RootFs;
@@ -294,7 +294,7 @@ pub(super) async fn run(
 }
 
 fn is_linux(image: &RootFs) -> bool {
-    image.platform.as_ref().is_none_or(|platform| platform.os == "linux")
+    image.platform.as_ref().is_none_or(Platform::is_linux)
 }
 
 fn read(touch: &Touch) -> RecordedRead {

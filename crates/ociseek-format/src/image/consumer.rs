@@ -143,6 +143,8 @@ pub enum Reason {
     Zstd,
     /// It only accepts Linux images for amd64 and arm64.
     Platform,
+    /// It only runs on Linux.
+    NotLinux,
 }
 
 /// Why a consumer cannot use an index it found.
@@ -181,6 +183,7 @@ impl Reason {
             Reason::NotInEcr => "not-in-ecr",
             Reason::Zstd => "zstd",
             Reason::Platform => "platform",
+            Reason::NotLinux => "not-linux",
         }
     }
 }
@@ -218,6 +221,7 @@ impl fmt::Display for Reason {
             Reason::NotInEcr => f.write_str("it reads indexes from Amazon ECR private registries only"),
             Reason::Zstd => f.write_str("it does not support images with zstd layers"),
             Reason::Platform => f.write_str("it runs only Linux images for amd64 and arm64"),
+            Reason::NotLinux => f.write_str("it runs only Linux images"),
         }
     }
 }
@@ -285,12 +289,12 @@ fn judge(consumer: Consumer, facts: &Facts<'_>) -> Verdict {
     if let Some(blob) = facts.missing {
         return Verdict::Whole(Reason::MissingBlob(blob));
     }
-    if let Some(reason) = unmanageable(consumer, facts) {
-        return Verdict::Whole(reason);
-    }
     let wants = consumer.versions();
     if wants.is_empty() {
         return Verdict::Whole(Reason::NotAsked);
+    }
+    if let Some(reason) = unacceptable(consumer, facts) {
+        return Verdict::Whole(reason);
     }
     // A consumer takes the first index it finds. If it cannot use that one, it does not try the
     // next (fs/fs.go, findSociIndexDesc). It fetches the index and all its blobs before it mounts
@@ -314,9 +318,9 @@ fn judge(consumer: Consumer, facts: &Facts<'_>) -> Verdict {
     Verdict::Whole(Reason::NoIndex { wants, other })
 }
 
-/// Why a managed consumer does not accept an image, whatever its indexes are: the considerations on
-/// the pages that [`Consumer::source`] names.
-fn unmanageable(consumer: Consumer, facts: &Facts<'_>) -> Option<Reason> {
+/// Why a consumer does not accept an image, whatever its indexes are: for the managed ones, the
+/// considerations on the pages that [`Consumer::source`] names.
+fn unacceptable(consumer: Consumer, facts: &Facts<'_>) -> Option<Reason> {
     let fargate = matches!(consumer, Consumer::Fargate | Consumer::FargateEarlier);
     let runs = |platform: &Platform| {
         let platform = platform.normalized();
@@ -328,6 +332,7 @@ fn unmanageable(consumer: Consumer, facts: &Facts<'_>) -> Option<Reason> {
         () if fargate && facts.platform.is_some_and(|platform| !runs(platform)) => {
             Some(Reason::Platform)
         }
+        () if facts.platform.is_some_and(|platform| !platform.is_linux()) => Some(Reason::NotLinux),
         () if fargate && zstd() => Some(Reason::Zstd),
         () if (fargate || consumer == Consumer::SageMaker) && facts.in_ecr == Some(false) => {
             Some(Reason::NotInEcr)
@@ -440,7 +445,7 @@ mod tests {
             (
                 "windows",
                 Facts { platform: Some(&windows), ..both.clone() },
-                ["v2", "v2", "v1", "platform", "platform", "v2"],
+                ["not-linux", "not-linux", "not-linux", "platform", "platform", "not-linux"],
             ),
         ] {
             assert_eq!(

@@ -87,6 +87,11 @@ impl Platform {
         }
     }
 
+    /// Whether containers of it run on Linux. An image that states no system is for Linux.
+    pub fn is_linux(&self) -> bool {
+        matches!(self.normalized().os.as_str(), "linux" | "")
+    }
+
     /// Parses `os/arch[/variant]` like containerd (containerd/platforms, `Parse`): normalised,
     /// except that `arm` only has a variant if one is typed, and `arm64/v8` keeps its variant.
     ///

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::finding::is_linux;
 use crate::inspect::InspectedImage;
 use crate::judge::{NotLazy, covers_enough};
 use ociseek_format::digest::Digest;
@@ -62,6 +63,9 @@ impl Door {
     /// damaged count as absent.
     pub(super) fn judge(self, inspected: &InspectedImage) -> DoorVerdict {
         let InspectedImage { image, pieces, .. } = inspected;
+        if !is_linux(image) {
+            return Err(NotLazy::Failed("it runs only Linux images".to_owned()));
+        }
         if let Some(blob) = pieces.config.or(pieces.layers.first().copied()) {
             return Err(NotLazy::Failed(format!("blob {} is missing", blob.short())));
         }

@@ -11,7 +11,7 @@ use crate::inspect::InspectedImage;
 use crate::maker;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::soci::Version;
-use ociseek_format::image::{Descriptor, LayerKind, NotIndexed};
+use ociseek_format::image::{Descriptor, LayerKind, NotIndexed, Platform};
 use ociseek_format::progress::causes;
 
 /// The smallest size of an image for which Fargate's documentation recommends lazy loading, in
@@ -262,6 +262,10 @@ pub fn findings(inspected: &InspectedImage) -> Vec<Finding> {
     let mut all = Vec::new();
     all.extend(pieces.config.map(Finding::LostConfig));
     all.extend(pieces.layers.iter().map(|layer| Finding::LostLayer(*layer)));
+    // No index makes it start sooner.
+    if !is_linux(image) {
+        return all;
+    }
     if let Err(error) = &image.listing {
         all.push(Finding::NotListed(causes(error)));
     }
@@ -293,6 +297,11 @@ pub fn findings(inspected: &InspectedImage) -> Vec<Finding> {
     fine(&mut all, image, pieces);
     all.sort_by_key(|finding| !finding.is_problem());
     all
+}
+
+/// Whether containers of the image run on Linux, as all runtimes do that load images lazily.
+pub(super) fn is_linux(image: &DiscoveredImage) -> bool {
+    image.platform.as_ref().is_none_or(Platform::is_linux)
 }
 
 fn fine(all: &mut Vec<Finding>, image: &DiscoveredImage, pieces: &Pieces) {
