@@ -193,6 +193,18 @@ fn a_container_that_was_not_ready_promises_nothing() {
     assert!(code == Some(126) && said.contains("is a directory, not a program"), "{said}");
 }
 
+/// The files of the container have no place.
+#[test]
+fn without_a_temporary_directory_the_startup_is_estimated() {
+    let Some(sandbox) = sandbox() else { return };
+    let mut command = sandbox.command(&["try", "--no-cache", "oci:img:v1", "--", "true"]);
+    command.env("PATH", std::env::var_os("PATH").unwrap()).env("TMPDIR", sandbox.path("none"));
+    let (said, code) = stdout(&mut command);
+    assert!(code == Some(0) && said.contains("No container ran (cannot create a directory in"));
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("(TMPDIR): No such file or directory (os error 2))"), "{said}");
+}
+
 /// What this machine cannot run is estimated, or needs no estimate.
 #[test]
 fn an_image_for_another_machine_is_not_measured() {

@@ -32,6 +32,20 @@ impl LargerThanCache {
         parts.into_iter().find_map(larger)
     }
 
+    /// Whether not even startup fits.
+    pub fn is_of_startup(&self) -> bool {
+        self.part == ImagePart::Startup
+    }
+
+    /// Between the advice to load lazily and what startup then fetches: the condition.
+    pub fn condition(&self, size: impl Fn(u64) -> String) -> String {
+        let (bytes, cache) = (size(self.bytes), size(self.cache));
+        format!(
+            " only with a larger cache: startup reads {bytes}, and each startup fetches again what does not fit \
+             --cache-size ({cache}). With a larger one,"
+        )
+    }
+
     /// What that means, for people. `size` writes a number of bytes.
     pub fn text(&self, size: impl Fn(u64) -> String) -> String {
         let (bytes, cache) = (size(self.bytes), size(self.cache));
@@ -62,5 +76,15 @@ mod tests {
         assert_eq!(part(Some(2), 10, 1), Some((ImagePart::Startup, 2)));
         assert_eq!(part(None, 10, 1), Some((ImagePart::Image, 10)));
         assert_eq!(part(Some(2), 10, 0), None, "a cache that is turned off");
+    }
+
+    #[test]
+    fn a_startup_that_does_not_fit_is_lazy_only_with_a_larger_cache() {
+        let of = |startup| LargerThanCache::of(Some(startup), 20, 5).unwrap();
+        assert!(of(9).is_of_startup() && !of(2).is_of_startup());
+        let said = of(9).condition(|bytes| format!("{bytes} B"));
+        let larger = " only with a larger cache: startup reads 9 B, and each startup fetches again what does not fit \
+                      --cache-size (5 B). With a larger one,";
+        assert_eq!(said, larger);
     }
 }

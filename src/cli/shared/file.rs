@@ -101,8 +101,15 @@ fn temporary(target: &Path) -> io::Result<NamedTempFile> {
     let mode = std::fs::Permissions::from_mode(0o666);
     std::fs::metadata(dir)?;
     let made = tempfile::Builder::new().prefix(".unfinished-").permissions(mode).tempfile_in(dir);
-    // Without the name of the temporary file, which nobody typed.
-    made.map_err(|error| io::Error::from(error.kind()))
+    made.map_err(without_path)
+}
+
+/// An error of `tempfile` without the name of the temporary file, which nobody typed.
+pub(crate) fn without_path(error: io::Error) -> io::Error {
+    match error.to_string().split_once(" at path ") {
+        Some((why, _)) => io::Error::new(error.kind(), why.to_owned()),
+        None => error,
+    }
 }
 
 /// The content of a file that the user names, of at most `most` bytes.
@@ -126,6 +133,14 @@ pub(crate) fn read_input(path: &Path, most: u64) -> Result<Vec<u8>, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_error_of_a_temporary_file_is_the_systems() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = NamedTempFile::new_in(dir.path().join("none")).unwrap_err();
+        let system = io::Error::from_raw_os_error(2);
+        assert_eq!(without_path(error).to_string(), system.to_string());
+    }
 
     #[test]
     fn a_file_is_replaced_only_by_a_complete_one() {

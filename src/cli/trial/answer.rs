@@ -256,7 +256,7 @@ impl TrialAnswer<'_> {
     }
 
     pub(super) fn advice(&self) -> Advice {
-        if self.report.platform.as_ref().is_some_and(|platform| platform.os != "linux") {
+        if self.report.platform.as_ref().is_some_and(|platform| !platform.is_linux()) {
             return Advice::NotLinux;
         }
         let Some((startup, best)) = self.report.startup.zip(self.best()) else {
@@ -287,10 +287,12 @@ impl TrialAnswer<'_> {
             true => ("Lazy loading probably pays", "at least ", "at least"),
             false => ("Load it lazily", "", "about"),
         };
+        let condition = self.larger_than_cache().filter(LargerThanCache::is_of_startup);
+        let condition = condition.map_or_else(|| ":".to_owned(), |larger| larger.condition(human));
         match (self.advice(), self.best()) {
             (Advice::Lazy(_), Some(best)) => format!(
-                "{verdict}: startup fetches {at_least}{} instead of {} ({}), which takes {about} {} instead of {} at \
-                 {}",
+                "{verdict}{condition} startup fetches {at_least}{} instead of {} ({}), which takes {about} {} \
+                 instead of {} at {}",
                 human(best.bytes),
                 human(self.size()),
                 self.share(best.bytes),
@@ -326,15 +328,20 @@ impl TrialAnswer<'_> {
         }
     }
 
-    /// What the cache does not hold, in a sentence. An estimate of the startup is too little to
-    /// judge by.
+    /// What the cache does not hold, in a sentence, unless the answer says so.
     pub(super) fn not_cached(&self) -> Option<String> {
+        let larger = self.larger_than_cache()?;
+        let is_said = larger.is_of_startup() && matches!(self.advice(), Advice::Lazy(_));
+        (!is_said).then(|| larger.text(human))
+    }
+
+    /// What the cache does not hold. An estimate of the startup is too little to judge by.
+    fn larger_than_cache(&self) -> Option<LargerThanCache> {
         let startup = match self.startup {
             Startup::Estimated { .. } => None,
             _ => self.report.start.as_ref().map(|start| start.plain),
         };
-        let larger = LargerThanCache::of(startup, self.report.totals.plain, self.cache)?;
-        Some(larger.text(human))
+        LargerThanCache::of(startup, self.report.totals.plain, self.cache)
     }
 
     /// The command to run next.

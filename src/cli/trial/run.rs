@@ -16,6 +16,7 @@ use super::{Ran, TryArgs};
 use crate::cli::image_fs::OpenedImage;
 use crate::cli::image_fs::bundle::mount_bundle;
 use crate::cli::shared::error::{CliError, DONE, FAILED};
+use crate::cli::shared::file::without_path;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::terminal::{Style, complain, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
@@ -80,7 +81,18 @@ pub(super) async fn container(
     // Dropped last: a directory that contains a mount must not be deleted.
     let mut temporary = tempfile::Builder::new();
     temporary.prefix("ociseek-try-").permissions(Permissions::from_mode(0o700));
-    let temporary = temporary.tempdir().map_err(CliError::start)?;
+    let temporary = match temporary.tempdir() {
+        Ok(temporary) => temporary,
+        Err(error) => {
+            let dir = std::env::temp_dir();
+            let why = format!(
+                "cannot create a directory in {} (TMPDIR): {}",
+                safe(&dir.display().to_string()),
+                without_path(error)
+            );
+            return Ok((image, Err(why)));
+        }
+    };
     let dir = temporary.path().join("bundle");
     let options = RunOptions {
         command: args.command(),

@@ -72,14 +72,15 @@ fn table(text: &mut String, answer: &TrialAnswer<'_>, ways: &[Way]) {
     let links = answer.links();
     let columns = NAME + 18 + 12 * links.len();
     let is_narrow = terminal_width().is_some_and(|width| width < columns);
+    let [size, part, time] = if is_narrow { [9, 6, 11] } else { [10, 8, 12] };
     let until = match answer.is_cut_short() {
         true => "Fetched until it ended",
         false if answer.is_lower_bound() => "Fetched until ready, at least",
         false => "Fetched until ready",
     };
-    let _ = write!(text, "\n{}{:>18}", row_name(until, is_narrow), "");
+    let _ = write!(text, "\n{}{:>2$}", row_name(until, is_narrow), "", size + part);
     for link in &links {
-        let _ = write!(text, "{:>12}", speed(*link));
+        let _ = write!(text, "{:>time$}", speed(*link));
     }
     let _ = writeln!(text);
     for way in ways {
@@ -87,9 +88,9 @@ fn table(text: &mut String, answer: &TrialAnswer<'_>, ways: &[Way]) {
         let name = format!("{}{about}", way.kind.name());
         let share = answer.share(way.bytes);
         let name = row_name(&name, is_narrow);
-        let _ = write!(text, "{name}{:>10}{share:>8}", human(way.bytes));
+        let _ = write!(text, "{name}{:>size$}{share:>part$}", human(way.bytes));
         for link in &links {
-            let _ = write!(text, "{:>12}", duration(way.seconds(*link)));
+            let _ = write!(text, "{:>time$}", duration(way.seconds(*link)));
         }
         let _ = writeln!(text);
     }

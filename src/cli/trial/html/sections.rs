@@ -284,12 +284,11 @@ pub(super) fn start(f: &mut fmt::Formatter<'_>, answer: &TrialAnswer<'_>) -> fmt
     };
     let about = if is_there { "" } else { ", which the image does not have yet" };
     if answer.advice() != Advice::NoIndex {
-        writeln!(
-            f,
-            "<p class=\"soft\">{}{about}; startup also fetches {} of the index itself:</p>",
-            sentence(kind.name()),
-            human(fetch.checkpoints)
-        )?;
+        let index = match fetch.checkpoints {
+            0 => String::new(),
+            bytes => format!("; startup also fetches {} of the index itself", human(bytes)),
+        };
+        writeln!(f, "<p class=\"soft\">{}{about}{index}:</p>", sentence(kind.name()))?;
     }
     let later = answer.size().saturating_sub(fetch.bytes).saturating_sub(fetch.whole);
     overview(
