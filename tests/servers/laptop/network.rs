@@ -216,6 +216,18 @@ fn certificates_of_the_system_and_docker_are_used() {
         assert!(text.contains(&warning) && text.contains(says), "{text}");
         assert!(text.ends_with("--- status 3 ---"), "{text}");
     }
+    // A directory that has certificates does not hide that the file has none.
+    std::fs::create_dir(sandbox.path("certificates")).unwrap();
+    std::fs::copy(&authority, sandbox.path("certificates/00000000.0")).unwrap();
+    let text = shown(
+        doctor(&["--plain-http=false"])
+            .env("SSL_CERT_FILE", "/dev/null")
+            .env("SSL_CERT_DIR", sandbox.path("certificates")),
+    );
+    assert!(text.contains("warning: $SSL_CERT_FILE: no certificate\n"), "{text}");
+    assert!(text.ends_with("--- status 3 ---"), "{text}");
+    let text = shown(doctor(&["--plain-http=false"]).env("SSL_CERT_FILE", ""));
+    assert!(text.contains("hint: $SSL_CERT_FILE is set, but empty"), "{text}");
     // The folders in which the tools keep them for a user.
     for folder in [".config/containers/certs.d", ".docker/certs.d"] {
         let folder = sandbox.path(folder).join(&server.host);

@@ -390,6 +390,11 @@ async fn keys_and_hashes_of_private_authorities_are_read() {
         let error = get(&host, trusting(other.path().join("ca.pem"))).await.unwrap_err();
         let given = Some(CertificateFault::Issuer { given: true });
         assert_eq!(error.untrusted(), given, "{source}: {error:?}");
+        // And one of another kind, whose key cannot have signed it.
+        let kind = if ca[0].starts_with("rsa") { EC_256 } else { &["rsa:2048"][..] };
+        authority(other.path(), kind, "-sha256").unwrap();
+        let error = get(&host, trusting(other.path().join("ca.pem"))).await.unwrap_err();
+        assert_eq!(error.untrusted(), given, "{source}, another kind: {error:?}");
     }
 }
 

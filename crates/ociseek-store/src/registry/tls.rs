@@ -265,14 +265,19 @@ impl SystemRoots {
     /// Warns of what cannot be read although a variable names it. Those replace the
     /// system's store, so a mistake there leaves nobody trusted.
     fn report_lost(&self, found: &CertificateResult) {
-        let set: Vec<_> = ["SSL_CERT_FILE", "SSL_CERT_DIR"]
+        let mut set = [CERT_FILE, "SSL_CERT_DIR"]
             .into_iter()
             .filter(|name| std::env::var_os(name).is_some())
             .map(|name| format!("${name}"))
-            .collect();
+            .collect::<Vec<_>>();
         let what = match found.errors.first() {
             Some(error) => one_line(&error.to_string(), 300),
             None if found.certs.is_empty() => "no certificate".to_owned(),
+            // The directory of the other variable has some.
+            None if is_empty_file() => {
+                set.truncate(1);
+                "no certificate".to_owned()
+            }
             None => return,
         };
         if !set.is_empty() {
@@ -280,6 +285,14 @@ impl SystemRoots {
             self.progress.report(ProgressEvent::Warning(warning));
         }
     }
+}
+
+const CERT_FILE: &str = "SSL_CERT_FILE";
+
+/// Whether `$SSL_CERT_FILE` names a file without a certificate.
+fn is_empty_file() -> bool {
+    let path = std::env::var_os(CERT_FILE).map(PathBuf::from);
+    path.is_some_and(|path| certificates(&path).is_ok_and(|(found, _)| found.is_empty()))
 }
 
 /// Verifies the certificates of servers.

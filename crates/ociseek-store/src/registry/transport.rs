@@ -284,11 +284,12 @@ fn of_certificate(
                         less than 2048 bits";
             (why, text.to_owned())
         }
-        CertificateError::UnsupportedSignatureAlgorithmContext {
-            signature_algorithm_id: id,
-            ..
+        // The trusted authority of that name has another kind of key.
+        CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            let why = CertificateFault::Issuer { given: context.own_authorities };
+            (why, "its certificate is not signed by the authority it names".to_owned())
         }
-        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
+        CertificateError::UnsupportedSignatureAlgorithmContext {
             signature_algorithm_id: id,
             ..
         } => {
