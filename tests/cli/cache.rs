@@ -13,6 +13,7 @@ use ociseek_format::offset::SpanSize;
 use ociseek_format::progress::{Progress, Recorder, SilentProgress};
 use ociseek_store::cache::{CacheKey, ZtocCache};
 use ociseek_testkit::caches::{assert_warns_once, spoil_entry, writer, written_by_this_process};
+use ociseek_testkit::sandbox::{Sandbox, small_image};
 
 fn open(dir: &Path) -> ZtocCache {
     ZtocCache::open(Some(dir), Arc::new(SilentProgress))
@@ -111,6 +112,16 @@ fn an_unusable_cache_warns_once() {
             assert_eq!(cache.get(key(&layer)), None);
         },
     );
+}
+
+/// The caches of ztocs and of spans are in one directory.
+#[test]
+fn an_unusable_directory_is_told_once() {
+    let sandbox = Sandbox::new();
+    small_image(&sandbox.path("img"));
+    std::fs::write(sandbox.path("file"), "").unwrap();
+    let said = sandbox.run(&["ls", "--cache-dir=file", "oci:img"]);
+    assert_eq!(said.matches("cannot use the cache").count(), 1, "{said}");
 }
 
 #[test]

@@ -89,6 +89,14 @@ fn the_bar_of_a_small_image_moves() {
     assert!(succeeded && !drawn.contains("all  "), "{drawn}");
 }
 
+#[test]
+fn a_terminal_that_cannot_move_its_cursor_gets_lines() {
+    let sandbox = Sandbox::new();
+    two_platforms(&sandbox.path("img"));
+    let (drawn, succeeded) = on_terminal(sandbox.command(&index(&["oci:img"])).env("TERM", "dumb"));
+    assert!(succeeded && !drawn.contains('\x1b'), "{drawn:?}");
+}
+
 /// What cannot be drawn any more is no reason to stop.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_terminal_does_not_stop_the_command() {

@@ -1,7 +1,6 @@
 //! What `ociseek backfill` shows: an object of JSON per line, and the progress of a walk on
 //! standard error (`37 of 120 images`).
 
-use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use super::time;
 use crate::cli::shared::json::{Coded, DigestText, Failure, digests, milliseconds};
 use crate::cli::shared::progress::{TICK, Ticker};
 use crate::cli::shared::size::{about, human};
-use crate::cli::shared::terminal::{new_bars, set_bars};
+use crate::cli::shared::terminal::{draws, new_bars, set_bars};
 use crate::cli::shared::verbosity::{ProgressStyle, VerbosityArgs};
 use ociseek_hook::backfill::{ImageOutcome, ImageReport};
 use ociseek_hook::enabled::{EnableOutcome, EnabledImage};
@@ -182,7 +181,7 @@ impl Tally {
         let output = match verbosity.progress {
             _ if verbosity.quiet => ProgressOutput::Nothing,
             ProgressStyle::None => ProgressOutput::Nothing,
-            ProgressStyle::Auto if std::io::stderr().is_terminal() => {
+            ProgressStyle::Auto if draws() => {
                 let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
                 // The spaces at the end leave room for the ^C that a terminal echoes.
                 let style = BarStyle::with_template("[{bar:20}] {msg}   ")

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::args::{CacheArgs, CacheDirArgs, ReadCacheArgs};
 use super::error::CliError;
-use ociseek_format::progress::Progress;
+use ociseek_format::progress::{Progress, ProgressEvent};
 use ociseek_rootfs::cache::SpanCache;
 use ociseek_rootfs::layers::Caches;
 use ociseek_store::cache::ZtocCache;
@@ -32,12 +33,34 @@ pub(crate) async fn reading(
     let dir = if args.cache.no_cache { None } else { dir(&args.cache.dir) };
     let max = args.cache_size.0;
     let ztocs = args.cache.ztoc_cache_size.0;
-    let progress = Arc::clone(progress);
+    // What one of them cannot use, the other cannot either.
+    let progress: Arc<dyn Progress> = Arc::new(FirstWarning::new(Arc::clone(progress)));
     let opened = tokio::task::spawn_blocking(move || Caches {
         ztocs: ZtocCache::with_limit(dir.as_deref(), ztocs, Arc::clone(&progress)),
         spans: SpanCache::open(dir.as_deref(), max, progress),
     });
     opened.await.map_err(CliError::start)
+}
+
+/// Passes on no warning but the first.
+struct FirstWarning {
+    progress: Arc<dyn Progress>,
+    has_warned: AtomicBool,
+}
+
+impl FirstWarning {
+    fn new(progress: Arc<dyn Progress>) -> FirstWarning {
+        FirstWarning { progress, has_warned: AtomicBool::new(false) }
+    }
+}
+
+impl Progress for FirstWarning {
+    fn report(&self, event: ProgressEvent) {
+        let is_warning = matches!(event, ProgressEvent::Warning(_));
+        if !is_warning || !self.has_warned.swap(true, Ordering::Relaxed) {
+            self.progress.report(event);
+        }
+    }
 }
 
 /// The cache of ztocs. None if the user disabled it.

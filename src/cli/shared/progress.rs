@@ -12,7 +12,7 @@ use indicatif::{
 };
 
 use super::size::{about, duration, human, rate};
-use super::terminal::{Style, complain, new_bars, safe, set_bars};
+use super::terminal::{Style, complain, draws, new_bars, safe, set_bars};
 use super::verbosity::{ProgressStyle, VerbosityArgs};
 use ociseek_format::digest::Digest;
 use ociseek_format::progress::{Progress, ProgressEvent, ReadAllReason};
@@ -38,11 +38,10 @@ pub(crate) enum Display {
 
 impl Display {
     pub(crate) fn new(verbosity: VerbosityArgs) -> Display {
-        use std::io::IsTerminal;
         match verbosity.progress {
             _ if verbosity.quiet => Display::Quiet,
             ProgressStyle::None => Display::Quiet,
-            ProgressStyle::Auto if std::io::stderr().is_terminal() => Display::Bars(Bars::new()),
+            ProgressStyle::Auto if draws() => Display::Bars(Bars::new()),
             ProgressStyle::Auto | ProgressStyle::Plain => Display::Plain(PlainProgress::new()),
         }
     }

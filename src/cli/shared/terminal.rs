@@ -22,6 +22,11 @@ fn width_of(terminal: &Term, is_terminal: bool) -> Option<usize> {
     is_terminal.then_some(usize::from(columns))
 }
 
+/// Whether bars can be drawn on standard error: on a terminal that moves its cursor.
+pub(crate) fn draws() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
 /// Terminals that say they are narrower say nothing of use.
 const LEAST_WIDTH: usize = 20;
 

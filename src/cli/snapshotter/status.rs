@@ -14,7 +14,7 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::json::text as text_of;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::stdout::Stdout;
-use crate::cli::shared::terminal::{Style, safe};
+use crate::cli::shared::terminal::{Style, cut, fitted, safe, terminal_width};
 use ociseek_node::{KeptImage, KeptMount, KeptState, StartRecord, kept, memory};
 use ociseek_rootfs::content::RestStats;
 use ociseek_rootfs::fuse::ProcessId;
@@ -91,7 +91,7 @@ pub(super) fn status(args: StatusArgs) -> Result<(), CliError> {
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
         OutputFormat::Json => text_of(&status)?,
-        OutputFormat::Text => status.text(stdout.style),
+        OutputFormat::Text => fitted(&status.text(stdout.style), terminal_width()),
     };
     stdout.print(text)?;
     if status.running && status.silent_mounts == 0 { Ok(()) } else { Err(CliError::not_serving()) }
@@ -103,7 +103,7 @@ pub(super) fn images(args: ImagesArgs) -> Result<(), CliError> {
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
         OutputFormat::Json => text_of(&images)?,
-        OutputFormat::Text => images.text(stdout.style),
+        OutputFormat::Text => images.text(stdout.style, terminal_width()),
     };
     stdout.print(text)
 }
@@ -315,14 +315,28 @@ impl Images {
         Images { root: root.display().to_string(), images: images.collect() }
     }
 
-    fn text(&self, style: Style) -> String {
-        let line = |[mount, users, layers, fetched, rest, start, image]: [&str; 7]| {
-            format!(
-                "{mount:<8}  {users:>5}  {layers:>6}  {fetched:>10}  {rest:>4}  {start:<8}  {image}\n"
-            )
+    /// For a terminal of this width: if it is too narrow for the names, these have lines of their
+    /// own.
+    fn text(&self, style: Style, columns: Option<usize>) -> String {
+        let figures = |[mount, users, layers, fetched, rest, start]: [&str; 6]| {
+            format!("{mount:<8}  {users:>5}  {layers:>6}  {fetched:>10}  {rest:>4}  {start:<8}")
         };
-        let header = line(["MOUNT", "USERS", "LAYERS", "FETCHED", "REST", "START", "IMAGE"]);
-        let mut text = style.dim(header.trim_end()) + "\n";
+        let header = figures(["MOUNT", "USERS", "LAYERS", "FETCHED", "REST", "START"]);
+        let longest = self.images.iter().map(|image| image.image.chars().count()).max();
+        let is_narrow =
+            columns.is_some_and(|columns| header.len() + 2 + longest.unwrap_or(0) > columns);
+        let line = |[mount, users, layers, fetched, rest, start, image]: [&str; 7]| {
+            let figures = figures([mount, users, layers, fetched, rest, start]);
+            match is_narrow {
+                true => format!("{image}\n{}\n", cut(figures.trim_end(), columns)),
+                false => format!("{figures}  {image}\n"),
+            }
+        };
+        let header = match is_narrow {
+            true => cut(header.trim_end(), columns),
+            false => format!("{header}  IMAGE"),
+        };
+        let mut text = style.dim(&header) + "\n";
         for image in &self.images {
             let users = image.users.to_string();
             let layers = image.layers.to_string();
@@ -343,10 +357,8 @@ impl Images {
             }
         }
         if let Some(start) = self.images.iter().find_map(|image| image.start.as_ref()) {
-            text += &format!(
-                "\nto use a recorded startup: ociseek index --kind fine --profile {} IMAGE\n",
-                safe(start)
-            );
+            let next = format!("ociseek index --kind fine --profile {} IMAGE", safe(start));
+            text += &fitted(&format!("\nto use a recorded startup: {next}\n"), columns);
         }
         if self.images.is_empty() {
             return format!("{} in {}\n", counted(0, "image", "images"), safe(&self.root));
@@ -390,10 +402,23 @@ mod tests {
         let mounts = vec![mount("/lazy/images/1/fs"), mount("/lazy/images/2/fs")];
         let image = KeptImage { name: "one@x".into(), layers: 3, users: 5, mounts };
         let state = KeptState { snapshots: 4, images: vec![image], keeper: None };
-        let text = Images::of(Path::new("/lazy"), &state).text(Style::plain());
+        let text = Images::of(Path::new("/lazy"), &state).text(Style::plain(), None);
         let rows: Vec<Vec<&str>> =
             text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows[0], ["mounted", "5", "3", "0", "B", "one@x"]);
         assert_eq!(rows[1], ["mounted", "0", "B", "one@x"]);
+    }
+
+    #[test]
+    fn names_have_lines_of_their_own_on_a_narrow_terminal() {
+        let image = KeptImage { name: "one@x".into(), layers: 3, users: 5, mounts: Vec::new() };
+        let state = KeptState { snapshots: 4, images: vec![image], keeper: None };
+        let text = |columns| Images::of(Path::new("/lazy"), &state).text(Style::plain(), columns);
+        assert_eq!(text(Some(58)), text(None));
+        assert_eq!(
+            text(Some(57)),
+            "MOUNT     USERS  LAYERS     FETCHED  REST  START\none@x\nnone          5       3\n"
+        );
+        assert!(text(Some(20)).starts_with("MOUNT     USERS  LA\u{2026}\none@x\n"));
     }
 }
