@@ -203,7 +203,7 @@ fn wrong_usage_exits_with_2() {
     "#);
     assert_snapshot!(sandbox.run(&["index", "--span-size", "4XB", "x"]), @r#"
     --- stderr ---
-    error: invalid value '4XB' for '--span-size <SIZE>': unknown unit "XB": expected KiB, MiB, GiB or K, M, G (powers of 1024), KB, MB, GB (powers of 1000), or B for bytes
+    error: invalid value '4XB' for '--span-size <SIZE>': unknown unit "XB": expected KiB, MiB, GiB, TiB or K, M, G, T (powers of 1024), KB, MB, GB, TB (powers of 1000), or B for bytes
 
     For more information, try '--help'.
     --- status 2 ---
@@ -556,6 +556,17 @@ fn slips_are_named() {
         (&["index", "--platform=arm64", "r.io/a:1"], "did you mean linux/arm64?"),
         (&["index", "--platform=windows", "r.io/a:1"], "did you mean windows/amd64?"),
         (&["index", "--platform=", "r.io/a:1"], "the platform is empty"),
+        (&["cat", "-n", "r.io/a:1", "/x"], "ociseek cat IMAGE PATH | cat -n"),
+        (&["cat", "-A", "r.io/a:1", "/x"], "ociseek cat IMAGE PATH | cat -n"),
+        (&["verify", "--digest", &digest, "r.io/a:1"], "use --index DIGEST"),
+        (&["convert", "--format=oci", "r.io/a:1", "r.io/a:2"], "layers stay as they are"),
+        (
+            &["convert", "--soci-span-size=4MiB", "r.io/a:1", "r.io/a:2"],
+            "did you mean --span-size?",
+        ),
+        (&["index", "--existing-index=skip", "r.io/a:1"], "did you mean --existing?"),
+        (&["try", "--until-log=x", "r.io/a:1"], "--until-output TEXT"),
+        (&["ls", "--format=long", "r.io/a:1"], "use -l"),
         (&["index", "--min-layer-size", "-1", "r.io/a:1"], "no number is negative here"),
         (&["index", "--creds", "r.io/a:1"], "--creds took \"r.io/a:1\" as its value"),
         (&["doctor", "--creds=u:", "r.io/a:1"], "an empty password"),
@@ -571,7 +582,10 @@ fn slips_are_named() {
         (&["try", "--runtime=docker", "r.io/a:1"], "such as runc or crun"),
         (&["doctor", "--all", "r.io/a:1"], "use --all-platforms"),
         (&["doctor", "--fix", "r.io/a:1"], "doctor changes nothing"),
-        (&["doctor", "--node", "c.toml", "r.io/a:1"], "--node=FILE"),
+        (&["doctor", "--node", "c.toml", "r.io/a:1"], "--node=c.toml"),
+        (&["mount", "r.io/a:1", "d", "--prefetch", "9Mbit"], "--prefetch=9Mbit"),
+        (&["convert", "--kind=v1", "r.io/a:1", "r.io/a:2"], "index attaches version 1"),
+        (&["try", "r.io/a:1", "r.io/a:2"], "ociseek try takes one image"),
         (&["doctor", "--ztoc=abcdef", "r.io/a:1"], "--verbose shows the indexes and layers"),
         (&["ls", "--tree", "r.io/a:1"], "ls -R lists all files"),
         (&["ls", "r.io/a:1/etc"], "separate the image and the path with a space"),

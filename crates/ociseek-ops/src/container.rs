@@ -13,14 +13,18 @@ use ociseek_format::image::json::parse_lenient;
 /// Why a container could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum OciRuntimeError {
-    #[error("{}: not found{}", .0.display(), in_path(.0))]
+    #[error("{}: {}", .0.display(), why_missing(.0))]
     Missing(PathBuf),
     #[error("cannot run {}", runtime.display())]
     Run { runtime: PathBuf, source: io::Error },
 }
 
-fn in_path(runtime: &Path) -> &'static str {
-    if runtime.components().count() == 1 { " in PATH" } else { "" }
+fn why_missing(runtime: &Path) -> &'static str {
+    match runtime.components().count() {
+        1 => "not found in PATH",
+        _ if runtime.exists() => "not an executable file",
+        _ => "not found",
+    }
 }
 
 /// A container of an OCI runtime (runc, crun, ...) in the foreground. When this is dropped, it is

@@ -4,7 +4,7 @@ mod walk;
 
 pub use walk::host_architecture;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -245,7 +245,9 @@ pub(super) fn platform_in(config: &Descriptor, bytes: &[u8]) -> Result<Platform,
 
 fn no_platform(wanted: &[Platform], available: &[Platform]) -> ResolveError {
     let list = |platforms: &[Platform]| {
-        platforms.iter().map(Platform::to_string).collect::<Vec<_>>().join(", ")
+        let names = platforms.iter().map(Platform::to_string);
+        // A SOCI-enabled image lists its index as a manifest of the same platform.
+        names.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
     };
     ResolveError::NoPlatform { wanted: list(wanted), available: list(available) }
 }

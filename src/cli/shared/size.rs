@@ -7,7 +7,10 @@ const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 <
 
 /// Units that are accepted but never printed. A single letter is a power of 1024, as in ls, dd and
 /// docker.
-const ALSO_READ: [(&str, u64); 6] = [
+const ALSO_READ: [(&str, u64); 9] = [
+    ("TiB", 1 << 40),
+    ("TB", 1_000_000_000_000),
+    ("T", 1 << 40),
     ("GB", 1_000_000_000),
     ("MB", 1_000_000),
     ("KB", 1000),
@@ -27,8 +30,8 @@ pub(crate) enum SizeError {
     #[error("expected a size, such as 4MiB, 64KiB or 512B")]
     NotASize,
     #[error(
-        "unknown unit {0:?}: expected KiB, MiB, GiB or K, M, G (powers of 1024), KB, MB, GB (powers of 1000), or \
-         B for bytes"
+        "unknown unit {0:?}: expected KiB, MiB, GiB, TiB or K, M, G, T (powers of 1024), KB, MB, GB, TB (powers of \
+         1000), or B for bytes"
     )]
     Unit(String),
     #[error("{0} of what? Did you mean {0}MiB? For bytes, write {0}B")]

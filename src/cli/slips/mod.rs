@@ -1,12 +1,16 @@
 //! Hints for slips: what users of other tools type, and what is easily mistyped.
 
+use std::collections::BTreeSet;
+
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use strsim::{levenshtein, osa_distance};
 
-use words::{COMMANDS, OPTIONS};
+use commands::COMMANDS;
+use options::OPTIONS;
 
-mod words;
+mod commands;
+mod options;
 
 /// Commands that take a single image.
 const SINGLE: [&str; 5] = ["doctor", "mount", "rm", "try", "verify"];
@@ -34,13 +38,19 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
         ErrorKind::InvalidSubcommand => {
             (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand)
         }
-        // `--node FILE IMAGE`
-        ErrorKind::UnknownArgument
-            if command == "doctor" && typed.iter().any(|word| word == "--node") =>
-        {
-            return Some("the configuration follows an equals sign: --node=FILE".to_owned());
+        ErrorKind::InvalidUtf8 => {
+            let odd = typed.iter().find(|word| word.contains('\u{fffd}'))?;
+            return Some(format!("{odd:?} is not UTF-8"));
         }
-        ErrorKind::UnknownArgument => (ContextKind::InvalidArg, ContextKind::SuggestedArg),
+        ErrorKind::InvalidValue if is_about(error, "--kind") && command == "convert" => {
+            return Some("v2 is the SOCI index; ociseek index attaches version 1".to_owned());
+        }
+        ErrorKind::UnknownArgument => {
+            if let Some(hint) = without_equals_sign(error, &called(program.clone(), typed), typed) {
+                return Some(hint);
+            }
+            (ContextKind::InvalidArg, ContextKind::SuggestedArg)
+        }
         ErrorKind::MissingRequiredArgument => return missing(command, typed, error, program),
         ErrorKind::TooManyValues => return given_a_value(error),
         ErrorKind::InvalidValue if command == "mount" && typed.iter().any(|word| word == "-o") => {
@@ -53,7 +63,7 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
             return Some("the value is empty: is a variable not set?".to_owned());
         }
         ErrorKind::InvalidValue
-            if is_about_format(error)
+            if is_about(error, "--format")
                 && typed.iter().any(|word| word == "-o" || word == "--output") =>
         {
             let row = OPTIONS.iter().find(|row| row.0 == command && row.1.contains(&"-o"));
@@ -88,8 +98,8 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
         ErrorKind::InvalidValue if typed.iter().any(|word| is_negative(word)) => {
             return Some(NO_NEGATIVE.to_owned());
         }
-        ErrorKind::InvalidValue if is_other_format(error) => {
-            return Some("for other formats, filter the JSON: --json | jq".to_owned());
+        ErrorKind::InvalidValue if is_about(error, "--format") => {
+            return other_format(error, command).map(str::to_owned);
         }
         _ => return None,
     };
@@ -135,7 +145,7 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
             let row = OPTIONS.iter().find(is_it).map(|row| row.2.to_owned());
             let lower = word.to_ascii_lowercase();
             row.or_else(|| {
-                (lower != word && knows(&called, &lower))
+                (lower != word && has_option(&called, &lower))
                     .then(|| format!("options are in lower case: {lower}"))
             })
             .or_else(|| of_others(&word, command, &program))
@@ -162,10 +172,42 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
         // It names the option that was suggested.
         error.remove(ContextKind::Usage);
     }
-    if error.kind() == ErrorKind::InvalidSubcommand && !keeps {
-        return hint.or_else(|| Some(commands_of(typed, program)));
+    match error.kind() {
+        _ if keeps => hint,
+        ErrorKind::InvalidSubcommand => hint.or_else(|| Some(commands_of(typed, program))),
+        _ => hint.or_else(|| similar(&word, &called(program, typed))),
     }
-    hint
+}
+
+/// The hint for an option of several words that shares some with options of `command`.
+fn similar(option: &str, command: &Command) -> Option<String> {
+    // Of things that differ.
+    const COMMON: [&str; 4] = ["cache", "file", "from", "size"];
+    let words = |name: &str| -> BTreeSet<String> {
+        let tells = |word: &&str| word.len() > 3 && !COMMON.contains(word);
+        name.split('-').filter(tells).map(str::to_owned).collect()
+    };
+    let typed = words(option.strip_prefix("--").filter(|name| name.contains('-'))?);
+    let longs = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let shared: Vec<(usize, &str)> = longs
+        .filter_map(|arg| arg.get_long())
+        .map(|long| (words(long).intersection(&typed).count(), long))
+        .collect();
+    let most = shared.iter().map(|(count, _)| *count).max().filter(|most| *most > 0)?;
+    let names: Vec<&str> =
+        shared.iter().filter(|(count, _)| *count == most).map(|(_, long)| *long).collect();
+    // A long list helps nobody.
+    (names.len() <= 3).then(|| format!("did you mean --{}?", names.join(" or --")))
+}
+
+/// Whether `command` has this option.
+fn has_option(command: &Command, option: &str) -> bool {
+    command.get_arguments().any(|arg| match option.strip_prefix("--") {
+        Some(long) => arg.get_long() == Some(long),
+        None => arg
+            .get_short()
+            .is_some_and(|short| option.strip_prefix('-') == Some(&short.to_string())),
+    })
 }
 
 const NO_NEGATIVE: &str = "no number is negative here";
@@ -215,6 +257,32 @@ fn of_others(option: &str, command: &str, program: &Command) -> Option<String> {
     })
 }
 
+/// The hint for a word too many, if an option of `command` that may stand alone has its value after
+/// a blank.
+fn without_equals_sign(error: &clap::Error, command: &Command, typed: &[String]) -> Option<String> {
+    let Some(ContextValue::String(surplus)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let is_value = |word: &str| word.starts_with(['/', '.']) || !word.contains(['/', ':', '-']);
+    let may_stand_alone = |option: &str| {
+        let long = option.strip_prefix("--")?;
+        let arg = command.get_arguments().find(|arg| arg.get_long() == Some(long))?;
+        let least = arg.get_num_args()?.min_values();
+        Some(least == 0 && arg.get_action().takes_values())
+    };
+    let pair = typed
+        .windows(2)
+        .find(|pair| is_value(&pair[1]) && may_stand_alone(&pair[0]).unwrap_or(false));
+    let pair = pair.filter(|_| !surplus.starts_with('-'))?;
+    Some(format!("the value follows an equals sign: {}={}", pair[0], pair[1]))
+}
+
+/// Whether the error is about this option.
+fn is_about(error: &clap::Error, option: &str) -> bool {
+    matches!(error.get(ContextKind::InvalidArg),
+        Some(ContextValue::String(typed)) if typed.split([' ', '=']).next() == Some(option))
+}
+
 /// Whether the value that the error is about was typed, and is empty.
 fn is_empty_value(error: &clap::Error, typed: &[String]) -> bool {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
@@ -226,12 +294,6 @@ fn is_empty_value(error: &clap::Error, typed: &[String]) -> bool {
     is_absent
         && (typed.windows(2).any(|pair| pair[0] == name && pair[1].is_empty())
             || typed.iter().any(|word| word.strip_suffix('=') == Some(name)))
-}
-
-/// Whether the error is about `--format`, which most commands also call `-o`.
-fn is_about_format(error: &clap::Error) -> bool {
-    matches!(error.get(ContextKind::InvalidArg),
-        Some(ContextValue::String(option)) if option.starts_with("--format"))
 }
 
 /// The hint for an option before the command that has it.
@@ -332,17 +394,24 @@ fn is_every_platform(error: &clap::Error) -> bool {
         && ["all", "any", "*"].contains(&text(ContextKind::InvalidValue).as_str())
 }
 
-/// Whether `--format` has a value of another tool: a template, or a kind of table.
-fn is_other_format(error: &clap::Error) -> bool {
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => text.clone(),
-        _ => String::new(),
+/// The hint for a value that `--format` has in another tool.
+fn other_format(error: &clap::Error, command: &str) -> Option<&'static str> {
+    let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else {
+        return None;
     };
-    let value = text(ContextKind::InvalidValue);
-    text(ContextKind::InvalidArg).starts_with("--format")
-        && (value.contains("{{")
-            || ["yaml", "table", "wide", "csv", "name", "tree"].contains(&value.as_str()))
+    match value.as_str() {
+        "html" if command == "try" => Some("use --output FILE.html"),
+        "long" if command == "ls" => Some("use -l"),
+        "oci" | "docker" | "v2s1" | "v2s2" => Some(
+            "--format is that of the report: layers stay as they are, and a new image is an OCI image index",
+        ),
+        "yaml" | "table" | "wide" | "csv" | "name" | "tree" => Some(FILTER_JSON),
+        template if template.contains("{{") => Some(FILTER_JSON),
+        _ => None,
+    }
 }
+
+const FILTER_JSON: &str = "for other formats, filter the JSON: --json | jq";
 
 /// The hint for a switch that was given a value.
 fn given_a_value(error: &clap::Error) -> Option<String> {
@@ -363,9 +432,10 @@ fn surplus(command: &str, typed: &[String]) -> Option<String> {
         "try" | "bundle" if typed.windows(2).any(is_volume) => {
             Some("-v is --verbose here; for mounts, edit config.json of ociseek bundle".to_owned())
         }
-        "try" => {
-            Some("put the command to run after two dashes: ociseek try IMAGE -- COMMAND".to_owned())
-        }
+        "try" => Some(
+            "ociseek try takes one image; put the command to run after two dashes: ociseek try IMAGE -- COMMAND"
+                .to_owned(),
+        ),
         "bundle" => Some(
             "put the command to run after two dashes: ociseek bundle IMAGE DIR -- COMMAND"
                 .to_owned(),
