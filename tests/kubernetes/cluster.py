@@ -156,7 +156,7 @@ def control_plane():
           '--enable-admission-plugins', 'NodeRestriction', '--service-account-key-file', PKI / 'accounts.key',
           '--service-account-signing-key-file', PKI / 'accounts.key', '--service-account-issuer',
           'https://kubernetes.default.svc', '--service-cluster-ip-range', '10.96.0.0/16', '--allow-privileged',
-          '--kubelet-preferred-address-types', 'InternalIP')
+          '--kubelet-preferred-address-types', 'InternalIP', '--feature-gates', 'ImageVolume=true')
     if not until(180, lambda: kubectl('get', '--raw', '/readyz')):
         sys.exit(f'The API server is not ready: {STATE}/apiserver.log')
     start('controllers', program, 'controllers', f'--kubeconfig={PKI}/admin.conf', '--leader-elect=false',
@@ -336,6 +336,7 @@ cgroupDriver: systemd
 failCgroupV1: false
 failSwapOn: false
 oomScoreAdj: 0
+featureGates: {ImageVolume: true}
 makeIPTablesUtilChains: false
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 serializeImagePulls: false

@@ -87,6 +87,38 @@ def case_security():
     delete('readonly', 'mapped', 'changes')
 
 
+def case_volume():
+    """A lazy image as an init container, and as a volume, of which one path is mounted."""
+    script = f'cat /kept/version /part/version; {images.SUM.replace("/usr/share", "/whole/usr/share")}; touch /whole/x'
+    mounted = [{'name': 'image', 'mountPath': '/whole'}, {'name': 'image', 'mountPath': '/part', 'subPath': 'srv'}]
+    kept = {'name': 'kept', 'mountPath': '/kept'}
+    said = complete('volume', f'{REGISTRY}/fine:1', f'({script}) 2>&1', container={'volumeMounts': [*mounted, kept]},
+                    initContainers=[{'name': 'first', 'image': f'{REGISTRY}/soci:1', 'volumeMounts': [kept],
+                                     'command': ['cp', '/srv/version', '/kept']}],
+                    volumes=[{'name': 'image', 'image': {'reference': f'{REGISTRY}/fine:2'}},
+                             {'name': 'kept', 'emptyDir': {}}])
+    check(said.startswith(f'12{images.expected()}') and 'Read-only file system' in said, 'the pod saw', said,
+          events('volume'))
+    check(f'{REGISTRY}/fine:2' in lazy_images(), 'the volume is not listed as lazy:', lazy_images())
+    delete('volume')
+
+
+def case_moved():
+    """A tag moves: who pulls always gets the new image, and a pod of the old one keeps its own."""
+    tag = f'{REGISTRY}/moved:1'
+    for version in 'ab':
+        images.push(tag, ['/bin/sh', '-c', images.SERVE], images.layer({'srv/name': tag.encode()}), images.debian(),
+                    images.layer({'srv/version': version.encode()}))
+        images.ociseek('index', '--quiet', '--kind', 'fine', tag)
+        start(f'moved-{version}', tag, pull='Always')
+        right_sum(f'moved-{version}')
+    for version in 'ab':
+        found = kubectl('exec', f'moved-{version}', '--', 'cat', '/srv/version')
+        check(found == version, f'moved-{version} has version', found)
+    check(lazy_images().count(tag) == 2, 'not both are listed as lazy:', lazy_images())
+    delete('moved-a', 'moved-b')
+
+
 def case_restarts():
     """A pod reads all the time; whatever is restarted or killed, it sees the same, and new pods start."""
     loop = f'while :; do echo "sum $({images.SUM} 2>&1)"; sleep 0.2; done'
