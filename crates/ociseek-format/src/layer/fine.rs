@@ -85,8 +85,7 @@ impl FineGzip {
     }
 
     /// For the part of a blob that `span` holds, to divide it. All new checkpoints are at most
-    /// [`SPAN_SIZE`] bytes after its start, so the division can be undone
-    /// ([`FineLayer::undivided`](crate::fine::FineLayer::undivided)).
+    /// [`SPAN_SIZE`] bytes after its start, so the division can be undone.
     pub(super) fn dividing(spans: &FineSpans, span: SpanId) -> FineGzip {
         let this = spans.starts().get(span.0 as usize).copied();
         FineGzip::after(this, DIVIDED_SPAN_SIZE, StartLimits::inside(spans, span, SPAN_SIZE))
