@@ -84,7 +84,8 @@ fn index(
     let chunks =
         || buffers.read_chunk(&mut input).map(|chunk| (!chunk.is_empty()).then_some(vec![chunk]));
     let budget = Budget::new(max_memory);
-    let indexed = index_chunks(options, None, Threads::for_one_of(1, guide), &budget, chunks);
+    let threads = Threads::for_one_of(1, guide, &budget);
+    let indexed = index_chunks(options, None, threads, &budget, chunks);
     indexed.map_err(|error| match error {
         ChunksError::Next(source) => unreadable(path, source),
         ChunksError::Layer(LayerError::Memory(source)) => {

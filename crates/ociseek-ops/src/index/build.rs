@@ -16,8 +16,8 @@ use super::options::{IndexOptions, Work};
 use super::parts::is_only_fine;
 use super::reuse::reuse;
 use super::supply::{
-    BlobKey, BuiltDocument, BuiltLayer, Layers, ListedZtocs, Supply, WantedParts, cached,
-    cached_document, keep, keep_document, key_of,
+    BlobKey, BuiltDocument, BuiltLayer, Layers, Supply, WantedParts, cached, cached_document, keep,
+    keep_document, key_of,
 };
 use ociseek_format::budget::Charge;
 use ociseek_format::digest::Digest;
@@ -60,7 +60,7 @@ pub(crate) async fn ztocs(
     unread.extend(Box::pin(reuse(&mut layers, for_ztoc, supply)).await);
     sort(&mut unread, options);
     announce(&unread);
-    let guides = guides(&supply.known, &unread, options).await;
+    let guides = guides(supply, &unread, options).await;
     let reader = Reader { supply, wanted: &wanted };
     reader.read_all(&mut layers, unread, guides).await?;
     Ok(layers)
@@ -304,12 +304,14 @@ impl Guides {
 
 /// Fetches a ztoc for each layer of `unread` that has one and can use more than one core. A ztoc
 /// that cannot be fetched or decoded, or does not fit into memory, is ignored.
-async fn guides(offers: &[ListedZtocs], unread: &[Descriptor], options: &IndexOptions) -> Guides {
+async fn guides(supply: &Supply<'_>, unread: &[Descriptor], options: &IndexOptions) -> Guides {
     let mut guides = Guides::default();
-    if Threads::for_one_of(options.side_by_side(unread.len()), None).cores <= 1 {
+    let side_by_side = options.side_by_side(unread.len());
+    if Threads::for_one_of(side_by_side, None, supply.source.budget()).cores <= 1 {
         return guides;
     }
-    let ztocs = offers
+    let ztocs = supply
+        .known
         .iter()
         .flat_map(|offer| offer.ztocs.iter().map(|ztoc| (ztoc.layer, (ztoc, &offer.store))));
     let known: BTreeMap<Digest, (&ZtocRef, &Source)> = ztocs.collect();
@@ -376,8 +378,8 @@ async fn index(
     let unreadable = |read, source| IndexError::ReadLayer { layer: layer.digest, read, source };
     let blob = source.blob(layer, reads > 1).await.map_err(|e| unreadable(0, e))?;
     let expected = (layer.digest, layer.size);
-    let threads = Threads::for_one_of(jobs, guide);
     let budget = source.budget().clone();
+    let threads = Threads::for_one_of(jobs, guide, &budget);
     let on_chunk = |bytes| {
         read += bytes;
         progress.report(ProgressEvent::LayerRead { layer: layer.digest, bytes });

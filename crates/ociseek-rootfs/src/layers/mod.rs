@@ -418,7 +418,7 @@ async fn read_through(
         let keeper =
             spans.is_enabled().then(|| Box::new(CacheKeeper::new(&spans, wanted.size)) as _);
         let options = ReadOptions { span_size, keeper, keeps_plain, ..ReadOptions::default() };
-        let threads = Threads::for_one_of(side_by_side, None);
+        let threads = Threads::for_one_of(side_by_side, None, memory.budget());
         let expected = (wanted.digest, wanted.size);
         let mapped = read_chunks(options, expected, threads, memory, || batches.receive());
         let mapped = mapped.map_err(|error| match error {

@@ -16,7 +16,7 @@ use super::{IndexedLayer, LayerError, LayerOptions, MappedLayer, ReadOptions};
 use crate::budget::{Budget, Charge};
 use crate::digest::Digest;
 use crate::ztoc::Ztoc;
-use stretches::{BlobCutter, DecoderPool, Piece, QueuedStretch};
+use stretches::{BlobCutter, DecoderPool, PLAIN, Piece, QueuedStretch};
 
 mod stretches;
 
@@ -29,6 +29,9 @@ const AHEAD: usize = 96;
 /// More threads for one layer would be idle, because the work that cannot be divided takes longer
 /// by then.
 const MOST_DECODERS: usize = 8;
+/// How much memory a core needs, in bytes: a layer with several has two more stretches in progress
+/// than cores.
+const FOR_A_CORE: u64 = 2 * PLAIN as u64;
 
 /// How to divide the decoding of a layer.
 #[derive(Debug, Clone)]
@@ -41,9 +44,11 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// The share of one of `layers` layers that are read at the same time.
-    pub fn for_one_of(layers: usize, guide: Option<Arc<Ztoc>>) -> Threads {
-        Threads { cores: cores() / layers.max(1), guide }
+    /// The share of one of `layers` layers that are read at the same time, of an image with this
+    /// budget. What is decoded ahead is not charged to it, but takes no more than it.
+    pub fn for_one_of(layers: usize, guide: Option<Arc<Ztoc>>, budget: &Budget) -> Threads {
+        let cores = cores().min(usize::try_from(budget.limit() / FOR_A_CORE).unwrap_or(usize::MAX));
+        Threads { cores: cores / layers.max(1), guide }
     }
 }
 
@@ -370,5 +375,20 @@ impl Drop for WorkScanner<'_> {
     fn drop(&mut self) {
         self.0.queues().is_scanned = true;
         self.0.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each core decodes 16 MiB ahead, and each layer has two such parts more.
+    #[test]
+    fn a_small_budget_gets_few_cores() {
+        let of = |layers, mebibytes: u64| {
+            Threads::for_one_of(layers, None, &Budget::new(mebibytes << 20)).cores
+        };
+        assert_eq!((of(1, 63), of(2, 63), of(1, 1)), (1, 0, 0));
+        assert_eq!(of(1, 1 << 20), cores());
     }
 }

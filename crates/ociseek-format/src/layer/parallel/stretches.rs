@@ -215,7 +215,7 @@ impl BlobCutter {
 }
 
 /// After this many plain bytes, the rest of a stretch is left to the scan.
-const PLAIN: usize = 16 << 20;
+pub(super) const PLAIN: usize = 16 << 20;
 /// After this many wrong guesses, either the layer has bytes that only look like gzip members, or
 /// the ztoc belongs to another layer.
 const WRONG: usize = 4;
