@@ -125,7 +125,7 @@ pub(super) fn place(host: &Path) -> Result<ContainerdFile, CliError> {
         let version = version.map_or("none".to_owned(), |version| version.to_string());
         return Err(refuse(format!(
             "its version is {version}, so containerd may be older than 2.1, and would not start with the file for 2.1: \
-             if it is not, let containerd config migrate write it anew; if it is, give it the settings of \
+             if it is not, let containerd config migrate rewrite it; if it is, give it the settings of \
              packaging/containerd/ociseek-version-2.toml"
         )));
     }
@@ -328,7 +328,7 @@ mod tests {
                 "add imports",
             ),
             (&[(4, "nonsense".to_owned())], "not valid TOML"),
-            (&[(4, KIND.to_owned())], "let containerd config migrate write it anew"),
+            (&[(4, KIND.to_owned())], "let containerd config migrate rewrite it"),
             (&[(4, GKE.to_owned())], "its version is 2"),
             (
                 &[(3, MICROK8S.to_owned()), (4, PLAIN.to_owned())],
