@@ -233,7 +233,7 @@ fn parsed(
 }
 
 /// What these words mean to containerd (`parseHostConfig`). Without any, a host can do all.
-/// containerd before 2.2 has no word for referrers, so whoever resolves may list them.
+/// containerd before 2.2 has no word for referrers, so a host that resolves may list them.
 fn capabilities(words: &[String]) -> Result<Capabilities, String> {
     const WORDS: [&str; 4] = ["pull", "resolve", "push", "referrers"];
     let unknown = |word: &&String| !WORDS.contains(&&*word.to_ascii_lowercase());
