@@ -455,9 +455,6 @@ fn the_platform_of_this_machine_is_read() {
     };
     assert_eq!(cat(&[]), here);
     assert_eq!(cat(&["--platform=linux/s390x"]), "s390x");
-    assert!(
-        cat(&["--platform=linux/riscv64"]).contains("it has linux/s390x"),
-        "{}",
-        cat(&["--platform=linux/riscv64"])
-    );
+    let other = cat(&["--platform=linux/riscv64"]);
+    assert!(other.contains(&format!("it has linux/{here}, linux/s390x")), "{other}");
 }

@@ -1,6 +1,7 @@
 //! Layers without a ztoc, with one that does not fit, and layers for which no ztoc is possible.
 
 use std::error::Error;
+use std::fs;
 
 use super::*;
 use ociseek_format::layer::{BlobForm, BuiltZtoc};
@@ -8,12 +9,18 @@ use ociseek_format::offset::SpanSize;
 use ociseek_format::tree::{NodeKind, Tree};
 use ociseek_format::ztoc::FileKind;
 use ociseek_store::cache::CacheKey;
+use ociseek_testkit::mounts::wait_until;
 
 async fn serve(blob: &Bytes) -> (Faulty, Source) {
     let faulty = Faulty::honest(RegistrySettings::default()).await;
     faulty.add_blob(blob.clone());
     let source = registry(&faulty.host());
     (faulty, source)
+}
+
+/// Deletes what the cache has of content. What was read may still be on its way there.
+fn delete_spans(cache: &Path) {
+    wait_until("the spans are deleted", || fs::remove_dir_all(cache.join("spans")).is_ok());
 }
 
 #[tokio::test]
@@ -45,7 +52,7 @@ async fn a_layer_without_a_ztoc_is_read_once_for_all_mounts() {
             );
         }
         // The spans were deleted, but not the index.
-        std::fs::remove_dir_all(dir.path().join("spans")).unwrap();
+        delete_spans(dir.path());
         let desk = Desk::new(Some(dir.path()));
         let content = desk.one(&source, &layer, None).await;
         check(&content, 0, &plain, 40).await;
@@ -53,7 +60,7 @@ async fn a_layer_without_a_ztoc_is_read_once_for_all_mounts() {
             assert_eq!(faulty.requests().len(), 2, "decoded again once, for all of it");
         }
         // The same, with a complete prefetch before reading.
-        std::fs::remove_dir_all(dir.path().join("spans")).unwrap();
+        delete_spans(dir.path());
         let content = Desk::new(Some(dir.path())).one(&source, &layer, None).await;
         content.fetch_rest(&BackgroundFetches::default()).await;
         let asked = faulty.requests().len();
@@ -89,7 +96,7 @@ async fn a_zstd_layer_that_changed_later_is_an_error() {
     let source = registry(&faulty.host());
     let desk = Desk::new(Some(dir.path()));
     let open = desk.open(&source, &layer, None).await.unwrap();
-    std::fs::remove_dir_all(dir.path().join("spans")).unwrap();
+    delete_spans(dir.path());
     let desk = Desk::new(Some(dir.path()));
     let content = desk.content(&source, vec![open], options());
     let error = read(&content, 0, 1000).await.unwrap_err();
