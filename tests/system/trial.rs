@@ -171,7 +171,7 @@ fn a_container_that_was_not_ready_promises_nothing() {
     assert!(code == Some(1) && said.contains(not_known), "{said}");
     assert!(said.contains("did not listen on port 81: it exited"), "{said}");
     let server = "busybox nc -l -p 82; sleep 1000";
-    let (said, code) = trial(&["--until-port=81", "--for=2s", "oci:large:v1", "--", server]);
+    let (said, code) = trial(&["--until-port=81", "--for=10s", "oci:large:v1", "--", server]);
     assert!(code == Some(1) && said.contains("It listened on 82"), "{said}");
     assert!(said.contains("Next: ociseek try oci:large:v1 --until-port 82"), "{said}");
     let json = trial(&["-q", "--json", "oci:large:v1", "--", "exit 9"]).0;
