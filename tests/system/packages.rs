@@ -179,7 +179,10 @@ fn a_pod_installs_the_snapshotter(root: &Path) {
     let configure = || run_with(&["install", "--configure-containerd", "--config", given, at]);
     let conf = root.join("etc/containerd/conf.d/ociseek.toml");
     let (code, said, told) = configure();
-    assert!(code == Some(1) && said.contains("add imports = ") && told.is_empty(), "{said}{told}");
+    assert!(
+        code == Some(1) && said.contains("add version = 3 and imports = ") && told.is_empty(),
+        "{said}{told}"
+    );
     assert!(!conf.exists());
     std::fs::create_dir_all(root.join("etc/containerd")).unwrap();
     let imports = "version = 3\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n";
