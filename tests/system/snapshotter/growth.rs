@@ -106,6 +106,12 @@ fn cycles(
     }
 }
 
+/// Where images are mounted.
+fn mount_points(node: &Node) -> Vec<String> {
+    let mounts = node.lazy_mounts();
+    mounts.iter().map(|mount| mount.split(' ').nth(1).unwrap().to_owned()).collect()
+}
+
 fn is_clear(node: &Node) -> bool {
     node.in_dir("lazy/snapshots") + node.in_dir("lazy/images") + node.lazy_mounts().len() == 0
 }
@@ -308,11 +314,7 @@ async fn a_node_whose_cache_holds_half_of_what_is_read() {
         at_once(IMAGES, &|number| node.pull(&images[number], "ociseek"));
         at_once(CONTAINERS, &|number| node.start(&name(number), &images[number % IMAGES]));
         said("200 containers started");
-        let points: Vec<String> = node
-            .lazy_mounts()
-            .iter()
-            .map(|mount| mount.split(' ').nth(1).unwrap().to_owned())
-            .collect();
+        let points = mount_points(&node);
         assert_eq!(points.len(), IMAGES);
         let expected = fs::read(format!("{}/srv/unread", points[0])).unwrap();
         let read = |number: usize| {
@@ -374,11 +376,7 @@ async fn a_node_with_a_hundred_images_and_a_thousand_cycles() {
             node.start(name, image);
         }
         print("100 images mounted", serving.id());
-        let points: Vec<String> = node
-            .lazy_mounts()
-            .iter()
-            .map(|mount| mount.split(' ').nth(1).unwrap().to_owned())
-            .collect();
+        let points = mount_points(&node);
         assert_eq!(points.len(), IMAGES);
         serving.kill();
         let begun = Instant::now();

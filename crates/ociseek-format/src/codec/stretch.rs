@@ -176,7 +176,8 @@ impl Stretch {
     }
 
     /// Decodes `chunks`, found at `at` in a blob, on the assumption that they begin as given. Stops
-    /// when the output exceeds `limit` bytes, by at most 4 MiB. The output replaces the content of
+    /// when the output exceeds `limit` bytes, by at most 4 MiB, or 8 MiB if it was searched for and is
+    /// decoded twice. The output replaces the content of
     /// `plain`. `is_tracking` says whether a sink may want references.
     pub fn decode<C: AsRef<[u8]>>(
         at: Compressed,
@@ -281,12 +282,10 @@ impl Stretch {
         let mut other = Vec::new();
         for step in steps {
             stretch.is_broken = stretch.reader.push(step, &mut stretch.decoded).is_err();
-            let mut doubtful = 0;
             if let Some((reader, decoded)) = &mut twin {
                 // Of a member that ends here the checksum is not known.
                 stretch.is_broken |=
                     reader.push(step, decoded).is_err() || reader.has_ended_member();
-                doubtful = decoded.plain.len();
                 if reader.window() == stretch.reader.window() {
                     other = std::mem::take(&mut decoded.plain);
                     twin = None;
@@ -297,7 +296,8 @@ impl Stretch {
                 break;
             }
             stretch.taken += step.len();
-            if stretch.decoded.size() + doubtful > limit {
+            let twins = twin.as_ref().map_or(&other, |(_, decoded)| &decoded.plain);
+            if stretch.decoded.size() + twins.len() > limit {
                 break;
             }
         }

@@ -16,7 +16,7 @@ use super::{IndexedLayer, LayerError, LayerOptions, MappedLayer, ReadOptions};
 use crate::budget::{Budget, Charge};
 use crate::digest::Digest;
 use crate::ztoc::Ztoc;
-use stretches::{BlobCutter, DecoderPool, PLAIN, Piece, QueuedStretch};
+use stretches::{BlobCutter, DecoderPool, MOST_PLAIN, Piece, QueuedStretch};
 
 mod stretches;
 
@@ -31,7 +31,7 @@ const AHEAD: usize = 96;
 const MOST_DECODERS: usize = 8;
 /// How much memory a core needs, in bytes: a layer with several has two more stretches in progress
 /// than cores.
-const FOR_A_CORE: u64 = 2 * PLAIN as u64;
+const FOR_A_CORE: u64 = 2 * MOST_PLAIN as u64;
 
 /// How to divide the decoding of a layer.
 #[derive(Debug, Clone)]
@@ -382,13 +382,12 @@ impl Drop for WorkScanner<'_> {
 mod tests {
     use super::*;
 
-    /// Each core decodes 16 MiB ahead, and each layer has two such parts more.
     #[test]
     fn a_small_budget_gets_few_cores() {
         let of = |layers, mebibytes: u64| {
             Threads::for_one_of(layers, None, &Budget::new(mebibytes << 20)).cores
         };
-        assert_eq!((of(1, 63), of(2, 63), of(1, 1)), (1, 0, 0));
+        assert_eq!((of(1, 95), of(2, 95), of(1, 1)), (1, 0, 0));
         assert_eq!(of(1, 1 << 20), cores());
     }
 }

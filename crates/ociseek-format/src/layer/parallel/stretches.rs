@@ -215,7 +215,9 @@ impl BlobCutter {
 }
 
 /// After this many plain bytes, the rest of a stretch is left to the scan.
-pub(super) const PLAIN: usize = 16 << 20;
+const PLAIN: usize = 16 << 20;
+/// What a stretch may take with what is decoded after that ([`Stretch::decode`]).
+pub(super) const MOST_PLAIN: usize = PLAIN + (8 << 20);
 /// After this many wrong guesses, either the layer has bytes that only look like gzip members, or
 /// the ztoc belongs to another layer.
 const WRONG: usize = 4;
