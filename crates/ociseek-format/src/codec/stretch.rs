@@ -176,9 +176,9 @@ impl Stretch {
     }
 
     /// Decodes `chunks`, found at `at` in a blob, on the assumption that they begin as given. Stops
-    /// when the output exceeds `limit` bytes, by at most 4 MiB, or 8 MiB if it was searched for and is
-    /// decoded twice. The output replaces the content of
-    /// `plain`. `is_tracking` says whether a sink may want references.
+    /// when the output exceeds `limit` bytes, by at most 4 MiB, or 8 MiB if it is decoded twice
+    /// because its start is unknown. The output replaces the content of `plain`. `is_tracking` says
+    /// whether a sink may want references.
     pub fn decode<C: AsRef<[u8]>>(
         at: Compressed,
         begin: StretchStart,
