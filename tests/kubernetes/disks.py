@@ -4,7 +4,7 @@ import json
 import re
 
 from cluster import REGISTRY, kubectl, until
-from pods import NODE, apply, check, complete, delete, events, lazy_images, logs, mounts, pod, right_sum, start, status
+from pods import NODE, check, complete, delete, events, lazy_images, logs, mounts, right_sum, start, status
 
 ROOT = '/var/lib/ociseek/snapshotter'
 MEGABYTE = 1 << 20
@@ -25,6 +25,12 @@ def kubelet(lines):
 
 def summary():
     return json.loads(kubectl('get', '--raw', f'/api/v1/nodes/{NODE.name}/proxy/stats/summary'))
+
+
+def used(name):
+    """What the kubelet says that this pod has on the disk, in bytes."""
+    found = [one for one in summary()['pods'] if one['podRef']['name'] == name]
+    return found[0].get('ephemeral-storage', {}).get('usedBytes', 0) if found else 0
 
 
 def disk(folders):
@@ -64,16 +70,22 @@ def case_figures():
 
 
 def case_pressure():
-    """A container fills the disk: the kubelet removes the lazy image that nothing uses, and evicts this pod alone."""
-    start('stays', f'{REGISTRY}/fine:1')
+    """A container fills the disk: the kubelet removes the lazy image that nothing uses, and evicts this pod first."""
+    # With overlayfs, too, it evicts another one before the space is free, but none of this class.
+    start('stays', f'{REGISTRY}/fine:1', priorityClassName='system-node-critical')
     complete('once', f'{REGISTRY}/fine:2', 'true')
     delete('once')
     check(f'{REGISTRY}/fine:2' in lazy_images(), 'there is no image to remove:', lazy_images())
     half = '{memory.available: 100Mi, nodefs.available: 50%, imagefs.available: 50%}'
     with kubelet([f'evictionHard: {half}']):
-        apply(pod('fills', f'{REGISTRY}/soci:1', 'fallocate -l 8G /fill; exec sleep 100000'))
+        start('fills', f'{REGISTRY}/soci:1', 'fallocate -l 4G /first; exec sleep 100000')
+        # Before it knows what this pod has on the disk, the kubelet would evict any other one.
+        check(until(90, lambda: used('fills') > 4 << 30, every=3), 'the kubelet does not know what the pod wrote')
+        kubectl('exec', 'fills', '--', 'fallocate', '-l', '4G', '/second')
         evicted = until(180, lambda: status('fills').get('reason') == 'Evicted')
         check(evicted, 'the pod is not evicted:', status('fills'), events('fills'))
+        failed = kubectl('get', 'pods', '--field-selector', 'status.phase=Failed', '-o', 'name').split()
+        check(failed == ['pod/fills'], 'evicted are', failed)
         check(f'{REGISTRY}/fine:2' not in lazy_images(), 'the image is still mounted:', lazy_images())
         check('fine:2' not in ' '.join(mounts()), 'mounts are left:', mounts())
 

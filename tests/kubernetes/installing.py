@@ -4,7 +4,7 @@ import re
 
 import images
 import soci
-from cluster import LOGIN, PRIVATE, REGISTRY, STATE, Node, helm, kubectl, run, until, write
+from cluster import CONTAINERD, LOGIN, PRIVATE, REGISTRY, STATE, Node, helm, kubectl, run, until, write
 from pods import (NODE, PACKAGING, apply, check, delete, events, journal, lazy_images, mounts, pod, ready,
                   right_sum, start, status)
 
@@ -14,6 +14,12 @@ cache-size = "1GiB"
 metrics-listen = "127.0.0.1:9464"
 image-service = true
 '''
+
+# What nodeadm writes there, and where it has the sandbox image: nodeadm/internal/containerd of amazon-eks-ami.
+EKS = '''[plugins."io.containerd.cri.v1.images"]
+  discard_unpacked_layers = true
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "localhost/kubernetes/pause:latest"'''
 
 
 def case_install():
@@ -100,6 +106,43 @@ def configmap():
     """Kustomize names a generated ConfigMap after its content."""
     names = kubectl('-n', 'ociseek', 'get', 'configmap', '-o', 'name').split()
     return next(name.split('/')[1] for name in names if 'ociseek-snapshotter' in name)
+
+
+def case_eks():
+    """A node as EKS makes it: no registry has its sandbox image, and containerd discards the layers of images. By the
+    page's way it gets the snapshotter, and by its way back it is rid of it."""
+    node, sandbox = Node('n4'), 'localhost/kubernetes/pause:latest'
+    place = {'nodeSelector': {'kubernetes.io/hostname': node.name}}
+    load = (f'ctr --namespace k8s.io images import /etc/eks/pause.tar; '
+            f'ctr --namespace k8s.io images label {sandbox} io.cri-containerd.pinned=pinned')
+    node.start()
+    node.sh('cat >/etc/containerd/config.toml', input=CONTAINERD.replace(
+        '[plugins."io.containerd.cri.v1.images".pinned_images]\n  sandbox = "registry.k8s.io/pause:3.10"', EKS))
+    pulled = 'registry.k8s.io/pause:3.10'
+    node.sh(f'ctr -n k8s.io images pull --local --hosts-dir /etc/containerd/certs.d {pulled}; mkdir /etc/eks; '
+            f'ctr -n k8s.io images tag {pulled} {sandbox}; ctr -n k8s.io images export /etc/eks/pause.tar {sandbox}; '
+            f'ctr -n k8s.io images rm {pulled}; {load}; systemctl restart containerd kubelet')
+    node.wait_ready()
+    start('before', f'{REGISTRY}/plain:1', **place)
+    kubectl('label', 'node', node.name, 'ociseek.dev/snapshotter=true')
+    kubectl('-n', 'ociseek', 'rollout', 'status', 'daemonset/ociseek-snapshotter', '--timeout=180s')
+    kubectl('drain', node.name, '--ignore-daemonsets', '--force')
+    node.sh('crictl rmi --all', check=False)
+    node.wait_ready(f'systemctl restart containerd kubelet; {load}')
+    kubectl('uncordon', node.name)
+    for name, image in (('eks-lazy', 'fine:1'), ('eks-whole', 'plain:1')):
+        start(name, f'{REGISTRY}/{image}', **place)
+        right_sum(name)
+    check(f'{REGISTRY}/fine:1' in lazy_images(node), 'not listed as lazy:', lazy_images(node))
+    delete('eks-lazy', 'eks-whole')
+    kubectl('label', 'node', node.name, 'ociseek.dev/snapshotter-')
+    node.sh('systemctl stop kubelet; crictl rmp --all --force; crictl rmi --all; ociseek snapshotter uninstall /')
+    node.sh(f'systemctl restart containerd kubelet; {load}; ociseek snapshotter uninstall /; rm -r /var/lib/ociseek')
+    start('after', f'{REGISTRY}/plain:1', **place)
+    right_sum('after')
+    delete('after')
+    kubectl('delete', 'node', node.name)
+    node.kill()
 
 
 def case_uninstall():
