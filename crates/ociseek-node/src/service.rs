@@ -81,10 +81,15 @@ impl UnnamedListener {
         if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
             DirBuilder::new().recursive(true).mode(0o711).create(dir)?;
         }
-        let new = path.with_added_extension("new");
-        // If it stays, the next line says so.
+        let mut new = path.with_added_extension("new");
         let _ = fs::remove_file(&new).or_else(|_| fs::remove_dir(&new));
-        let listener = UnixListener::bind(&new)?;
+        let mut listener = UnixListener::bind(&new);
+        if listener.is_err() {
+            // A leftover that cannot be removed has the name.
+            new.add_extension(std::process::id().to_string());
+            listener = UnixListener::bind(&new);
+        }
+        let listener = listener?;
         let unnamed = UnnamedListener { listener, new, path: path.to_owned() };
         fs::set_permissions(&unnamed.new, Permissions::from_mode(0o600))?;
         Ok(unnamed)
@@ -370,12 +375,15 @@ mod tests {
     async fn the_socket_is_for_its_owner_in_a_directory_that_is_made_for_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/ociseek/snapshotter.sock");
-        for _ in 0..2 {
+        // What is in the way of the next one: a directory, and one that cannot be removed.
+        for left in ["", "file"] {
             UnnamedListener::bind(&path).unwrap().named(|_| None).unwrap();
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-            // It is in the way of the next one.
-            fs::create_dir(path.with_added_extension("new")).unwrap();
+            fs::create_dir_all(path.with_added_extension("new").join(left)).unwrap();
         }
+        UnnamedListener::bind(&path).unwrap().named(|_| None).unwrap();
+        let left = fs::read_dir(path.parent().unwrap()).unwrap().count();
+        assert_eq!(left, 2, "the socket, and the directory");
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
         assert_eq!(UnnamedListener::bind(&file).unwrap_err().kind(), io::ErrorKind::AlreadyExists);

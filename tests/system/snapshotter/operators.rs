@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::fs;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,10 +11,12 @@ use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::Signal;
+use tokio::runtime::Handle;
 
 use super::node::Node;
 use super::{index, indexed, programs};
 use crate::bundle::{UNREAD, rootfs};
+use ociseek_node::serves;
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings, problem};
 use ociseek_testkit::mounts::wait_until;
@@ -115,9 +118,11 @@ async fn a_mount_that_is_silent_is_counted_until_it_answers() {
         assert_eq!(node.shell(&image, "echo READY"), "READY\n");
         let silent = || {
             let counted = node.metric("ociseek_snapshotter_silent_mounts");
-            (counted, node.monitored("/readyz").0, node.monitored("/healthz").0)
+            let socket = node.at("ociseek.sock");
+            let is_serving = Handle::current().block_on(serves(Path::new(&socket))).unwrap();
+            (counted, node.monitored("/readyz").0, node.monitored("/healthz").0, is_serving)
         };
-        assert_eq!(silent(), (0, 200, 200));
+        assert_eq!(silent(), (0, 200, 200, true));
         let mounts = node.lazy_mounts();
         let point = mounts[0].split(' ').nth(1).unwrap();
         let device = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
@@ -125,11 +130,11 @@ async fn a_mount_that_is_silent_is_counted_until_it_answers() {
         let data = CString::new(data).unwrap();
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
         mount("nobody", point, "fuse", flags, Some(data.as_c_str())).unwrap();
-        wait_until("the mount is silent", || silent() == (1, 503, 200));
+        wait_until("the mount is silent", || silent() == (1, 503, 200, false));
         assert_eq!(node.inspected("status").0, Some(3));
         unmount(point, UnmountFlags::DETACH).unwrap();
         drop(device);
-        wait_until("the mount answers", || silent() == (0, 200, 200));
+        wait_until("the mount answers", || silent() == (0, 200, 200, true));
         assert_eq!(node.shell(&image, "echo READY"), "READY\n");
         serving.signal(Signal::TERM);
         assert!(serving.end().success());
