@@ -269,7 +269,7 @@ impl Run {
     /// Mounts the layers, or continues to serve them where they are mounted.
     async fn mount(
         &self,
-        layers: OpenedLayers,
+        mut layers: OpenedLayers,
         left: Option<(HeldMount, Arc<OwnedFd>)>,
     ) -> Result<Live, String> {
         let files: Arc<Tree> = Arc::clone(&layers.image.tree);
@@ -288,6 +288,8 @@ impl Run {
         let is_recorded = serving.record_starts.is_some()
             && is_first
             && StartRecord::is_wanted(&layers.image, Some(self.stack.top.layers));
+        // Up to 8 MiB, and nobody reads it from here on.
+        drop(std::mem::take(&mut layers.image.config));
         let fuse = FuseOptions {
             source: self.stack.top.image.clone(),
             allow_other: true,

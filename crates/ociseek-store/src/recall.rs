@@ -74,6 +74,17 @@ impl Recall {
         Ok(())
     }
 
+    /// The same answers, which are not shared.
+    #[must_use]
+    pub fn copy(&self) -> Recall {
+        Recall(Arc::new(Mutex::new(self.0.hold().clone())))
+    }
+
+    /// Forgets the answers. An image that is open does not need them any more.
+    pub fn forget(&self) {
+        *self.0.hold() = Answers::default();
+    }
+
     /// How much memory the answers take, about, in bytes.
     pub fn size(&self) -> u64 {
         let answers = self.0.hold();

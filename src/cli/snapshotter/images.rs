@@ -372,7 +372,7 @@ impl NodeImages {
             (Some(read), _) => read,
             (None, Some(known)) => {
                 known.fetching.done().await;
-                known.answers
+                known.answers.copy()
             }
             (None, None) => Recall::default(),
         };
@@ -408,7 +408,10 @@ impl NodeImages {
         let reads = Arc::new(ImageReads::new(name, &self.metrics));
         opened.content = opened.content.with_observer(reads);
         let file = answers.to_owned();
-        let written = blocking(move || Ok::<_, CliError>(recalled.write(&file))).await?;
+        let answers = recalled.clone();
+        let written = blocking(move || Ok::<_, CliError>(answers.write(&file))).await?;
+        // The mount would keep what strangers list for it.
+        recalled.forget();
         if let Err(error) = written {
             // Another server would ask the registry.
             warn!(name: "state", image = name, %error, "the answers of the registry are not kept");
