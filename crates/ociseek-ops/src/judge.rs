@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::discover::{DiscoverError, DiscoveredImage, PlatformImage, both};
+use super::discover::{DiscoverError, DiscoveredImage, PlatformImage, UnusableIndexError, both};
 use super::open::{OpenImageError, OpenOptions, read_config};
 use super::trust::{Chosen, TrustOfLayers, choose};
 use ociseek_format::digest::Digest;
@@ -244,10 +244,14 @@ impl Judged {
     /// The layers from the bottom up, if the image starts lazily.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Why it does not. A registry that did not show its indexes is not an image without one.
     pub fn lazy_layers(&self) -> Result<Vec<JudgedLayer>, NotLazy> {
         covers_enough(&self.found.layers, &self.trust.left_out, |layer| {
             self.found.read_by(&layer.digest).is_some()
+        })
+        .map_err(|why| match (why, self.unseen()) {
+            (NotLazy::NoIndex, Some(error)) => NotLazy::of(error),
+            (why, _) => why,
         })?;
         let layers = self.found.layers.iter().zip(&self.diff_ids);
         Ok(layers
@@ -257,6 +261,20 @@ impl Judged {
                 document: self.found.read_by(&layer.digest),
             })
             .collect())
+    }
+
+    /// Why an index that the image may have was not seen.
+    fn unseen(&self) -> Option<&StoreError> {
+        let DiscoveredImage { listing, indexes, fine, .. } = &self.found;
+        let soci = indexes.iter().map(|index| index.content.as_ref().err());
+        let mut unusable =
+            soci.chain(fine.iter().map(|index| index.content.as_ref().err())).flatten();
+        listing.as_ref().err().or_else(|| {
+            unusable.find_map(|why| match why {
+                UnusableIndexError::Fetch(error) if !error.is_not_found() => Some(error),
+                _ => None,
+            })
+        })
     }
 }
 
@@ -294,6 +312,45 @@ pub fn covers_enough(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::discover::{DiscoveryMethod, FoundIndexRef};
+    use ociseek_format::image::soci::Version;
+
+    #[test]
+    fn indexes_that_cannot_be_asked_for_are_not_missing() {
+        let manifest = Descriptor::of("application/vnd.oci.image.manifest.v1+json", b"m");
+        let digest = manifest.digest;
+        let reason = |listing, index: Option<StoreError>| {
+            let content = |error| Err(UnusableIndexError::Fetch(error));
+            let index = index.map(|error| FoundIndexRef {
+                digest,
+                size: None,
+                version: Version::V1,
+                via: DiscoveryMethod::Api,
+                content: content(error),
+            });
+            let found = DiscoveredImage {
+                root: digest,
+                config: manifest.clone(),
+                manifest: manifest.clone(),
+                platform: None,
+                layers: vec![manifest.clone()],
+                indexes: Vec::from_iter(index),
+                listing,
+                odd_annotation: None,
+                chosen: None,
+                fine: Vec::new(),
+                chosen_fine: None,
+            };
+            let (trust, config) = (TrustOfLayers::default(), Bytes::new());
+            Judged { found, trust, config, platform: None, diff_ids: vec![digest] }
+                .lazy_layers()
+                .unwrap_err()
+                .code()
+        };
+        assert_eq!(reason(Ok(DiscoveryMethod::Api), None), "no-index");
+        assert_eq!(reason(Err(StoreError::Thread), None), "failed");
+        assert_eq!(reason(Ok(DiscoveryMethod::Api), Some(StoreError::Thread)), "failed");
+    }
 
     #[test]
     fn an_image_starts_lazily_if_indexes_cover_most_of_it() {
