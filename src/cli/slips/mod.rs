@@ -72,6 +72,9 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
                 |row| row.2.to_owned(),
             ));
         }
+        ErrorKind::ValueValidation if is_behind_dashes(error, typed) => {
+            return Some("options come before the two dashes".to_owned());
+        }
         ErrorKind::ValueValidation if image_first(error, command, typed).is_some() => {
             return image_first(error, command, typed);
         }
@@ -124,7 +127,10 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
             };
             let row = COMMANDS.iter().find(is_it).map(|row| row.2.to_owned());
             let is_image = word.contains(['/', ':']) && typed.first() == Some(&word);
-            row.or_else(|| {
+            let is_line = word.contains(' ').then(|| {
+                "each word is an argument of its own: without quotes around all of them".to_owned()
+            });
+            row.or(is_line).or_else(|| {
                 is_image.then(|| {
                     format!(
                         "a command comes first: ociseek try {word}, or ociseek doctor {word}, for example"
@@ -134,15 +140,11 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
             .or_else(|| is_first.then(|| swapped(&word, &program)).flatten())
         }
         _ if command == word => behind(&word, typed, program.clone()),
-        _ if !word.starts_with('-') => surplus(command, typed),
+        _ if !word.starts_with('-') => surplus(command, typed, &word),
         _ if is_negative(&word) => Some(NO_NEGATIVE.to_owned()),
         _ => {
             let called = called(program.clone(), typed);
-            let is_it = |row: &&(&str, &[&str], &str)| {
-                row.1.contains(&&*word)
-                    && (row.0 == command || row.0.is_empty() && knows(&called, row.2))
-            };
-            let row = OPTIONS.iter().find(is_it).map(|row| row.2.to_owned());
+            let row = of_another_tool(&word, command, &called);
             let lower = word.to_ascii_lowercase();
             row.or_else(|| {
                 (lower != word && has_option(&called, &lower))
@@ -296,15 +298,30 @@ fn is_empty_value(error: &clap::Error, typed: &[String]) -> bool {
             || typed.iter().any(|word| word.strip_suffix('=') == Some(name)))
 }
 
+/// Whether the error is about an option that `--` made an argument.
+fn is_behind_dashes(error: &clap::Error, typed: &[String]) -> bool {
+    typed.iter().any(|word| word == "--")
+        && matches!(error.get(ContextKind::InvalidValue),
+            Some(ContextValue::String(value)) if value.starts_with("--"))
+}
+
 /// The hint for an option before the command that has it.
 fn behind(option: &str, typed: &[String], program: Command) -> Option<String> {
-    let command = typed.iter().find_map(|word| program.find_subcommand(word))?;
-    let name = command.get_name();
-    let long = option.strip_prefix("--")?;
-    command
-        .get_arguments()
-        .any(|arg| arg.get_long() == Some(long))
-        .then(|| format!("options of a command follow its name: ociseek {name} {option}"))
+    let place = typed.iter().position(|word| program.find_subcommand(word).is_some())?;
+    let name = &typed[place];
+    let command = called(program, &typed[place..]);
+    if option.starts_with("--") && has_option(&command, option) {
+        return Some(format!("options of a command follow its name: ociseek {name} {option}"));
+    }
+    of_another_tool(option, name, &command)
+}
+
+/// The hint for an option that `command`, called `name`, has under another name.
+fn of_another_tool(option: &str, name: &str, command: &Command) -> Option<String> {
+    let is_it = |row: &&(&str, &[&str], &str)| {
+        row.1.contains(&option) && (row.0 == name || row.0.is_empty() && knows(command, row.2))
+    };
+    OPTIONS.iter().find(is_it).map(|row| row.2.to_owned())
 }
 
 /// The hint for a path in place of the image, and something behind it.
@@ -371,6 +388,9 @@ fn missing(
         );
     }
     match (command, typed) {
+        ("try" | "bundle", [_, dashes, ..]) if dashes == "--" => {
+            Some(format!("the image comes before the two dashes: ociseek {command} IMAGE -- COMMAND"))
+        }
         ("completions", [_]) => Some("the shells are bash, elvish, fish, powershell and zsh".to_owned()),
         ("convert", [_, ..]) => Some(
             "name the image and the SOCI-enabled image to write: ociseek convert REPOSITORY:TAG REPOSITORY:TAG-soci"
@@ -424,8 +444,17 @@ fn given_a_value(error: &clap::Error) -> Option<String> {
     })
 }
 
+/// Units behind the number that they belong to.
+const UNITS: [&str; 8] = ["KiB", "MiB", "GiB", "KB", "MB", "GB", "Mbit", "Gbit"];
+
 /// The hint for an argument too many.
-fn surplus(command: &str, typed: &[String]) -> Option<String> {
+fn surplus(command: &str, typed: &[String], word: &str) -> Option<String> {
+    if ["true", "false", "yes", "no", "on", "off"].contains(&word) {
+        return Some("a switch has no value: write it, or leave it out".to_owned());
+    }
+    if UNITS.contains(&word) {
+        return Some(format!("write the number and {word} without a blank between them"));
+    }
     // As in docker run -v /host:/container.
     let is_volume = |pair: &[String]| pair[0] == "-v" && pair[1].contains(":/");
     match command {

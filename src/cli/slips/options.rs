@@ -5,7 +5,7 @@ const ENGINES: &str =
 
 /// The same for options. The first text is the command that a row is for; an empty one is any that
 /// has the options which the hint names.
-pub(super) const OPTIONS: [(&str, &[&str], &str); 140] = [
+pub(super) const OPTIONS: [(&str, &[&str], &str); 143] = [
     ("index", &["--all", "-a"], "not needed: all platforms are the default"),
     ("convert", &["--all", "-a"], "not needed: all platforms are the default"),
     ("verify", &["--all", "-a"], "not needed: all platforms are the default"),
@@ -231,6 +231,12 @@ pub(super) const OPTIONS: [(&str, &[&str], &str); 140] = [
         "--verbose shows the indexes and layers; --json has each ztoc",
     ),
     ("ls", &["--tree"], "ls -R lists all files"),
+    ("ls", &["--all"], "not needed: all files are always listed"),
+    (
+        "cache",
+        &["--older-than", "--max-age", "--keep"],
+        "cache clear empties the caches; --cache-size limits them",
+    ),
     (
         "rm",
         &["--all", "-a"],
@@ -652,6 +658,7 @@ pub(super) const OPTIONS: [(&str, &[&str], &str); 140] = [
         "requests that fail are repeated; --retry-for DURATION waits longer for a registry to start",
     ),
     ("", &["--load"], ENGINES),
+    ("", &["-V", "--version"], "ociseek -V prints the version"),
     ("", &["--max-concurrent-uploads"], "use --connections N"),
     ("", &["--tlscacert"], "use --ca-file FILE"),
     ("", &["--tlscert", "--tlskey"], "use --client-cert FILE and --client-key FILE"),
