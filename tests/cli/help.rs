@@ -563,7 +563,7 @@ fn slips_are_named() {
         (&["try", "--", "r.io/a:1"], "the image comes before the two dashes"),
         (&["index", "--", "r.io/a:1", "--dry-run"], "options come before the two dashes"),
         (&["convert", "r.io/a:1", "r.io/a:2", "--fine", "yes"], "a switch has no value"),
-        (&["convert", "r.io/a:1", "r.io/a:2", "--span-size=4", "MiB"], "without a blank"),
+        (&["convert", "r.io/a:1", "r.io/a:2", "--fine", "MiB"], "without a blank"),
         (&["cat", "-A", "r.io/a:1", "/x"], "ociseek cat IMAGE PATH | cat -n"),
         (&["verify", "--digest", &digest, "r.io/a:1"], "use --index DIGEST"),
         (&["convert", "--format=oci", "r.io/a:1", "r.io/a:2"], "layers stay as they are"),
