@@ -36,11 +36,10 @@ pub fn read(data: &[u8]) {
     }
 }
 
-/// Resolves some paths of the trees of these files: as an image of one layer, as one of two, and as
-/// a layer alone.
+/// Resolves some paths of the trees of these files: as an image of one layer, and as one of two.
 fn look_up(files: &[FileMetadata]) {
     let (lower, upper) = files.split_at(files.len() / 2);
-    let trees = [Tree::flatten([files]), Tree::flatten([lower, upper]), Tree::of_layer(files)];
+    let trees = [Tree::flatten([files]), Tree::flatten([lower, upper])];
     for tree in trees.iter().flatten() {
         for number in (0..tree.len()).step_by(tree.len().div_ceil(MOST)) {
             let node = NodeId(number as u32);

@@ -201,7 +201,7 @@ impl Command {
             #[cfg(mounts)]
             Command::Lazy(LazyCommand::Bundle(args)) => args.format,
             Command::Cat(_)
-            | Command::Ztoc(ZtocCommand::Create(_) | ZtocCommand::Extract(_))
+            | Command::Ztoc(ZtocCommand::Create(_))
             | Command::Completions(_)
             | Command::Man(_) => return Failures::None,
         };

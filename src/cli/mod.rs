@@ -226,21 +226,14 @@ fn execute(command: Command, verbosity: VerbosityArgs) -> Result<(), CliError> {
             Command::Man(args) => version::man(&args, Cli::command()),
             Command::Version(args) => version::version(&args),
             Command::Ztoc(ztoc) => {
-                // A signal drops this together with the future, which tells the thread to stop.
-                let (wanted, still_wanted) = signals::wanted();
                 let work = move || match ztoc {
                     ZtocCommand::Create(args) => {
                         ztoc::layer::create(&args, verbosity, &mut Stdout::new())
                     }
                     ZtocCommand::Show(args) => ztoc::show(&args, &mut Stdout::new()),
-                    ZtocCommand::Extract(args) => {
-                        ztoc::layer::extract(&args, &mut Stdout::new(), &still_wanted)
-                    }
                     ZtocCommand::Verify(args) => ztoc::layer::verify(&args, &mut Stdout::new()),
                 };
-                let result = until(interrupted, blocking(work)).await;
-                drop(wanted);
-                result
+                until(interrupted, blocking(work)).await
             }
         }
     });

@@ -8,7 +8,6 @@ mod consumers;
 mod doctor;
 mod fine;
 mod help;
-mod hostile_ztoc;
 mod index;
 mod json;
 mod memory;

@@ -17,6 +17,7 @@ mod examples;
 mod files;
 mod fuzz_bodies;
 mod golden;
+mod hostile_ztoc;
 mod inflate;
 mod laws;
 mod layout;

@@ -44,7 +44,7 @@ fn bytes(file: &NodeKind, plain: &[u8], range: Option<std::ops::Range<u64>>) -> 
 }
 
 fn content(read: &MappedLayer, plain: &[u8], path: &str) -> Vec<u8> {
-    let tree = Tree::of_layer(&read.map.entries()).unwrap();
+    let tree = Tree::flatten([&read.map.entries()]).unwrap();
     bytes(&tree.node(tree.resolve(path.as_bytes(), false).unwrap()).kind, plain, None)
 }
 
@@ -215,7 +215,7 @@ proptest! {
                 continue;
             }
             let (read, plain) = read(&tar).unwrap();
-            let tree = Tree::of_layer(&read.map.entries()).unwrap();
+            let tree = Tree::flatten([&read.map.entries()]).unwrap();
             let kind = &tree.node(tree.resolve(b"s", false).unwrap()).kind;
             prop_assert!(bytes(kind, &plain, None) == expected);
             for (one, other) in &cuts {

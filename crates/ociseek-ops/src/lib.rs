@@ -41,7 +41,6 @@ pub mod convert;
 mod damage;
 pub mod discover;
 pub mod doctor;
-pub mod extract;
 mod fine_documents;
 mod foresight;
 pub mod index;

@@ -2,7 +2,6 @@
 //! with a configuration reads it again at SIGHUP.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -88,14 +87,6 @@ pub(crate) fn ending<T>(read: impl FnOnce() -> T) -> T {
     let value = read();
     WAITS_FOR_INPUT.store(false, Ordering::SeqCst);
     value
-}
-
-/// Controls work on a thread, which signals cannot drop. The closure returns true while the first
-/// value exists, and then false to stop the work.
-pub(crate) fn wanted() -> (Arc<()>, impl Fn() -> bool + Send + 'static) {
-    let wanted = Arc::new(());
-    let seen = Arc::downgrade(&wanted);
-    (wanted, move || seen.strong_count() > 0)
 }
 
 struct Signals {

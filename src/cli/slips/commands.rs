@@ -76,7 +76,7 @@ pub(super) const COMMANDS: [(&str, &[&str], &str); 48] = [
         &["start", "run", "server", "listen"],
         "ociseek hook serve receives push notifications",
     ),
-    ("ztoc", &["info", "list", "ls", "get", "extract"], "ociseek ztoc show FILE shows a ztoc"),
+    ("ztoc", &["info", "list", "ls", "get"], "ociseek ztoc show FILE shows a ztoc"),
     ("hook", &["consume", "queue"], "ociseek hook worker takes jobs from a queue"),
     (
         "",

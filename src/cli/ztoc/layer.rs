@@ -1,4 +1,4 @@
-//! `ociseek ztoc create`, `extract` and `verify`: the commands that read a layer.
+//! `ociseek ztoc create` and `verify`: the commands that read a layer.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -8,10 +8,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{
-    ZtocCreateArgs, ZtocExtractArgs, ZtocVerifyArgs, is_std, open, read_ztoc, read_ztoc_bytes,
-    unreadable,
-};
+use super::{ZtocCreateArgs, ZtocVerifyArgs, is_std, open, read_ztoc, read_ztoc_bytes, unreadable};
 use crate::cli::shared::args::OutputFormat;
 use crate::cli::shared::difference::{self, DifferenceJson, Status};
 use crate::cli::shared::error::CliError;
@@ -19,17 +16,15 @@ use crate::cli::shared::indexing::layer_options;
 use crate::cli::shared::json::{DigestText, text as text_of};
 use crate::cli::shared::size::{counted, duration, human, rate};
 use crate::cli::shared::stdout::Stdout;
-use crate::cli::shared::terminal::{Style, complain, safe};
+use crate::cli::shared::terminal::{complain, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use ociseek_format::budget::Budget;
 use ociseek_format::digest::{Algorithm, Digest};
 use ociseek_format::layer::parallel::{ChunksError, Threads, index_chunks};
 use ociseek_format::layer::prove::{Difference, LayerProof, Proof};
-use ociseek_format::layer::span::SpanTable;
 use ociseek_format::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, Outcome};
 use ociseek_format::offset::{Compressed, SpanId, Uncompressed};
 use ociseek_format::ztoc::{Checkpoints, Ztoc, decode};
-use ociseek_ops::extract::{self, ExtractError, Output};
 use ociseek_store::Buffers;
 use ociseek_store::durable::persist;
 
@@ -139,42 +134,6 @@ fn write_whole(path: &Path, bytes: &[u8], force: bool) -> io::Result<()> {
         .map_err(|error| io::Error::from(error.kind()))?;
     file.write_all(bytes)?;
     persist(file, &path, force)
-}
-
-const NOT_REPLACED: &str =
-    "use --force to replace existing files, or an empty directory for --output";
-
-/// Extracts until `still_wanted` returns false.
-pub(crate) fn extract(
-    args: &ZtocExtractArgs,
-    stdout: &mut Stdout,
-    still_wanted: &dyn Fn() -> bool,
-) -> Result<(), CliError> {
-    let path = &args.layer;
-    let (_, ztoc) = read_ztoc(&args.ztoc)?;
-    let blob = File::open(path).map_err(CliError::read(path))?;
-    let extracted = SpanTable::new(Arc::new(ztoc)).map_err(ExtractError::Spans).and_then(|table| {
-        let mut output = Output::new(&args.output, args.force)?;
-        extract::extract(&table, &blob, &mut output, still_wanted)
-    });
-    let extracted = extracted.map_err(|source| {
-        let is_there = matches!(source, ExtractError::Exists { .. });
-        let error = CliError::at(path, "cannot extract")(source);
-        if is_there { error.with_hint(NOT_REPLACED) } else { error }
-    })?;
-    for warning in &extracted.warnings {
-        complain(&format!("{} {}", Style::stderr().yellow("warning:"), safe(warning)));
-    }
-    let mut summary =
-        format!("{}, {}", counted(extracted.files, "file", "files"), human(extracted.bytes));
-    if extracted.hard_links > 0 {
-        summary += &format!(", {}", counted(extracted.hard_links, "hard link", "hard links"));
-    }
-    if extracted.left_out > 0 {
-        let left_out = counted(extracted.left_out, "entry", "entries");
-        summary += &format!("; {left_out} skipped (symbolic links, devices or fifos)");
-    }
-    stdout.print(format!("{summary}\n"))
 }
 
 pub(super) struct Span {

@@ -21,12 +21,11 @@ pub(super) mod layer;
 use json::compression;
 use layer::spans;
 
-/// Build, show, verify or read through the ztoc of one layer
+/// Build, show or verify the ztoc of one layer
 #[derive(Debug, Subcommand)]
 pub(crate) enum ZtocCommand {
     Create(ZtocCreateArgs),
     Show(ZtocShowArgs),
-    Extract(ZtocExtractArgs),
     Verify(ZtocVerifyArgs),
 }
 
@@ -86,40 +85,6 @@ pub(crate) struct ZtocShowArgs {
 
     #[command(flatten)]
     pub format: FormatArgs,
-}
-
-const EXTRACT_LONG_ABOUT: &str = "\
-Writes the regular files of a layer into a directory, read through the spans of its ztoc, as a lazy mount would.
-
-Regular files and their hard links are written, with times and permissions (except setuid and similar bits); symbolic \
-links, devices and fifos are skipped. Whiteouts are written as ordinary files. Nothing is ever written outside the \
-directory, whatever the names of the entries, and symbolic links in it are not followed.
-
-It stops with exit status 1 at the first span with a wrong digest, or at any other mismatch with the ztoc. Completed \
-files are kept; no file is ever left half-written.";
-
-/// Write the files of a layer into a directory, read through its ztoc
-#[derive(Debug, Args)]
-#[command(long_about = EXTRACT_LONG_ABOUT)]
-#[command(
-    after_help = "Example:\n  ociseek ztoc extract --layer layer.tar.gz --ztoc layer.ztoc --output files"
-)]
-pub(crate) struct ZtocExtractArgs {
-    /// The layer's blob
-    #[arg(long, value_name = "FILE")]
-    pub layer: PathBuf,
-
-    /// Its ztoc; - for standard input
-    #[arg(long, value_name = "FILE")]
-    pub ztoc: PathBuf,
-
-    /// Where to write the files; the directory is created if needed
-    #[arg(long, short, value_name = "DIR")]
-    pub output: PathBuf,
-
-    /// Replace existing files [default: stop at the first one]
-    #[arg(long)]
-    pub force: bool,
 }
 
 const VERIFY_LONG_ABOUT: &str = "\

@@ -59,9 +59,6 @@ pub(super) struct Applier<'a> {
 pub(super) enum TreeUse {
     /// An image: the layers are flattened.
     Image,
-    /// A look at a single layer: whiteouts are ordinary files, and links to other layers are
-    /// ignored.
-    Listing,
     /// A single layer, on which overlayfs puts others.
     Overlay(OpaqueXattr),
 }
@@ -134,10 +131,7 @@ impl<'a> Applier<'a> {
             directories.clear();
         }
         for entry in directories {
-            match self.set_time_again(entry.file) {
-                Err(TreeFault::DirectoryGone) if self.tree_use == TreeUse::Listing => {}
-                result => result.map_err(|fault| failed(entry, fault))?,
-            }
+            self.set_time_again(entry.file).map_err(|fault| failed(entry, fault))?;
         }
         let last = entries().last();
         self.put_whiteouts().or_else(|fault| last.map_or(Ok(()), |last| Err(failed(last, fault))))
@@ -147,12 +141,10 @@ impl<'a> Applier<'a> {
     /// the root.
     fn entry(&mut self, entry: CurrentEntry<'a>) -> Result<bool, TreeFault> {
         let Some((parent, base)) = self.place(&entry.file.name)? else { return Ok(false) };
-        if self.tree_use != TreeUse::Listing && base == OPAQUE {
+        if base == OPAQUE {
             return self.make_opaque(parent, entry.layer).map(|()| false);
         }
-        if self.tree_use != TreeUse::Listing
-            && let Some(hidden) = base.strip_prefix(WHITEOUT)
-        {
+        if let Some(hidden) = base.strip_prefix(WHITEOUT) {
             return self.whiteout(parent, hidden).map(|()| false);
         }
         let path = self.paths.intern(parent, base)?;
@@ -169,13 +161,7 @@ impl<'a> Applier<'a> {
         let inode = match inode {
             Some(directory) => directory,
             None => {
-                let inode = match self.create(entry, parent) {
-                    Err(TreeFault::LinkToNothing(target)) if self.tree_use == TreeUse::Listing => {
-                        self.warnings.link_left_out(entry.file, &target);
-                        return Ok(false);
-                    }
-                    result => result?,
-                };
+                let inode = self.create(entry, parent)?;
                 self.paths.occupy(path, inode);
                 if hides || (is_directory && self.hidden.contains(&(parent, base))) {
                     self.mark_opaque(inode);

@@ -96,14 +96,6 @@ impl TreeWarnings {
         });
     }
 
-    pub(super) fn link_left_out(&mut self, file: &FileMetadata, target: &[u8]) {
-        self.add(|| {
-            let name = shown(&file.name);
-            let target = shown(target);
-            format!("skipping {name}: it is a hard link to {target}, which is not in this layer")
-        });
-    }
-
     fn add(&mut self, text: impl FnOnce() -> String) {
         if self.list.len() < MOST {
             self.list.push(text());

@@ -114,17 +114,6 @@ impl Tree {
         Ok(finish(applier))
     }
 
-    /// The tree of a single layer: whiteouts are ordinary files, and hard links to files outside
-    /// the layer are ignored with a warning.
-    ///
-    /// # Errors
-    /// The entry that cannot be part of any tree.
-    pub fn of_layer<'a>(entries: impl Into<Entries<'a>>) -> Result<Tree, TreeError> {
-        let mut applier = apply::Applier::new(TreeUse::Listing);
-        applier.layer(LayerId(0), entries.into())?;
-        Ok(finish(applier))
-    }
-
     /// The tree of a single layer as a lower directory of overlayfs: with whiteouts and opaque
     /// directories as overlayfs wants them. `layer` is its number in what the tree is read with.
     /// Directories without an entry have the attributes
