@@ -4,14 +4,12 @@
 use std::fs;
 
 use ociseek_format::budget::Budget;
-use ociseek_format::digest::Digest;
 use ociseek_format::fine;
 use ociseek_format::image::fine::parse;
 use serde_json::{Value, json};
 
-use ociseek_testkit::sandbox::{
-    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index, tar,
-};
+use ociseek_testkit::image::{Image, config};
+use ociseek_testkit::sandbox::{GZIP, Layout, PLAIN, Sandbox, ZSTD, gzip, index, tar};
 
 /// An image with a gzip layer, a plain one and one that cannot be indexed, in `oci:img:v1`.
 fn image(sandbox: &Sandbox) {
@@ -363,15 +361,9 @@ fn an_image_that_names_only_its_fine_index_is_read_by_it() {
     let sandbox = Sandbox::new();
     // It compresses well, but its blob is larger than what doctor calls small.
     let tar = tar(1, 30, 1_000_000);
-    let mut layout = Layout::new(&sandbox.path("img"));
-    let layer = layout.blob(GZIP, &deflated(&tar));
-    let rootfs = json!({"type": "layers", "diff_ids": [Digest::sha256(&tar)]});
-    let config = json!({"os": "linux", "architecture": "amd64", "rootfs": rootfs}).to_string();
-    let config = layout.blob(OCI_CONFIG, config.as_bytes());
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
-    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
-    layout.tag(manifest, "v1");
+    let layer = deflated(&tar);
+    let tars = [tar];
+    Image::new(&config(&tars), [(GZIP, layer)]).write(&sandbox.path("img"));
     converted(&sandbox, &["--kind=fine"], "oci:img:fine");
     let seen = sandbox.doctor("oci:img:fine");
     let manifest = &seen["manifests"][0];
@@ -380,7 +372,7 @@ fn an_image_that_names_only_its_fine_index_is_read_by_it() {
     assert!(verified.contains(": ok (1 of 1 layer"), "{verified}");
     assert!(verified.ends_with("--- status 0 ---"), "{verified}");
     // Nobody's word but the digest's, so the default trust reads by it.
-    let mut archive = ::tar::Archive::new(&tar[..]);
+    let mut archive = ::tar::Archive::new(&tars[0][..]);
     let file = archive.entries().unwrap().nth(3).unwrap().unwrap();
     let file = file.path().unwrap().to_string_lossy().into_owned();
     let read = sandbox.command(&["cat", "--no-cache", "oci:img:fine", &file]).output().unwrap();

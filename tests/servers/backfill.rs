@@ -12,50 +12,18 @@ use bytes::Bytes;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::time::Time;
-use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
 use ociseek_testkit::faulty::{Faulty, RegistrySettings, json_answer};
-use ociseek_testkit::sandbox::{
-    GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar,
-};
+use ociseek_testkit::image::{Image, config};
+use ociseek_testkit::sandbox::{GZIP, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
 use ociseek_testkit::servers::{Server, faketime};
 use serde_json::{Value, json};
 
 /// More than a page of the lists.
 const MANY: usize = 120;
 
-/// An image with its blobs and manifest.
-struct Image {
-    blobs: [(Descriptor, Bytes); 2],
-    manifest: Vec<u8>,
-}
-
 fn image(seed: u64, created: &str) -> Image {
-    let config = Bytes::from(
-        json!({"os": "linux", "architecture": "amd64", "created": created}).to_string(),
-    );
-    let layer = Bytes::from(gzip(&tar(seed, 1, 20_000)));
-    let blobs =
-        [(Descriptor::of(OCI_CONFIG, &config), config), (Descriptor::of(GZIP, &layer), layer)];
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": blobs[0].0, "layers": [blobs[1].0]});
-    Image { manifest: manifest.to_string().into_bytes(), blobs }
-}
-
-fn client() -> Client {
-    Client::new(ClientConfig {
-        credentials: CredentialSource::Anonymous,
-        ..ClientConfig::default()
-    })
-    .unwrap()
-}
-
-async fn push(server: &Server, repository: &str, image: &Image, tags: &[String]) {
-    let to = client().repository(&server.host, repository).unwrap();
-    for (blob, content) in &image.blobs {
-        to.push_blob(blob, content.clone()).await.unwrap();
-    }
-    for tag in tags {
-        server.put_manifest(repository, tag, OCI_MANIFEST, &image.manifest);
-    }
+    let config = json!({"os": "linux", "architecture": "amd64", "created": created});
+    Image::new(&config, [(GZIP, gzip(&tar(seed, 1, 20_000)))])
 }
 
 /// Runs `backfill` with small sizes and the arguments `more`.
@@ -87,26 +55,20 @@ fn count(lines: &[Value], status: &str) -> usize {
 /// Tests `backfill` with many repositories, one with many tags, and manifests that are not images.
 ///
 /// olareg has no catalog, so its repositories are named explicitly.
-async fn many(server: &Server, has_catalog: bool) {
+fn many(server: &Server, has_catalog: bool) {
     let recent = image(1, "2026-01-31T00:00:00Z");
     let old = image(2, "2020-01-31T00:00:00Z");
     for n in 0..MANY {
-        push(server, &format!("many/app{n}"), &recent, &["v1".into()]).await;
+        recent.push(server, &format!("many/app{n}"), &["v1"]);
     }
     let tags: Vec<String> = (0..MANY).map(|n| format!("v{n}")).collect();
-    push(server, "team/app", &recent, &tags).await;
-    push(server, "team/app", &old, &["old".into()]).await;
+    recent.push(server, "team/app", &tags.iter().map(String::as_str).collect::<Vec<_>>());
+    old.push(server, "team/app", &["old"]);
     let chart = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "layers": [], "config": Descriptor::new(
-        "application/vnd.cncf.helm.config.v1+json", recent.blobs[0].0.digest, recent.blobs[0].0.size)});
+        "application/vnd.cncf.helm.config.v1+json", Digest::sha256(&recent.config), recent.config.len() as u64)});
     server.put_manifest("team/app", "chart", OCI_MANIFEST, chart.to_string().as_bytes());
-    let broken = {
-        let cut = Bytes::from(gzip(&tar(3, 1, 20_000))).slice(..9000);
-        let layer = (Descriptor::of(GZIP, &cut), cut);
-        let config = recent.blobs[0].clone();
-        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config.0, "layers": [layer.0]});
-        Image { manifest: manifest.to_string().into_bytes(), blobs: [config, layer] }
-    };
-    push(server, "other/broken", &broken, &["v1".into()]).await;
+    let cut = Bytes::from(gzip(&tar(3, 1, 20_000))).slice(..9000);
+    Image::new(&config(&[]), [(GZIP, cut)]).push(server, "other/broken", &["v1"]);
     let host = server.host.clone();
     let mut places = vec![host.clone()];
     if !has_catalog {
@@ -114,98 +76,87 @@ async fn many(server: &Server, has_catalog: bool) {
         places =
             all.chain(["team/app", "other/broken"].map(|name| format!("{host}/{name}"))).collect();
     }
-    let work = move || {
-        let sandbox = Sandbox::new();
-        let places: Vec<&str> = places.iter().map(String::as_str).collect();
-        let all = |status, more: &[&str]| backfill(&sandbox, status, &[more, &places].concat());
-        let team = |status, more: &[&str]| all(status, &[more, &["--filter=team/*"]].concat()).0;
+    let sandbox = Sandbox::new();
+    let places: Vec<&str> = places.iter().map(String::as_str).collect();
+    let all = |status, more: &[&str]| backfill(&sandbox, status, &[more, &places].concat());
+    let team = |status, more: &[&str]| all(status, &[more, &["--filter=team/*"]].concat()).0;
 
-        // A dry run writes nothing, twice.
-        for _ in 0..2 {
-            let lines = team(0, &["--dry-run", "--no-cache"]);
-            assert_eq!((count(&lines, "pending"), count(&lines, "same-as-before")), (2, MANY - 1));
-            assert_eq!((count(&lines, "skipped"), lines.len()), (1, MANY + 2));
-        }
-        // Selected by age.
-        let text = sandbox.run(&[
-            "backfill",
-            "--dry-run",
-            "--since=2025-06-01",
-            &format!("{host}/team/app"),
-        ]);
-        assert!(
-            text.contains(": created 2020-01-31T00:00:00Z, before 2025-06-01T00:00:00Z\n"),
-            "{text}"
-        );
-        let lines = team(0, &["--since=2025-06-01", "--state=team.state"]);
-        assert_eq!((count(&lines, "indexed"), count(&lines, "old")), (1, 1));
-        // Recorded images are not examined again, others are.
-        let lines = team(0, &["--state=team.state"]);
-        assert_eq!(
-            (
-                count(&lines, "indexed"),
-                count(&lines, "already-indexed"),
-                count(&lines, "done-before")
-            ),
-            (1, 0, MANY + 1)
-        );
-        let (_, stderr) = all(1, &["--state=team.state", "--platform=linux/arm64"]);
-        assert!(stderr.contains("team.state was written with other options"), "{stderr}");
+    // A dry run writes nothing, twice.
+    for _ in 0..2 {
+        let lines = team(0, &["--dry-run", "--no-cache"]);
+        assert_eq!((count(&lines, "pending"), count(&lines, "same-as-before")), (2, MANY - 1));
+        assert_eq!((count(&lines, "skipped"), lines.len()), (1, MANY + 2));
+    }
+    // Selected by age.
+    let text =
+        sandbox.run(&["backfill", "--dry-run", "--since=2025-06-01", &format!("{host}/team/app")]);
+    assert!(
+        text.contains(": created 2020-01-31T00:00:00Z, before 2025-06-01T00:00:00Z\n"),
+        "{text}"
+    );
+    let lines = team(0, &["--since=2025-06-01", "--state=team.state"]);
+    assert_eq!((count(&lines, "indexed"), count(&lines, "old")), (1, 1));
+    // Recorded images are not examined again, others are.
+    let lines = team(0, &["--state=team.state"]);
+    assert_eq!(
+        (count(&lines, "indexed"), count(&lines, "already-indexed"), count(&lines, "done-before")),
+        (1, 0, MANY + 1)
+    );
+    let (_, stderr) = all(1, &["--state=team.state", "--platform=linux/arm64"]);
+    assert!(stderr.contains("team.state was written with other options"), "{stderr}");
 
-        // All images, one of which fails: each has its line.
-        let (lines, stderr) = all(1, &["--jobs=4"]);
-        assert_eq!(
-            (count(&lines, "indexed"), count(&lines, "already-indexed"), count(&lines, "failed")),
-            (MANY, 2, 1)
-        );
-        let failed = lines.iter().find(|line| line["status"] == "failed").unwrap();
-        assert!(failed["image"].as_str().unwrap().ends_with("/other/broken:v1"));
-        assert!(failed["error"]["message"].as_str().unwrap().contains("is broken"), "{failed}");
-        assert!(stderr.contains(&format!("1 of {} images failed", lines.len())), "{stderr}");
-        // A layer that all images share is read once.
-        let read: u64 = lines.iter().map(|line| line["bytes_read"].as_u64().unwrap()).sum();
-        assert!(read < 30_000, "{read}");
+    // All images, one of which fails: each has its line.
+    let (lines, stderr) = all(1, &["--jobs=4"]);
+    assert_eq!(
+        (count(&lines, "indexed"), count(&lines, "already-indexed"), count(&lines, "failed")),
+        (MANY, 2, 1)
+    );
+    let failed = lines.iter().find(|line| line["status"] == "failed").unwrap();
+    assert!(failed["image"].as_str().unwrap().ends_with("/other/broken:v1"));
+    assert!(failed["error"]["message"].as_str().unwrap().contains("is broken"), "{failed}");
+    assert!(stderr.contains(&format!("1 of {} images failed", lines.len())), "{stderr}");
+    // A layer that all images share is read once.
+    let read: u64 = lines.iter().map(|line| line["bytes_read"].as_u64().unwrap()).sum();
+    assert!(read < 30_000, "{read}");
 
-        // Again, with only the registry's content as memory.
-        let (lines, _) = all(1, &["--no-cache"]);
-        assert_eq!((count(&lines, "indexed"), count(&lines, "already-indexed")), (0, MANY + 2));
-        assert!(lines.iter().all(|line| line["bytes_written"] == 0));
+    // Again, with only the registry's content as memory.
+    let (lines, _) = all(1, &["--no-cache"]);
+    assert_eq!((count(&lines, "indexed"), count(&lines, "already-indexed")), (0, MANY + 2));
+    assert!(lines.iter().all(|line| line["bytes_written"] == 0));
 
-        // Unless they should be rebuilt.
-        let one = format!("{host}/many/app7");
-        let (lines, _) = backfill(&sandbox, 0, &["--existing=replace", "--no-cache", &one]);
-        assert!(lines[0]["bytes_read"].as_u64().unwrap() > 0, "{lines:?}");
-        let (lines, _) = backfill(&sandbox, 0, &["--existing=keep", "--no-cache", &one]);
-        assert_eq!(count(&lines, "already-indexed"), 1);
+    // Unless they should be rebuilt.
+    let one = format!("{host}/many/app7");
+    let (lines, _) = backfill(&sandbox, 0, &["--existing=replace", "--no-cache", &one]);
+    assert!(lines[0]["bytes_read"].as_u64().unwrap() > 0, "{lines:?}");
+    let (lines, _) = backfill(&sandbox, 0, &["--existing=keep", "--no-cache", &one]);
+    assert_eq!(count(&lines, "already-indexed"), 1);
 
-        // Output for people, for a single repository.
-        let text = sandbox.run(&[
-            "backfill",
-            "--min-layer-size=0",
-            "--span-size=16KiB",
-            &format!("{host}/many/app7"),
-        ]);
-        let expected = format!("already-indexed {host}/many/app7:v1@sha256:");
-        assert!(text.starts_with(&expected), "{text}");
-        assert!(
-            text.contains("1 image: 1 already-indexed; read 0 B, in ")
-                && text.ends_with("--- status 0 ---"),
-            "{text}"
-        );
-    };
-    tokio::task::spawn_blocking(work).await.unwrap();
+    // Output for people, for a single repository.
+    let text = sandbox.run(&[
+        "backfill",
+        "--min-layer-size=0",
+        "--span-size=16KiB",
+        &format!("{host}/many/app7"),
+    ]);
+    let expected = format!("already-indexed {host}/many/app7:v1@sha256:");
+    assert!(text.starts_with(&expected), "{text}");
+    assert!(
+        text.contains("1 image: 1 already-indexed; read 0 B, in ")
+            && text.ends_with("--- status 0 ---"),
+        "{text}"
+    );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_registry_without_the_referrers_api() {
+#[test]
+fn a_registry_without_the_referrers_api() {
     let Some(server) = Server::distribution("127.0.0.1:0", |_| String::new()) else { return };
-    many(&server, true).await;
+    many(&server, true);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_registry_with_the_referrers_api() {
+#[test]
+fn a_registry_with_the_referrers_api() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
-    many(&server, false).await;
+    many(&server, false);
 }
 
 /// `--since 30d` is counted back from this machine's clock, right or wrong. The line of each image
@@ -220,11 +171,7 @@ async fn a_duration_is_counted_back_from_the_clock() {
     let registry =
         Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
     for (number, days) in [(1, 10), (2, 100), (3, 2000)] {
-        let image = image(number, &days_ago(days));
-        for (_, content) in image.blobs {
-            registry.add_blob(content);
-        }
-        registry.add_manifest(&format!("made-{days}-days-ago"), OCI_MANIFEST, image.manifest);
+        image(number, &days_ago(days)).add_to(&registry, &format!("made-{days}-days-ago"));
     }
     let sandbox = Sandbox::new();
     let place = format!("{}/a/b", registry.host());
@@ -380,9 +327,7 @@ async fn soci_enabled_images_are_skipped() {
     )
     .await;
     let image = image(1, "2026-01-31T00:00:00Z");
-    for (_, content) in &image.blobs {
-        registry.add_blob(content.to_vec());
-    }
+    image.add_to(&registry, "image");
     let soci = Descriptor::of(OCI_MANIFEST, b"{}");
     let mut part: Value = serde_json::from_slice(&image.manifest).unwrap();
     part["annotations"] = json!({"com.amazon.soci.index-digest": soci.digest});
@@ -402,7 +347,6 @@ async fn soci_enabled_images_are_skipped() {
         listed(soci, "artifactType", "application/vnd.amazon.soci.index.v2+json".into()),
     ];
     let whole = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests});
-    registry.add_manifest("image", OCI_MANIFEST, image.manifest.clone());
     registry.add_manifest("part", OCI_MANIFEST, part);
     registry.add_manifest("whole", OCI_INDEX, whole.to_string());
     let place = format!("{}/app", registry.host());
@@ -427,19 +371,12 @@ async fn skipped_images_have_the_right_reason() {
         },
     )
     .await;
-    let config = json!({"os": "linux", "architecture": "amd64"}).to_string();
-    let gzip = gzip(&tar(1, 1, 20_000));
-    for blob in [config.as_bytes(), &gzip, b"zstd"] {
-        registry.add_blob(blob.to_vec());
-    }
-    let small = Descriptor::of(GZIP, &gzip);
-    let zstd = Descriptor::of(ZSTD, b"zstd");
+    let small = (GZIP, gzip(&tar(1, 1, 20_000)));
+    let zstd = (ZSTD, b"zstd".to_vec());
     for (tag, layers) in
         [("small", vec![&small]), ("zstd", vec![&zstd]), ("both", vec![&small, &zstd])]
     {
-        let config = Descriptor::of(OCI_CONFIG, config.as_bytes());
-        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-        registry.add_manifest(tag, OCI_MANIFEST, manifest.to_string());
+        Image::new(&config(&[]), layers.into_iter().cloned()).add_to(&registry, tag);
     }
     let place = format!("{}/app", registry.host());
     let work = move || {
@@ -481,14 +418,7 @@ async fn images_of_zstd_layers_are_done_once() {
     .await;
     let content = tar(5, 4, 300_000);
     let layer = zstd::encode_all(&content[..], 3).unwrap();
-    let rootfs = json!({"type": "layers", "diff_ids": [Digest::sha256(&content)]});
-    let config = json!({"os": "linux", "architecture": "amd64", "rootfs": rootfs}).to_string();
-    let layer_of = Descriptor::of(ZSTD, &layer);
-    let config_of = Descriptor::of(OCI_CONFIG, config.as_bytes());
-    registry.add_blob(layer);
-    registry.add_blob(config.into_bytes());
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config_of, "layers": [layer_of]});
-    registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
+    Image::new(&config(&[content]), [(ZSTD, layer)]).add_to(&registry, "v1");
     let place = format!("{}/app", registry.host());
     let work = move || {
         for status in ["indexed", "already-indexed"] {
@@ -526,12 +456,8 @@ async fn a_manifest_is_fetched_once() {
     let tags = ["v1", "v1.2", "v1.2.3", "latest", "stable"];
     let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
     let registry = Faulty::honest(settings).await;
-    let image = image(1, "2026-01-31T00:00:00Z");
-    for (_, content) in &image.blobs {
-        registry.add_blob(content.to_vec());
-    }
     for tag in tags {
-        registry.add_manifest(tag, OCI_MANIFEST, image.manifest.clone());
+        image(1, "2026-01-31T00:00:00Z").add_to(&registry, tag);
     }
     let place = format!("{}/app", registry.host());
     let work = move || {

@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ociseek_format::digest::Digest;
-use ociseek_format::image::Descriptor;
 use ociseek_format::image::soci;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
-use ociseek_testkit::hook::{Hook, pushed, put_blob};
+use ociseek_testkit::hook::{Hook, pushed};
+use ociseek_testkit::image::{Image, config};
 use ociseek_testkit::relay::Relay;
-use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use ociseek_testkit::sandbox::{GZIP, Sandbox, gzip, tar};
 use ociseek_testkit::servers::Server;
 use ociseek_testkit::{holds, number_in};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 const REPOSITORIES: usize = 7;
 /// After this many pushes, one is reported again.
@@ -32,17 +32,7 @@ const JOB: Duration = Duration::from_secs(240);
 fn push(server: &Server, number: usize) -> (String, Digest) {
     let repository = format!("team/app{}", number % REPOSITORIES);
     let layer = gzip(&tar(number as u64, 2, 30_000));
-    let config = json!({"os": "linux", "architecture": "amd64"});
-    let config = config.to_string();
-    let layers = [Descriptor::of(GZIP, &layer)];
-    put_blob(&server.host, &repository, &layer);
-    put_blob(&server.host, &repository, config.as_bytes());
-    let config = Descriptor::of(OCI_CONFIG, config.as_bytes());
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-    let manifest = manifest.to_string();
-    let digest = Digest::sha256(manifest.as_bytes());
-    server.put_manifest(&repository, &digest.to_string(), OCI_MANIFEST, manifest.as_bytes());
+    let digest = Image::new(&config(&[]), [(GZIP, layer)]).push(server, &repository, &[]);
     (repository, digest)
 }
 

@@ -7,7 +7,8 @@ use insta::assert_snapshot;
 use ociseek_format::digest::{Algorithm, Digest};
 use serde_json::{Value, json};
 
-use ociseek_testkit::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, gzip};
+use ociseek_testkit::image::Image;
+use ociseek_testkit::sandbox::{GZIP, PLAIN, Sandbox, gzip};
 use ociseek_testkit::servers::{Server, run, skip, tool};
 use ociseek_testkit::tarball::{Block, end, entry, file, padded, pax};
 
@@ -429,18 +430,11 @@ fn a_plain_layer_that_differs_from_the_config_is_refused() {
 /// The image of [`layers`] as a layout, `img:v1`: two gzip layers and a plain one.
 fn layout(sandbox: &Sandbox) -> Value {
     let tars = layers();
-    let mut layout = Layout::new(&sandbox.path("img"));
-    let config = layout.blob(OCI_CONFIG, &config(&[&tars[0], &tars[1], &tars[2]]));
-    let layers = [
-        layout.blob(GZIP, &gzip(&tars[0])),
-        layout.blob(GZIP, &gzip(&tars[1])),
-        layout.blob(PLAIN, &tars[2]),
-    ];
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
-    layout.tag(manifest, "v1");
-    json!(layers)
+    let config = serde_json::from_slice(&config(&[&tars[0], &tars[1], &tars[2]])).unwrap();
+    let layers = [(GZIP, gzip(&tars[0])), (GZIP, gzip(&tars[1])), (PLAIN, tars[2].clone())];
+    let image = Image::new(&config, layers);
+    image.write(&sandbox.path("img"));
+    json!(image.descriptors())
 }
 
 #[test]

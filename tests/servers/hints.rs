@@ -3,12 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use ociseek_testkit::copied::{copied, copied_alone};
-use ociseek_testkit::sandbox::{
-    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, tar,
-};
+use ociseek_testkit::image::{Image, config};
+use ociseek_testkit::sandbox::{GZIP, PLAIN, Sandbox, ZSTD, gzip, tar};
 use ociseek_testkit::servers::Server;
 
 /// More than the least size of an indexed layer.
@@ -16,7 +15,7 @@ use ociseek_testkit::servers::Server;
 const LARGE: usize = 19 << 20;
 
 /// The media type and the blob of each layer.
-type Blobs<'a> = &'a [(&'a str, Vec<u8>)];
+type Blobs<'a> = &'a [(&'static str, Vec<u8>)];
 
 /// Layouts whose images have these layers, under the tag `v1`. Their names say what can be indexed.
 fn layouts(sandbox: &Sandbox) -> Vec<&'static str> {
@@ -31,19 +30,11 @@ fn layouts(sandbox: &Sandbox) -> Vec<&'static str> {
         ("small", &[(GZIP, gzip(&small))]),
     ];
     for (name, layers) in states {
-        let mut layout = Layout::new(&sandbox.path(name));
-        let tars: Vec<String> = (layers.iter())
+        let tars: Vec<Vec<u8>> = (layers.iter())
             .map(|(kind, _)| if *kind == GZIP && name == "small" { &small } else { &large })
-            .map(|tar| ociseek_format::digest::Digest::sha256(tar).to_string())
+            .cloned()
             .collect();
-        let layers: Vec<Value> =
-            layers.iter().map(|(kind, blob)| layout.blob(kind, blob)).collect();
-        let config = json!({"os": "linux", "architecture": "amd64", "config": {},
-                            "rootfs": {"type": "layers", "diff_ids": tars}});
-        let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
-        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-        let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
-        layout.tag(manifest, "v1");
+        Image::new(&config(&tars), layers.iter().cloned()).write(&sandbox.path(name));
     }
     states.map(|(name, _)| name).to_vec()
 }

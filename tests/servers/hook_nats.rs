@@ -13,7 +13,6 @@ use async_nats::jetstream::{self, AckKind};
 use axum::http::header;
 use futures_util::StreamExt;
 
-use ociseek_format::digest::Digest;
 use ociseek_hook::job::Job;
 use ociseek_hook::nats::{NatsQueue, PublishOutcome};
 use ociseek_store::blob::Target;
@@ -21,10 +20,11 @@ use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
 use ociseek_testkit::PATIENCE;
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings, problem};
-use ociseek_testkit::hook::{Hook, assert_documented, images, indexes, pushed, put_blob};
+use ociseek_testkit::hook::{Hook, assert_documented, images, indexes, pushed};
 use ociseek_testkit::http::{exchange, post, stalling_registry};
+use ociseek_testkit::image::Image;
 use ociseek_testkit::nats_relay::{Harm, NatsRelay, Sent};
-use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
+use ociseek_testkit::sandbox::{GZIP, OCI_MANIFEST, Sandbox, tar};
 use ociseek_testkit::servers::{Server, free_port, tool};
 use rustix::process::Signal;
 use serde_json::json;
@@ -182,16 +182,8 @@ async fn failed_jobs_are_parked_with_their_reason_and_others_continue() {
     let sandbox = Sandbox::new();
     let good = images(&server, 1, 1);
     let garbage = b"\x1f\x8b\x08 and then no gzip at all, however often one looks";
-    put_blob(&server.host, "team/app0", garbage);
-    let manifest = json!({
-        "schemaVersion": 2, "mediaType": OCI_MANIFEST,
-        "config": {"mediaType": OCI_CONFIG, "digest": Digest::sha256(b"{}"), "size": 2},
-        "layers": [{"mediaType": GZIP, "digest": Digest::sha256(garbage), "size": garbage.len()}],
-    })
-    .to_string();
-    put_blob(&server.host, "team/app0", b"{}");
-    let broken = Digest::sha256(manifest.as_bytes());
-    server.put_manifest("team/app0", &broken.to_string(), OCI_MANIFEST, manifest.as_bytes());
+    let image = Image::new(&json!({}), [(GZIP, garbage.to_vec())]);
+    let broken = image.push(&server, "team/app0", &[]);
 
     let queue = NatsQueue::connect(&nats.url.parse().unwrap(), |_| {}).await.unwrap();
     let job = |name: &str| Job { image: name.parse().unwrap() };

@@ -4,38 +4,26 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ociseek_format::digest::Digest;
-use ociseek_format::image::Descriptor;
 use serde_json::{Value, json};
 
 use ociseek_testkit::faulty::{Faulty, RegistrySettings, problem};
-use ociseek_testkit::hook::{Hook, SECRET, indexes, put_blob};
-use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar, two_platforms};
+use ociseek_testkit::hook::{Hook, SECRET, indexes};
+use ociseek_testkit::image::{Image, config};
+use ociseek_testkit::sandbox::{GZIP, OCI_MANIFEST, Sandbox, gzip, tar, two_platforms};
 use ociseek_testkit::servers::{Server, free_port, run, tool};
 
 const SMALL: [&str; 3] = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache"];
 /// A template whose tags do not look special.
 const TEMPLATE: &str = "--kind=v1,v2=lazy-{tag}";
 
-/// The blobs of an image with one layer, and its manifest.
-fn parts(seed: u64) -> ([Vec<u8>; 2], String) {
-    let layer = gzip(&tar(seed, 2, 20_000));
-    let config = json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": []}});
-    let config = config.to_string().into_bytes();
-    let described = Descriptor::of(OCI_CONFIG, &config);
-    let layers = [Descriptor::of(GZIP, &layer)];
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": described, "layers": layers});
-    ([config, layer], manifest.to_string())
+/// An image with one layer.
+fn image(seed: u64) -> Image {
+    Image::new(&config(&[]), [(GZIP, gzip(&tar(seed, 2, 20_000)))])
 }
 
 /// Pushes an image to a repository, under its digest or these tags. Returns its digest.
 fn push(server: &Server, repository: &str, seed: u64, tags: &[&str]) -> Digest {
-    let (blobs, manifest) = parts(seed);
-    blobs.iter().for_each(|blob| put_blob(&server.host, repository, blob));
-    let digest = Digest::sha256(manifest.as_bytes());
-    for reference in tags.iter().copied().chain([digest.to_string().as_str()]) {
-        server.put_manifest(repository, reference, OCI_MANIFEST, manifest.as_bytes());
-    }
-    digest
+    image(seed).push(server, repository, tags)
 }
 
 /// The tags of a repository, without those of referrers lists.
@@ -237,11 +225,7 @@ fn version_2_only_attaches_no_index() {
 
 /// Adds an image to a faulty registry, under a tag.
 fn add(registry: &Faulty, tag: &str, seed: u64) -> Digest {
-    let (blobs, manifest) = parts(seed);
-    for blob in blobs {
-        registry.add_blob(blob);
-    }
-    registry.add_manifest(tag, OCI_MANIFEST, manifest)
+    image(seed).add_to(registry, tag).digest
 }
 
 /// The digest that a tag names.
@@ -256,9 +240,9 @@ async fn a_soci_enabled_image_follows_its_tag() {
     for (moves_before, template) in
         [(true, TEMPLATE), (false, TEMPLATE), (false, "--kind=v2=lazy-{tag}")]
     {
-        let (_, newer) = parts(2);
+        let newer = image(2).manifest;
         let moved = AtomicBool::new(moves_before);
-        let layer = Digest::sha256(&parts(1).0[1]).to_string();
+        let layer = image(1).descriptors()[0].digest.to_string();
         let registry = Faulty::start(
             RegistrySettings { referrers: true, ..RegistrySettings::default() },
             move |seen, registry| {

@@ -11,7 +11,6 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use ociseek_format::digest::Digest;
-use ociseek_format::image::Descriptor;
 use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek_format::offset::{SpanId, SpanSize};
 use ociseek_format::progress::{Progress, SilentProgress};
@@ -35,11 +34,12 @@ use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::corpus::{self, debian_layers};
 use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings};
 use ociseek_testkit::fine;
+use ociseek_testkit::image::{Image, config};
 use ociseek_testkit::mounts::{
     MountProcess, UnmountOnDrop, assert_same, can_mount, compressed, mounts_below, packed, seen,
     system, unmount, wait_until,
 };
-use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, tar};
+use ociseek_testkit::sandbox::{GZIP, OCI_MANIFEST, Sandbox, tar};
 
 /// Adds an image with this tar to the registry, with a fine index of small spans and a recorded
 /// start.
@@ -58,20 +58,9 @@ fn push_with_start(registry: &Faulty, tar: &[u8], start: Vec<Range<SpanId>>) {
     indexer.push(&blob).unwrap();
     let Outcome::Ztoc(ztoc) = indexer.finish().unwrap().outcome else { panic!("no ztoc") };
     let layer = fine::layer(&blob, &ztoc.bytes);
-    let config = json!({
-        "architecture": "amd64", "os": "linux",
-        "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(tar)]},
-    });
-    let config = config.to_string();
-    let descriptors = (Descriptor::of(OCI_CONFIG, config.as_bytes()), Descriptor::of(GZIP, &blob));
-    registry.add_blob(config);
-    registry.add_blob(blob);
-    let (config, blob) = descriptors;
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [blob]});
-    let manifest = manifest.to_string();
-    registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
-    fine::attach(registry, manifest.as_bytes(), &[(layer, start)]);
+    let image = Image::new(&config(&[tar.to_vec()]), [(GZIP, blob)]);
+    image.add_to(registry, "v1");
+    fine::attach(registry, &image.manifest, &[(layer, start)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

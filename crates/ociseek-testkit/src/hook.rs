@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use crate::PATIENCE;
 use crate::child_process::ChildProcess;
 use crate::http::{exchange, post};
-use crate::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, gzip, tar};
+use crate::image::{Image, config};
+use crate::sandbox::{GZIP, OCI_MANIFEST, Sandbox, gzip, tar};
 use crate::servers::Server;
 
 pub const SECRET: &str = "correct-horse-battery-staple";
@@ -169,27 +170,15 @@ pub fn pushed(id: &str, host: &str, repository: &str, digest: &Digest) -> String
 /// Creates `count` small images in a registry, which differ in an annotation, without sending
 /// events. Returns their repositories and digests.
 pub fn images(server: &Server, repositories: usize, count: usize) -> Vec<(String, Digest)> {
-    let layer = gzip(&tar(7, 2, 20_000));
-    let config =
-        json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": []}}).to_string();
-    let of = |media_type: &str, content: &[u8]| {
-        let digest = Digest::sha256(content);
-        let size = content.len();
-        json!({"mediaType": media_type, "digest": digest, "size": size})
-    };
+    let one = Image::new(&config(&[]), [(GZIP, gzip(&tar(7, 2, 20_000)))]);
     for repository in 0..repositories {
-        put_blob(&server.host, &format!("team/app{repository}"), &layer);
-        put_blob(&server.host, &format!("team/app{repository}"), config.as_bytes());
+        one.blobs().for_each(|blob| put_blob(&server.host, &format!("team/app{repository}"), blob));
     }
     let push = |number: usize| {
         let repository = format!("team/app{}", number % repositories);
-        let manifest = json!({
-            "schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": of(OCI_CONFIG, config.as_bytes()),
-            "layers": [of(GZIP, &layer)], "annotations": {"number": number.to_string()},
-        })
-        .to_string();
-        let digest = Digest::sha256(manifest.as_bytes());
-        server.put_manifest(&repository, &digest.to_string(), OCI_MANIFEST, manifest.as_bytes());
+        let image = one.clone().annotated(&json!({"number": number.to_string()}));
+        let digest = Digest::sha256(&image.manifest);
+        server.put_manifest(&repository, &digest.to_string(), OCI_MANIFEST, &image.manifest);
         (repository, digest)
     };
     (0..count).map(push).collect()

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::faulty::Faulty;
+use crate::hook::put_blob;
 use crate::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST};
+use crate::servers::Server;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 
@@ -71,6 +73,18 @@ impl Image {
         }
         registry.add_manifest(tag, OCI_MANIFEST, self.manifest.clone());
         Descriptor::of(OCI_MANIFEST, &self.manifest)
+    }
+
+    /// Pushes it to a real registry without a client, by its digest and under these tags.
+    pub fn push(&self, server: &Server, repository: &str, tags: &[&str]) -> Digest {
+        for blob in self.blobs() {
+            put_blob(&server.host, repository, blob);
+        }
+        let digest = Digest::sha256(&self.manifest);
+        for reference in tags.iter().copied().chain([digest.to_string().as_str()]) {
+            server.put_manifest(repository, reference, OCI_MANIFEST, &self.manifest);
+        }
+        digest
     }
 
     /// Makes a layout with this image under the tag `v1`.

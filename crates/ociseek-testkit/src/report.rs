@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
-use super::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN};
+use super::image;
+use super::sandbox::PLAIN;
 use super::tarball::{end, file, pax};
 
 /// Names that would have an effect if they were interpreted as markup.
@@ -24,7 +24,7 @@ pub const NAMES: [&str; 9] = [
 /// An image for one platform, linux/amd64.
 pub struct Image<'a> {
     /// Media types and blobs.
-    pub layers: &'a [(&'a str, Vec<u8>)],
+    pub layers: &'a [(&'static str, Vec<u8>)],
     /// The contents of the blobs.
     pub tars: &'a [Vec<u8>],
     /// The history in the config.
@@ -34,16 +34,9 @@ pub struct Image<'a> {
 impl Image<'_> {
     /// Writes it to the layout `dir` under the tag `v1`.
     pub fn write(&self, dir: &Path) {
-        let mut layout = Layout::new(dir);
-        let layers: Vec<Value> =
-            self.layers.iter().map(|(kind, blob)| layout.blob(kind, blob)).collect();
-        let diff_ids: Vec<Digest> = self.tars.iter().map(|tar| Digest::sha256(tar)).collect();
-        let config = json!({"os": "linux", "architecture": "amd64", "history": self.history,
-            "rootfs": {"type": "layers", "diff_ids": diff_ids}});
-        let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
-        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-        let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
-        layout.tag(manifest, "v1");
+        let mut config = image::config(self.tars);
+        config["history"] = self.history.clone();
+        image::Image::new(&config, self.layers.iter().cloned()).write(dir);
     }
 
     /// A layer with files named [`NAMES`] and one whose name is not UTF-8, created by a command

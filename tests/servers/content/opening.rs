@@ -184,7 +184,7 @@ async fn layers_that_no_ztoc_can_describe_are_read() {
                     content.read(LayerId(0), file.offset, file.size as usize).await.unwrap();
                 assert_eq!(found, expected);
             }
-            let tree = Tree::of_layer(&files).unwrap();
+            let tree = Tree::flatten([&files]).unwrap();
             for (name, size, start) in [("sparse", 1_000_000, 0), ("old", 1000, 40)] {
                 let file = &tree.node(tree.resolve(name.as_bytes(), true).unwrap()).kind;
                 assert_eq!(

@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 use super::jobs::{Before, Job, SMALL, START};
 use ociseek_testkit::copied::copy;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::image::{Image, config};
 use ociseek_testkit::mounts::compressed;
-use ociseek_testkit::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, gzip, tar};
+use ociseek_testkit::sandbox::{GZIP, PLAIN, Sandbox, gzip, tar};
 use ociseek_testkit::tarball::{end, file};
 
 /// The registries of a kind, with and without the content that jobs need.
@@ -80,11 +81,7 @@ impl Templates {
             std::fs::write(sandbox.path("layer"), gzip(&tar(1, 4, 20_000))).unwrap();
             if is_indexed {
                 let args = [&["index", "--no-cache", "oci:img:v1"], &SMALL[..]].concat();
-                let create =
-                    ["ztoc", "create", "layer", "--output=layer.ztoc", "--span-size=16KiB"];
-                for args in [&args[..], &create] {
-                    assert!(sandbox.command(args).output().unwrap().status.success());
-                }
+                assert!(sandbox.command(&args).output().unwrap().status.success());
             }
             sandbox
         });
@@ -179,7 +176,7 @@ fn archived(sandbox: &Sandbox) {
     let names = ["0.tar", "1.tar", "2.tar"];
     let manifest =
         json!([{"Config": "config.json", "RepoTags": ["img:v1"], "Layers": names}]).to_string();
-    let config = file("config.json", config(&tars).as_bytes());
+    let config = file("config.json", config(&tars).to_string().as_bytes());
     let layers = names.iter().zip(&blobs).map(|(name, (_, blob))| file(name, blob));
     let members =
         [config].into_iter().chain(layers).chain([file("manifest.json", manifest.as_bytes())]);
@@ -221,22 +218,9 @@ fn both_kinds<'a>(tool: &'a str, image: &'a str) -> Vec<&'a str> {
         .concat()
 }
 
-/// The config of an image of these layers.
-fn config(tars: &[Vec<u8>]) -> String {
-    let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::sha256(tar)).collect();
-    json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}}).to_string()
-}
-
 /// An image of these layers in the layout `img`.
-fn packed(sandbox: &Sandbox, tars: &[Vec<u8>], blobs: &[(&str, Vec<u8>)]) {
-    let mut layout = Layout::new(&sandbox.path("img"));
-    let layers: Vec<Value> =
-        blobs.iter().map(|(media_type, blob)| layout.blob(media_type, blob)).collect();
-    let config = layout.blob(OCI_CONFIG, config(tars).as_bytes());
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-    let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
-    layout.tag(manifest, "v1");
+fn packed(sandbox: &Sandbox, tars: &[Vec<u8>], blobs: &[Blob]) {
+    Image::new(&config(tars), blobs.iter().cloned()).write(&sandbox.path("img"));
 }
 
 /// The kinds of registries: with the referrers API and without, both with tokens.

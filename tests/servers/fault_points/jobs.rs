@@ -1,7 +1,6 @@
 //! The jobs that run at each point: commands on an image in a registry, and their results.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -108,7 +107,7 @@ pub const JOBS: [Job; 17] = [
 const FINE_AGAIN: [&str; 4] = ["index", "--kind=fine", "--existing=replace", "HOST/a/b:v1"];
 
 /// The jobs on files: layouts, caches, the journal, and what else they read and write.
-pub const ON_DISK: [Job; 15] = [
+pub const ON_DISK: [Job; 14] = [
     job("index in a layout", Before::Layout, true, &["index", "oci:img:v1"]),
     job("index to a layout", Before::Layout, true, &["index", "oci:img:v1", "--output=oci:out"]),
     job("convert in layouts", Before::Layout, true, &["convert", "oci:img:v1", "oci:out:v2"]),
@@ -134,7 +133,6 @@ pub const ON_DISK: [Job; 15] = [
         false,
         &["ztoc", "create", "layer", "--output=ztoc", "--span-size=16KiB"],
     ),
-    job("ztoc extract", Before::IndexedLayout, false, &EXTRACT),
     job("cat by a cache", Before::Indexed, false, &["cat", "HOST/a/b:v1", "dir1/file2"]),
     job("index by a cache", Before::Image, true, &["index", "HOST/a/b:v1"]),
     job("backfill", Before::Image, true, &["backfill", "--state=state", "HOST/a/b"]),
@@ -142,8 +140,6 @@ pub const ON_DISK: [Job; 15] = [
 ];
 const FINE_HERE: [&str; 4] = ["index", "--kind=v1,fine", "--profile=start.jsonl", "oci:img:v1"];
 const FINE_AGAIN_HERE: [&str; 4] = ["index", "--kind=fine", "--existing=replace", "oci:img:v1"];
-const EXTRACT: [&str; 6] =
-    ["ztoc", "extract", "--layer=layer", "--ztoc=layer.ztoc", "--output=extracted", "--force"];
 
 /// Where a job runs.
 pub struct Place<'a> {
@@ -267,12 +263,6 @@ impl Job {
         self.name.starts_with("verify")
     }
 
-    /// Whether its result outlasts a power failure right after it. As with `tar -x`, extracted
-    /// files are not synced.
-    pub fn is_synced(&self) -> bool {
-        self.name != "ztoc extract"
-    }
-
     /// Whether its output is its result.
     fn prints(&self) -> bool {
         self.name.starts_with("cat")
@@ -312,16 +302,8 @@ impl Job {
                 );
             }
         }
-        // A killed process leaves a temporary file.
-        let is_temporary = |path: &Path| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".oci"))
-        };
-        let is_extracted =
-            |path: &Path| path.starts_with(sandbox.path("extracted")) && !is_temporary(path);
-        let made = |path: &Path| is_extracted(path) || path == sandbox.path("ztoc");
-        for (path, content) in sandbox.files("").into_iter().filter(|(path, _)| made(path)) {
-            let name = path.strip_prefix(sandbox.dir.path()).unwrap().display().to_string();
-            result.insert(name, Digest::sha256(&content).to_string());
+        if let Ok(ztoc) = std::fs::read(sandbox.path("ztoc")) {
+            result.insert("ztoc".to_owned(), Digest::sha256(&ztoc).to_string());
         }
         if self.prints() {
             result.insert("output".to_owned(), Digest::sha256(&ended.stdout).to_string());

@@ -39,7 +39,7 @@ use crate::content::options;
 use ociseek_testkit::faulty::{
     Faulty, ReceivedRequest, RegistrySettings, cut, no_response, problem, redirect, stalls, status,
 };
-use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, PLAIN, gzip, tar};
+use ociseek_testkit::sandbox::{GZIP, OCI_MANIFEST, PLAIN, gzip, tar};
 use ociseek_testkit::{fine, image};
 
 const SPAN: u64 = 64 << 10;

@@ -54,20 +54,11 @@ const START: Range<SpanId> = SpanId(1)..SpanId(3);
 async fn registry(blob: &[u8], document: FineLayer, start: Vec<Range<SpanId>>) -> (Faulty, Bytes) {
     let registry =
         Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
-    let diff_ids = [Digest::sha256(&tarball())];
-    let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
-    let config = config.to_string();
-    let layer = Descriptor::of(ZSTD, blob);
-    registry.add_blob(config.clone());
-    registry.add_blob(blob.to_vec());
-    let config = Descriptor::of(OCI_CONFIG, config.as_bytes());
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
-    let manifest = Bytes::from(manifest.to_string());
-    registry.add_manifest("v1", OCI_MANIFEST, manifest.clone());
-    registry.add_manifest(&Digest::sha256(&manifest).to_string(), OCI_MANIFEST, manifest.clone());
-    fine::attach(&registry, &manifest, &[(document, start)]);
-    (registry, manifest)
+    let image = image::Image::new(&image::config(&[tarball()]), [(ZSTD, blob.to_vec())]);
+    let digest = image.add_to(&registry, "v1").digest;
+    registry.add_manifest(&digest.to_string(), OCI_MANIFEST, image.manifest.clone());
+    fine::attach(&registry, &image.manifest, &[(document, start)]);
+    (registry, image.manifest)
 }
 
 /// Documents with a lie each about what is in span 1 or follows it.

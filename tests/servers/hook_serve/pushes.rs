@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 use ociseek_format::digest::Digest;
 use ociseek_testkit::copied::copied;
 use ociseek_testkit::hook::{Hook, SECRET, assert_documented, images, indexes, pushed};
-use ociseek_testkit::sandbox::{
-    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, small_image, tar,
-};
+use ociseek_testkit::image::{Image, config};
+use ociseek_testkit::sandbox::{GZIP, Sandbox, ZSTD, gzip, small_image, tar};
 use ociseek_testkit::servers::{Server, free_port, run, tool};
 use serde_json::json;
 
@@ -139,21 +138,11 @@ fn images_with_layers_of_zstd_get_a_fine_index() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
     let sandbox = Sandbox::new();
     let contents = [tar(1, 4, 300_000), tar(2, 4, 300_000)];
-    let push = |name: &str, layers: [(&str, Vec<u8>); 2]| {
-        let mut layout = Layout::new(&sandbox.path(name));
-        let layers = layers.map(|(media_type, blob)| layout.blob(media_type, &blob));
-        let diff_ids = contents.each_ref().map(|tar| Digest::sha256(tar).to_string());
-        let config = json!({
-            "architecture": "amd64", "os": "linux",
-            "rootfs": {"type": "layers", "diff_ids": diff_ids},
-        });
-        let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
-        let image = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-        let image = image.to_string();
-        let descriptor = layout.blob(OCI_MANIFEST, image.as_bytes());
-        layout.tag(descriptor, "v1");
+    let push = |name: &str, layers: [(&'static str, Vec<u8>); 2]| {
+        let image = Image::new(&config(&contents), layers);
+        image.write(&sandbox.path(name));
         copied(&sandbox, &format!("oci:{name}:v1"), &format!("{}/{name}:v1", server.host));
-        Digest::sha256(image.as_bytes())
+        Digest::sha256(&image.manifest)
     };
     let zstd = |content: &[u8]| ::zstd::encode_all(content, 3).unwrap();
     let [first, second] = &contents;

@@ -8,7 +8,8 @@ use ociseek_format::ztoc::{self, Ztoc};
 use serde_json::{Value, json};
 
 use ociseek_testkit::blobs::SOCI;
-use ociseek_testkit::sandbox::{GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, tar};
+use ociseek_testkit::image;
+use ociseek_testkit::sandbox::{GZIP, OCI_MANIFEST, PLAIN, Sandbox, tar};
 
 /// The image `img` in a sandbox: two gzip layers whose windows matter, a plain one, and one without
 /// a ztoc.
@@ -43,27 +44,19 @@ impl Image {
     }
 
     /// An image of these tars, each as a layer of a media type.
-    pub fn of(tars: &[(&str, &Vec<u8>)], config: impl FnOnce(&mut Value)) -> Image {
+    pub fn of(tars: &[(&'static str, &Vec<u8>)], config: impl FnOnce(&mut Value)) -> Image {
         let sandbox = Sandbox::new();
         let dir = sandbox.path("img");
-        let mut layout = Layout::new(&dir);
-        let blob = |(kind, tar): &(&str, &Vec<u8>)| {
-            if *kind == GZIP { compressed(tar) } else { tar.to_vec() }
-        };
-        let blobs: Vec<Vec<u8>> = tars.iter().map(blob).collect();
-        let diff_ids: Vec<Digest> = tars.iter().map(|(_, tar)| Digest::sha256(tar)).collect();
-        let mut document = json!({
-            "os": "linux", "architecture": "amd64",
-            "rootfs": {"type": "layers", "diff_ids": diff_ids},
-        });
+        let blobs = tars
+            .iter()
+            .map(|(kind, tar)| (*kind, if *kind == GZIP { compressed(tar) } else { tar.to_vec() }));
+        let tars: Vec<Vec<u8>> = tars.iter().map(|(_, tar)| tar.to_vec()).collect();
+        let mut document = image::config(&tars);
         config(&mut document);
-        let document = layout.blob(OCI_CONFIG, document.to_string().as_bytes());
-        let layers: Vec<Value> =
-            blobs.iter().zip(tars).map(|(blob, (kind, _))| layout.blob(kind, blob)).collect();
-        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": document, "layers": layers});
-        let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
-        layout.tag(manifest, "v1");
-        Image { sandbox, dir, layers: blobs.iter().map(|blob| Digest::sha256(blob)).collect() }
+        let image = image::Image::new(&document, blobs);
+        image.write(&dir);
+        let layers = image.descriptors().iter().map(|layer| layer.digest).collect();
+        Image { sandbox, dir, layers }
     }
 
     pub fn run_index(&self, more: &[&str]) {

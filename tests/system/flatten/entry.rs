@@ -139,6 +139,30 @@ impl Entry {
     }
 }
 
+/// The lowest layer of an image: files of each kind, and what upper layers can hide or change.
+pub fn motley() -> Vec<Entry> {
+    let capability = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    vec![
+        dir("d/").mode(0o1777).owner(7, 8),
+        file("d/f", "lower f"),
+        dir("d/sub/").xattr("user.k", "lower"),
+        file("d/sub/deep", "lower deep"),
+        dir("gone/"),
+        file("gone/x", "x"),
+        dir("again/"),
+        file("again/old", "old"),
+        dir("turned/"),
+        file("turned/x", "x"),
+        file("top", "top").mode(0o4755).owner(1000, 100),
+        hard_link("linked", "top").mode(0o4755).owner(1000, 100),
+        file("capable", "x").xattr("security.capability", capability),
+        device(b'3', "null", 1, 3).mode(0o666),
+        device(b'4', "disk", 8, 1),
+        fifo("pipe"),
+        symlink("to-d", "d"),
+    ]
+}
+
 /// The tar of a layer.
 pub fn tar(layer: &[Entry]) -> Vec<u8> {
     layer.iter().flat_map(Entry::bytes).chain([0; 1024]).collect()

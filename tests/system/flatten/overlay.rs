@@ -10,7 +10,7 @@ use ociseek_format::layer::map::LayerEntries;
 use ociseek_format::offset::LayerId;
 use ociseek_format::tree::{NodeId, NodeKind, OpaqueXattr, Tree};
 
-use super::entry::{device, dir, fifo, file, hard_link, opaque, symlink, whiteout};
+use super::entry::{dir, file, hard_link, opaque, whiteout};
 use super::{entry, map, stacks};
 use ociseek_testkit::mounts::{
     FileAttributes, MountProcess, UnmountOnDrop, assert_same, can_mount, image, seen, system,
@@ -209,26 +209,6 @@ fn overlayfs_over_mounted_layers_shows_the_image() {
     if !can_mount() {
         return;
     }
-    let capability = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let lowest = vec![
-        dir("d/").mode(0o1777).owner(7, 8),
-        file("d/f", "lower f"),
-        dir("d/sub/").xattr("user.k", "lower"),
-        file("d/sub/deep", "lower deep"),
-        dir("gone/"),
-        file("gone/x", "x"),
-        dir("again/"),
-        file("again/old", "old"),
-        dir("turned/"),
-        file("turned/x", "x"),
-        file("top", "top").mode(0o4755).owner(1000, 100),
-        hard_link("linked", "top").mode(0o4755).owner(1000, 100),
-        file("capable", "x").xattr("security.capability", capability),
-        device(b'3', "null", 1, 3).mode(0o666),
-        device(b'4', "disk", 8, 1),
-        fifo("pipe"),
-        symlink("to-d", "d"),
-    ];
     let middle = vec![
         whiteout("d/f"),
         dir("d/sub/").xattr("user.k", "upper"),
@@ -255,7 +235,7 @@ fn overlayfs_over_mounted_layers_shows_the_image() {
     ];
     let sandbox = Sandbox::new();
     let _unmount = UnmountOnDrop(&sandbox);
-    let tars = [lowest, middle, top].map(|layer| entry::tar(&layer));
+    let tars = [entry::motley(), middle, top].map(|layer| entry::tar(&layer));
     image(&sandbox, "img", &tars, &serde_json::json!({}));
     let mount = |dir: &str, more: &[&str]| {
         std::fs::create_dir(sandbox.path(dir)).unwrap();

@@ -191,27 +191,6 @@ fn paths_are_resolved_inside_the_tree() {
 }
 
 #[test]
-fn a_single_layer_keeps_its_whiteouts() {
-    let layer = [
-        of(FileKind::Regular, "d/.wh.f"),
-        of(FileKind::Regular, "d/.wh..wh..opq"),
-        of(FileKind::Regular, ".wh."),
-        link(FileKind::HardLink, "below".into(), "in/another/layer"),
-        link(FileKind::HardLink, "here".into(), "d/.wh.f"),
-    ];
-    let tree = Tree::of_layer(&layer[..]).unwrap();
-    let names: Vec<&[u8]> = tree.children(Tree::ROOT).map(|(name, _)| name).collect();
-    assert_eq!(names, [&b".wh."[..], b"d", b"here"]);
-    assert_eq!(tree.child(Tree::ROOT, b"here"), tree.resolve(b"d/.wh.f", false).ok());
-    assert_eq!(
-        tree.warnings(),
-        [
-            "skipping \"below\": it is a hard link to \"in/another/layer\", which is not in this layer"
-        ]
-    );
-}
-
-#[test]
 fn truncated_owners_are_reported() {
     let mut file = of(FileKind::Regular, "f");
     file.pax = [PaxRecord { key: (*b"uid").into(), value: (*b"4294967296").into() }].into();

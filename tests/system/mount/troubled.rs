@@ -11,10 +11,11 @@ use axum::http::{Response, StatusCode};
 use bytes::Bytes;
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::image::Image;
 use ociseek_testkit::mounts::{
     self, MountProcess, UnmountOnDrop, can_mount, mounts_below, packed, wait_until,
 };
-use ociseek_testkit::sandbox::{self, OCI_MANIFEST, Sandbox};
+use ociseek_testkit::sandbox::{self, Sandbox};
 use ociseek_testkit::servers::free_port;
 use rustix::process::Signal;
 use serde_json::json;
@@ -24,17 +25,24 @@ const TAMPERED: u8 = 1;
 const SILENT: u8 = 2;
 const BROKEN: u8 = 3;
 
-/// The layer and config of an image with a file of a million bytes.
-fn image(sandbox: &Sandbox) -> (Vec<u8>, Vec<u8>) {
+/// An image with a file of a million bytes.
+fn image(sandbox: &Sandbox) -> Image {
     std::fs::create_dir(sandbox.path("source")).unwrap();
     std::fs::write(sandbox.path("source/file"), bytes(3, 1_000_000)).unwrap();
+    packed_image(sandbox)
+}
+
+/// An image of what is in `source`.
+fn packed_image(sandbox: &Sandbox) -> Image {
     let tar = packed(&sandbox.path("source"));
-    (mounts::compressed(&tar), mounts::config(&[tar], &json!({})))
+    let layer = mounts::compressed(&tar);
+    let config = serde_json::from_slice(&mounts::config(&[tar], &json!({}))).unwrap();
+    Image::new(&config, [(sandbox::GZIP, layer)])
 }
 
 /// A registry with this image as `a/b:v1`, whose behaviour depends on `mood`.
-async fn registry((layer, config): &(Vec<u8>, Vec<u8>), at: &str, mood: &Arc<AtomicU8>) -> Faulty {
-    let digest = ociseek_format::digest::Digest::sha256(layer).to_string();
+async fn registry(image: &Image, at: &str, mood: &Arc<AtomicU8>) -> Faulty {
+    let digest = image.descriptors()[0].digest.to_string();
     let mood = Arc::clone(mood);
     let registry = Faulty::at(
         at,
@@ -66,15 +74,7 @@ async fn registry((layer, config): &(Vec<u8>, Vec<u8>), at: &str, mood: &Arc<Ato
         },
     )
     .await;
-    let blob = |media_type: &str, content: &[u8]| {
-        let digest = registry.add_blob(content.to_vec());
-        json!({"mediaType": media_type, "digest": digest, "size": content.len()})
-    };
-    let config = blob(sandbox::OCI_CONFIG, config);
-    let layer = blob(sandbox::GZIP, layer);
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
-    registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string());
+    image.add_to(&registry, "v1");
     registry
 }
 
@@ -199,8 +199,7 @@ fn reads_continue_while_the_disk_of_the_cache_does_not_answer() {
     for number in 0..FILES {
         std::fs::write(sandbox.path(&format!("source/{number}")), content(number)).unwrap();
     }
-    let tar = packed(&sandbox.path("source"));
-    let image = (mounts::compressed(&tar), mounts::config(&[tar], &json!({})));
+    let image = packed_image(&sandbox);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let mood = Arc::new(AtomicU8::new(HONEST));

@@ -6,35 +6,22 @@ use std::path::{Path, PathBuf};
 
 use ociseek_format::digest::Digest;
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::node::Node;
 use super::{index, programs};
 use crate::bundle::rootfs;
 use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings};
+use ociseek_testkit::image::{Image, config};
 use ociseek_testkit::layers::gzip;
 use ociseek_testkit::mounts::{FileAttributes, assert_same, seen, wait_until};
-use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, program};
+use ociseek_testkit::sandbox::{GZIP, OCI_MANIFEST, program};
 use ociseek_testkit::servers::{run, tool};
 
 /// Adds an image with the diff ID of `tar` and the blob `layer`.
 fn add(registry: &Faulty, tag: &str, tar: &[u8], layer: &[u8]) -> Digest {
-    let config = json!({
-        "os": "linux", "architecture": "amd64",
-        "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(tar)]},
-    });
-    let config = config.to_string().into_bytes();
-    let of = |media_type: &str, content: &[u8]| {
-        let (digest, size) = (Digest::sha256(content), content.len());
-        json!({"mediaType": media_type, "digest": digest, "size": size})
-    };
-    let manifest = json!({
-        "schemaVersion": 2, "mediaType": OCI_MANIFEST,
-        "config": of(OCI_CONFIG, &config), "layers": [of(GZIP, layer)],
-    });
-    registry.add_blob(config);
-    registry.add_blob(layer.to_vec());
-    registry.add_manifest(tag, OCI_MANIFEST, manifest.to_string())
+    let image = Image::new(&config(&[tar.to_vec()]), [(GZIP, layer.to_vec())]);
+    image.add_to(registry, tag).digest
 }
 
 /// The files of an image in a namespace of containerd.
