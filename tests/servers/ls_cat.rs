@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use insta::assert_snapshot;
 use ociseek_format::digest::Digest;
-use ociseek_testkit::sandbox::{GZIP, Layout, PLAIN, Sandbox, ZSTD, gzip, index};
+use ociseek_testkit::sandbox::{
+    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, ZSTD, gzip, index,
+};
 use ociseek_testkit::tarball::{Block, end, entry, file, padded, pax};
 use serde_json::json;
 
@@ -437,8 +439,12 @@ fn the_platform_of_this_machine_is_read() {
     let mut layout = Layout::new(&sandbox.path("img"));
     let manifests = ["s390x", here].map(|architecture| {
         let tar = [file("which", architecture.as_bytes()), end()].concat();
+        let rootfs = json!({"type": "layers", "diff_ids": [Digest::sha256(&tar)]});
+        let config = json!({"os": "linux", "architecture": architecture, "rootfs": rootfs});
+        let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
         let layers = [layout.blob(PLAIN, &tar)];
-        sandbox::for_platform(layout.image(architecture, &layers), architecture)
+        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+        sandbox::for_platform(layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes()), architecture)
     });
     let index = layout.image_index(&manifests);
     layout.tag(index, "v1");
