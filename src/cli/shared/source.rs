@@ -81,21 +81,10 @@ fn not_on_docker_hub(registry: &str, repository: &str, tag: Option<&str>) -> Opt
              {host} lists all of its images"
         );
         (host, "a registry", hint)
-    } else if Path::new(file).join("oci-layout").is_file() {
-        (
-            file.to_owned(),
-            "a folder with an image layout",
-            format!("to read the layout, use oci:{file}"),
-        )
     } else {
-        // `skopeo copy` and `podman save` call a folder of theirs dir:FOLDER.
-        let folder = tag.filter(|tag| file == "dir" && Path::new(tag).is_dir())?;
-        let hint = if Path::new(folder).join("oci-layout").is_file() {
-            format!("to read the layout, use oci:{folder}")
-        } else {
-            format!("use oci:DIR after skopeo copy dir:{folder} oci:DIR")
-        };
-        (format!("dir:{folder}"), "a folder", hint)
+        Path::new(file).join("oci-layout").is_file().then_some(())?;
+        let hint = format!("to read the layout, use oci:{file}");
+        (file.to_owned(), "a folder with an image layout", hint)
     };
     Some(not_a_name(&typed, what, hint))
 }

@@ -134,7 +134,7 @@ const ARCHIVE: &str = "oci-archive:";
 const SAVED: &str = "docker-archive:";
 
 /// Prefixes of other tools and what to type instead. `{}` stands for the rest.
-const FOREIGN: [(&str, &str); 12] = [
+const FOREIGN: [(&str, &str); 17] = [
     ("docker://", "{}"),
     ("https://", "{}"),
     ("http://", "{} with --plain-http"),
@@ -142,12 +142,25 @@ const FOREIGN: [(&str, &str); 12] = [
     ("oci://", "oci:{} for an image layout, or {} for an image in a registry"),
     ("docker-daemon:", "docker-archive:FILE after docker save -o FILE {}"),
     ("containers-storage:", "oci:DIR after skopeo copy containers-storage:{} oci:DIR"),
-    ("dir:", "oci:DIR after skopeo copy dir:{} oci:DIR"),
+    ("dir:", "oci:DIR, which skopeo copy dir:{} oci:DIR writes"),
+    ("ostree:", "oci:DIR, which skopeo copy ostree:{} oci:DIR writes"),
+    ("docker-image://", "{}"),
+    ("registry:", "{}"),
+    ("docker:", "{}, or docker-archive:FILE after docker save -o FILE {}"),
+    ("podman:", "oci-archive:FILE after podman save --format oci-archive -o FILE {}"),
     ("oci-layout://", "oci:{}"),
     ("oci-layout:", "oci:{}"),
     ("ocidir://", "oci:{}"),
     ("file://", "oci:{} for an image layout, or oci-archive:{} for its tar"),
 ];
+
+/// Those of them that are names of images or hosts, too: `docker:27`, `registry:5000/app`.
+const ALSO_NAMES: [&str; 3] = ["registry:", "docker:", "podman:"];
+
+/// Whether it is a name with a path, not a tag, or a port and a repository.
+fn follows_a_scheme(rest: &str) -> bool {
+    rest.split_once('/').is_some_and(|(first, _)| !first.bytes().all(|b| b.is_ascii_digit()))
+}
 
 impl FromStr for ImageName {
     type Err = ImageNameError;
@@ -158,10 +171,8 @@ impl FromStr for ImageName {
             return Err(ImageNameError::Page { typed: typed.chars().take(300).collect(), meant });
         }
         for (scheme, meant) in FOREIGN {
-            // `dir:1` may be a repository `dir` with a tag, so only a path counts as skopeo's
-            // `dir:`.
             if let Some(rest) = typed.strip_prefix(scheme)
-                && (scheme != "dir:" || rest.contains('/'))
+                && (!ALSO_NAMES.contains(&scheme) || follows_a_scheme(rest))
             {
                 let meant = meant.replace("{}", rest);
                 return Err(ImageNameError::Scheme {
@@ -528,7 +539,9 @@ mod tests {
             assert_eq!(want.to_string().parse(), Ok(want), "{typed} printed and parsed again");
         }
         assert_eq!("docker-archive:x:".parse(), Ok(saved("x", SavedImageSelector::Any)));
-        assert!(matches!("dir:1".parse(), Ok(ImageName::Registry(_))));
+        for name in ["docker:27", "registry:2", "registry:5000/app:v1", "dir/x:1"] {
+            assert!(matches!(name.parse(), Ok(ImageName::Registry(_))), "{name}");
+        }
         assert!(matches!("oci/x".parse(), Ok(ImageName::Registry(_))));
     }
 
@@ -546,6 +559,9 @@ mod tests {
             ("docker-archive:x:@+1", ":@NUMBER"),
             ("docker-archive:x:App:1", ":REPOSITORY:TAG"),
             ("docker-daemon:app:1", "docker save -o FILE app:1"),
+            ("dir:out", "use oci:DIR, which skopeo copy dir:out oci:DIR writes"),
+            ("registry:ghcr.io/x/y:1", "use ghcr.io/x/y:1"),
+            ("docker:me/app", "use me/app, or docker-archive:FILE"),
             ("oci:", "oci:PATH"),
             ("oci-archive::x", "oci-archive:PATH"),
             (
