@@ -1,5 +1,6 @@
 //! The output for the layers of an indexed image and its prefetch lists, for people and in JSON.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::Serialize;
@@ -37,17 +38,21 @@ pub(crate) fn layers(text: &mut String, layers: &[LayerReport], style: Style) {
     let width =
         |column: usize| rows.iter().flatten().map(|row| row[column].len()).max().unwrap_or(0);
     let widths: [usize; 4] = std::array::from_fn(width);
+    let folded = folded(layers);
     for (layer, row) in layers.iter().zip(&rows) {
-        let digest = layer.descriptor.digest.short();
         let size = human(layer.descriptor.size);
+        let line = format!("  {}  {size:>10}", layer.descriptor.digest.short());
         match (&layer.outcome, row) {
             (LayerOutcome::LeftOut(left_out), _) => {
-                let line = format!("  {digest}  {size:>10}  left out: {}", safe(&reason(left_out)));
-                let _ = writeln!(text, "{}", style.dim(&line));
+                let reason = reason(left_out);
+                if !folded.contains_key(&reason) {
+                    let line = format!("{line}  left out: {}", safe(&reason));
+                    let _ = writeln!(text, "{}", style.dim(&line));
+                }
             }
             (_, None) => {}
             (_, Some(row)) => {
-                let mut line = format!("  {digest}  {size:>10}");
+                let mut line = line;
                 for (cell, width) in row.iter().zip(widths).filter(|(_, width)| *width > 0) {
                     let _ = write!(line, "  {cell:>width$}");
                 }
@@ -55,6 +60,28 @@ pub(crate) fn layers(text: &mut String, layers: &[LayerReport], style: Style) {
             }
         }
     }
+    for (reason, (layers, size)) in folded {
+        let layers = format!("{layers} layers");
+        let line = format!("  {layers:<12}  {:>10}  left out: {}", human(size), safe(&reason));
+        let _ = writeln!(text, "{}", style.dim(&line));
+    }
+}
+
+/// As many layers that are left out for one reason have a line each. More have one together.
+const LINES: usize = 4;
+
+/// The reasons of such layers, with the number of layers and their size.
+fn folded(layers: &[LayerReport]) -> BTreeMap<String, (usize, u64)> {
+    let mut reasons = BTreeMap::<String, (usize, u64)>::new();
+    for layer in layers {
+        if let LayerOutcome::LeftOut(left_out) = &layer.outcome {
+            let (layers, size) = reasons.entry(reason(left_out)).or_default();
+            *layers += 1;
+            *size = size.saturating_add(layer.descriptor.size);
+        }
+    }
+    reasons.retain(|_, (layers, _)| *layers > LINES);
+    reasons
 }
 
 /// The number of layers that were read before, and not again. Empty without any.

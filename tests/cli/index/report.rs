@@ -280,6 +280,18 @@ fn an_image_without_servable_layers_gets_no_index() {
 }
 
 #[test]
+fn layers_left_out_for_one_reason_are_one_line_if_they_are_many() {
+    let sandbox = Sandbox::new();
+    let small: Vec<_> = (0..9).map(|n| tar(n, 1, 2000)).collect();
+    image(&sandbox, "img", &small, &json!({}));
+    let said = sandbox.run(&["index", "--no-cache", "--kind=v1", "oci:img"]);
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("left out")).collect();
+    assert_eq!(lines.len(), 1, "{said}");
+    assert!(lines[0].starts_with("  9 layers  "), "{said}");
+    assert!(lines[0].ends_with("  left out: smaller than 10MiB"), "{said}");
+}
+
+#[test]
 fn output_to_a_pipe_has_no_colour() {
     let sandbox = Sandbox::new();
     small_image(&sandbox.path("img"));
