@@ -107,6 +107,13 @@ fn a_trial_lists_what_was_read() {
     let (said, code) = stdout(&mut trial(&args));
     assert!(code == Some(0) && said.contains("was ready and was ended"), "{said}");
 
+    // Output without a pause hides neither the port nor the end of its time.
+    let chatty = "busybox nc -l -p 8080 & while :; do echo up; done";
+    for until in ["--until-port=8080", "--for=2s"] {
+        let (said, code) = stdout(&mut trial(&[until, "oci:img:v1", "--", chatty]));
+        assert!(code == Some(0) && said.contains("was ready and was ended"), "{until}: {said}");
+    }
+
     // The first signal ends the container, what it read is not lost, and nothing is left behind.
     let args = ["--record=signalled", "oci:img:v1", "--", "echo up; sleep 1000"];
     let mut child = ChildProcess::spawn(trial(&args).stdout(Stdio::null()).stderr(Stdio::piped()));

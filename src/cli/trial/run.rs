@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval_at};
 
 use super::answer::{RunFacts, joined};
 use super::{Ran, TryArgs};
@@ -219,20 +220,23 @@ async fn watch(
     let mut exited = pin!(container.wait());
     let mut is_open = true;
     let mut has_come = false;
+    // Before the output, which may never pause.
+    let mut ticks = interval_at(tokio::time::Instant::now() + TICK, TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let status = loop {
         tokio::select! {
             biased;
             Ok(_) = &mut *interrupted => break None,
+            _ = ticks.tick() => match state.look(live).await {
+                Look::Ready => { has_come = true; break None }
+                Look::TooLate => break None,
+                Look::Wait => {}
+            },
             chunk = printed.recv(), if is_open => match chunk {
                 Some(chunk) => if state.has_printed(&chunk) { has_come = true; break None },
                 None => is_open = false,
             },
             status = &mut exited => break Some(status?),
-            () = tokio::time::sleep(TICK) => match state.look(live).await {
-                Look::Ready => { has_come = true; break None }
-                Look::TooLate => break None,
-                Look::Wait => {}
-            },
         }
     };
     // What it printed last.
