@@ -1,8 +1,9 @@
 //! `ociseek doctor` on layouts: what it shows of indexes and layers. Its verdicts: `consumers`.
 
 use insta::assert_snapshot;
+use ociseek_testkit::mounts::image_of;
 use ociseek_testkit::sandbox::{
-    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, enabled, gzip, index, small_image, tar,
+    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, enabled, gzip, index, small_image, tar,
     two_platforms,
 };
 use serde_json::json;
@@ -413,4 +414,19 @@ fn a_converted_image_whose_config_states_no_platform() {
         assert_eq!(files(&to), files(&from), "{name}");
         assert_eq!(sandbox.doctor(&to)["manifests"][0]["platform"], platform, "{name}");
     }
+}
+
+/// An index that is attached to it would not be used.
+#[test]
+fn a_layer_without_a_ztoc_in_a_soci_enabled_image_is_for_convert() {
+    let sandbox = Sandbox::new();
+    let tars = [tar(1, 1, 11 << 20), tar(2, 1, 13 << 20)];
+    let layers = tars.clone().map(|tar| (PLAIN, tar));
+    image_of(&sandbox, "img", &layers, &tars, &json!({}));
+    let convert = ["convert", "--no-cache", "--min-layer-size=12MiB", "oci:img:v1", "oci:img:soci"];
+    sandbox.run(&convert);
+    let said = sandbox.run(&["doctor", "oci:img:soci"]);
+    assert!(said.contains("the index has no ztoc for it (11.0 MiB)"), "{said}");
+    let next = "next: ociseek convert --dry-run --replace-tag oci:img:soci oci:img:soci\n";
+    assert!(said.contains(next), "{said}");
 }

@@ -69,6 +69,10 @@ pub(super) fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<
         Finding::Uncovered { why: Some(NotIndexed::Kind(LayerKind::Zstd)), .. } => {
             Some(WITH_GZIP.into())
         }
+        // Runtimes take the index that the image names, not one that is attached.
+        Finding::Uncovered { why: None, .. } if is_enabled && has_tag(&name) => {
+            Some(format!("ociseek convert --dry-run --replace-tag {image} {image}"))
+        }
         Finding::Uncovered { why: None, .. } => index("--dry-run --existing replace "),
         Finding::NoFine { .. } | Finding::NoStart(_) if is_archive => None,
         // A SOCI index of another tool would get a second one.
