@@ -4,16 +4,16 @@
 use std::env;
 use std::ffi::OsString;
 use std::fmt::Write;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgAction, Command, Error};
+use clap::{Arg, ArgAction, Command, Error, ValueEnum as _};
 
 use super::shared::error::{CliError, FAILED};
 use super::shared::report::report_error;
-use super::shared::terminal::{Style, complain};
+use super::shared::terminal::{Style, UseOfColors, complain, use_colors};
 use super::slips::{self, called};
 
 /// Prints `message`, which `program` gave for these arguments. `unused` makes the program again.
@@ -25,6 +25,9 @@ pub(super) fn print(
 ) -> ExitCode {
     let typed = arguments.iter().skip(1).filter_map(|typed| typed.to_str().map(str::to_owned));
     let typed: Vec<String> = typed.collect();
+    if let Some(when) = colors_typed(&typed) {
+        use_colors(when);
+    }
     if is_short_asked_for(&message, &typed)
         && let Err(shorter) = brief(program.clone()).try_get_matches_from(arguments)
     {
@@ -41,7 +44,7 @@ pub(super) fn print(
     }
     let hint = slips::hint(&mut message, &typed, program.clone());
     name_variable(&mut message, &typed, program);
-    let printed = message.print().and_then(|()| io::stdout().flush());
+    let printed = show(&message);
     if let Err(error) = printed
         // A closed pipe is not a failure of --help.
         && !(message.use_stderr() || error.kind() == io::ErrorKind::BrokenPipe)
@@ -53,6 +56,39 @@ pub(super) fn print(
         complain(&format!("{} {hint}", Style::stderr().green("hint:")));
     }
     ExitCode::from(message.exit_code() as u8)
+}
+
+/// As `Error::print`, which knows neither `--color` nor `FORCE_COLOR`.
+fn show(message: &Error) -> io::Result<()> {
+    let text = message.render();
+    let text = |style: Style| match style.has_colors() {
+        true => text.ansi().to_string(),
+        false => text.to_string(),
+    };
+    if message.use_stderr() {
+        io::stderr().write_all(text(Style::stderr()).as_bytes())
+    } else {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(text(Style::of(stdout.is_terminal())).as_bytes())?;
+        stdout.flush()
+    }
+}
+
+/// `--color` of arguments that were not parsed, or its variable.
+fn colors_typed(typed: &[String]) -> Option<UseOfColors> {
+    let mut options = typed.iter().take_while(|word| *word != "--");
+    let when = loop {
+        match options.next().map(String::as_str) {
+            Some("--color") => break options.next().cloned(),
+            Some(word) => {
+                if let Some(when) = word.strip_prefix("--color=") {
+                    break Some(when.to_owned());
+                }
+            }
+            None => break env::var("OCISEEK_COLOR").ok(),
+        }
+    };
+    UseOfColors::from_str(&when?, false).ok()
 }
 
 /// Whether clap prints the help because of `-h`, instead of `--help` or the command `help`. `typed`

@@ -65,6 +65,15 @@ fn help_of_every_command() {
     }
 }
 
+#[test]
+fn the_list_of_commands_fits_into_a_terminal() {
+    let list = Sandbox::new().run(&["-h"]);
+    assert!(list.lines().any(|line| line.starts_with("  doctor  ")), "{list}");
+    for line in list.lines().take_while(|line| *line != "Options:") {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+}
+
 /// Each command that does something has a line in docs/commands.md.
 #[test]
 fn every_command_is_on_the_page_of_commands() {
@@ -662,6 +671,12 @@ fn colors_are_as_asked_for() {
         (&["--color=never", "ls", "oci:nosuch"], "CLICOLOR_FORCE", false),
         (&["ls", "--color", "always", "oci:nosuch"], "NO_COLOR", true),
         (&["ls", "--color=auto", "oci:nosuch"], "NO_COLOR", false),
+        (&["ls", "oci:nosuch"], "FORCE_COLOR", true),
+        (&["-h"], "UNUSED", false),
+        (&["ls", "--help"], "FORCE_COLOR", true),
+        (&["nosuch"], "FORCE_COLOR", true),
+        (&["--color=always", "--help"], "UNUSED", true),
+        (&["ls", "--color", "never", "-h"], "FORCE_COLOR", false),
     ] {
         assert_eq!(has_colors(args, variable), want, "{args:?} {variable}");
     }

@@ -55,7 +55,7 @@ JSON: docs/json.md describes each field.
 Exit status: 0 at least one of these, or ociseek itself, starts the image lazily on at least one platform, 1 failure, \
 2 usage error, 3 none does or the image is incomplete; 129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
 
-/// Explain which runtimes will lazy-load an image, and why others will not
+/// Say which runtimes load an image lazily, and why others do not
 #[derive(Debug, Args)]
 #[command(long_about = LONG_ABOUT, after_help = AFTER_HELP)]
 pub(crate) struct DoctorArgs {

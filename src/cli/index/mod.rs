@@ -98,7 +98,7 @@ JSON: docs/json.md describes each field.
 Exit status: 0 success (even if layers are left out), 1 an image failed or missed a requirement, 2 usage error; 129, \
 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
 
-/// Build indexes of images: attached to them, or as SOCI-enabled images
+/// Build indexes of images, attached or as SOCI-enabled images
 #[derive(Debug, Args)]
 #[command(long_about = INDEX_LONG_ABOUT, after_long_help = INDEX_AFTER_HELP)]
 pub(crate) struct IndexArgs {

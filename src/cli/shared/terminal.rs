@@ -110,7 +110,8 @@ pub(crate) fn complain(line: &str) {
 /// `--color`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum UseOfColors {
-    /// On terminals, unless NO_COLOR or TERM=dumb is set; with CLICOLOR_FORCE everywhere
+    /// On terminals, unless NO_COLOR or TERM=dumb is set; with FORCE_COLOR or CLICOLOR_FORCE
+    /// everywhere
     Auto,
     /// Also in files and pipes
     Always,
@@ -142,8 +143,14 @@ impl Style {
         }
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        let forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|v| !v.is_empty() && v != "0");
+        let forced = ["FORCE_COLOR", "CLICOLOR_FORCE"]
+            .iter()
+            .any(|name| std::env::var_os(name).is_some_and(|v| !v.is_empty() && v != "0"));
         Style { colour: !no_color && (forced || is_terminal && !dumb) }
+    }
+
+    pub(crate) fn has_colors(self) -> bool {
+        self.colour
     }
 
     /// Without colours, as for files.

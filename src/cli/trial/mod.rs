@@ -77,7 +77,7 @@ Exit status: the container's, or 0 if it was ready before it ended; also 1 if it
 --until-output asked for, or ociseek itself fails, 2 usage error, 126 if the program is not executable, 127 if the \
 image does not have it, 129, 130 or 143 interrupted before the container ran.";
 
-/// Find out whether an image would start sooner lazily, and by how much
+/// Find out how much sooner an image would start lazily
 #[derive(Debug, Args)]
 #[command(long_about = TRY_LONG_ABOUT, after_long_help = TRY_AFTER_HELP)]
 pub(crate) struct TryArgs {

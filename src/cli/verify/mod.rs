@@ -71,7 +71,7 @@ JSON: docs/json.md describes each field; docs/policy.md lists the codes.
 Exit status: 0 the indexes are correct, 1 failure (or there is no index), 2 usage error, 3 differences or policy \
 violations were found; 129, 130 or 143 on SIGHUP, SIGINT or SIGTERM.";
 
-/// Verify an image's SOCI indexes and fine indexes against its layers
+/// Verify an image's SOCI and fine indexes against its layers
 #[derive(Debug, Args)]
 #[command(long_about = VERIFY_LONG_ABOUT, after_long_help = VERIFY_AFTER_HELP)]
 pub(crate) struct VerifyArgs {
