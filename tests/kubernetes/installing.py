@@ -8,7 +8,9 @@ from cluster import CONTAINERD, LOGIN, PRIVATE, REGISTRY, STATE, Node, helm, kub
 from pods import (NODE, PACKAGING, apply, check, delete, events, journal, lazy_images, mounts, pod, ready,
                   right_sum, start, status)
 
-SNAPSHOTTER_CONFIG = f'''lazy-from = ["{REGISTRY}/*", "{PRIVATE}/*"]
+# No node knows its address.
+UPSTREAM = 'upstream.kube.test'
+SNAPSHOTTER_CONFIG = f'''lazy-from = ["{REGISTRY}/*", "{PRIVATE}/*", "{UPSTREAM}/*"]
 cache-dir = "/var/lib/ociseek/cache"
 cache-size = "1GiB"
 metrics-listen = "127.0.0.1:9464"
@@ -66,6 +68,23 @@ def case_secrets():
                     'grep -rs --include="*.json" --include=answers . /var/lib/ociseek/snapshotter || true')
     check(LOGIN[1] not in shown, 'a password is shown')
     delete('nobody', 'stranger')
+
+
+def case_mirror():
+    """Nodes that reach a mirror alone, which has no referrers API, and what doctor says before they are set up."""
+    folder = f'/etc/containerd/certs.d/{UPSTREAM}'
+    NODE.sh(f'mkdir {folder}; cat >{folder}/hosts.toml', input=f'[host."https://{REGISTRY}"]\n')
+    ask = ('ociseek', 'doctor', '--node', f'{UPSTREAM}/soci:1')
+    said = NODE.run(*ask, check=False)
+    check('(failed)' in said and 'cannot resolve the name' in said, 'doctor says', said)
+    NODE.sh(f'cat >{folder}/hosts.toml', input=f'server = "https://{REGISTRY}"\n')
+    said = NODE.run(*ask, check=False)
+    check(re.search(r'\blazy\b', said), 'doctor says', said)
+    start('mirrored', f'{UPSTREAM}/soci:1')
+    right_sum('mirrored')
+    check(f'{UPSTREAM}/soci:1' in lazy_images(), 'not listed as lazy:', lazy_images())
+    delete('mirrored')
+    NODE.sh(f'crictl rmi {UPSTREAM}/soci:1')
 
 
 def case_provider():
@@ -184,6 +203,15 @@ def case_chart():
     start('chart', f'{REGISTRY}/fine:2')
     right_sum('chart')
     check(f'{REGISTRY}/fine:2' in lazy_images(), 'not listed as lazy:', lazy_images())
+    # An upgrade under a pod that runs.
+    image = images.upgraded('chart')
+    helm('upgrade', 'ociseek', PACKAGING / 'kubernetes', '--reuse-values', f'--set=image.tag={image.split(":")[-1]}')
+    kubectl('-n', 'ociseek', 'rollout', 'status', 'daemonset/ociseek-snapshotter', '--timeout=180s')
+    check(NODE.sh('tail -c 5 /opt/ociseek/bin/ociseek') == 'chart', 'the node has the old program')
+    NODE.sh('echo 3 >/proc/sys/vm/drop_caches')
+    found = kubectl('exec', 'chart', '--', 'sh', '-c', images.SUM).strip()
+    check(found == images.expected(), 'after the upgrade, the pod saw', found)
+    check(status('chart')['containerStatuses'][0]['restartCount'] == 0, 'the pod was started again')
     delete('chart')
     helm('uninstall', 'ociseek', '--wait')
 
