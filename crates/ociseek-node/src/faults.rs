@@ -100,6 +100,7 @@ async fn call(it: &Snapshotter, root: &Path, number: usize) -> bool {
         }
         2 => it
             .commit(CommitRequest { name: "ONE".into(), key: "one".into(), ..Default::default() })
+            .await
             .is_ok(),
         3 => create(SnapshotKind::Active, "two", "ONE").await,
         4 => create(SnapshotKind::View, "seen", "ONE").await,

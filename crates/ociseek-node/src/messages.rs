@@ -259,6 +259,9 @@ pub enum SnapshotError {
     /// The image cannot be mounted.
     #[error("the image cannot be mounted: {0}")]
     Mount(String),
+    /// The disk with this directory does not answer.
+    #[error("{}: the disk does not answer, try again", .0.display())]
+    Silent(PathBuf),
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     Files {

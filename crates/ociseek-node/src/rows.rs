@@ -335,7 +335,10 @@ pub(crate) fn warned(text: &str) {
 #[derive(Debug)]
 pub(crate) struct RowStore {
     root: PathBuf,
+    /// Never locked while something is written: reading the rows waits for no disk.
     rows: Mutex<Held>,
+    /// Held by who changes them.
+    changing: Mutex<()>,
     /// Held as long as this process lives.
     _lock: File,
 }
@@ -375,7 +378,8 @@ impl RowStore {
             }
         }
         let held = Held { rows, is_ahead: false };
-        Ok(RowStore { root: root.to_owned(), rows: Mutex::new(held), _lock: lock })
+        let (rows, changing) = (Mutex::new(held), Mutex::default());
+        Ok(RowStore { root: root.to_owned(), rows, changing, _lock: lock })
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -386,18 +390,25 @@ impl RowStore {
         look(&self.held().rows)
     }
 
+    /// Has `look` look at the rows, which nobody changes meanwhile.
+    pub(crate) fn unchanged<T>(&self, look: impl FnOnce(&SnapshotRows) -> T) -> T {
+        let _changing = self.changing.hold();
+        let rows = self.held().rows.clone();
+        look(&rows)
+    }
+
     /// Changes the rows. If `change` or writing them fails, they stay as they were, but ids are not
-    /// used again.
+    /// used again. Waits for the disk, as all that changes the rows.
     pub(crate) fn change<T>(
         &self,
         change: impl FnOnce(&mut SnapshotRows) -> Result<T, SnapshotError>,
     ) -> Result<T, SnapshotError> {
-        let mut held = self.held();
-        let mut changed = held.rows.clone();
+        let _changing = self.changing.hold();
+        let mut changed = self.held().rows.clone();
         let result = change(&mut changed);
-        held.rows.skip_ids_of(&changed);
+        self.held().rows.skip_ids_of(&changed);
         let result = result?;
-        self.replace(&mut held, changed, |full| Err(self.failed(full)))?;
+        self.replace(changed, |full| Err(self.failed(full)))?;
         Ok(result)
     }
 
@@ -408,10 +419,10 @@ impl RowStore {
         key: &str,
         hide: impl FnOnce(&SnapshotRow) -> Result<(), SnapshotError>,
     ) -> Result<SnapshotRow, SnapshotError> {
-        let mut held = self.held();
-        let mut changed = held.rows.clone();
+        let _changing = self.changing.hold();
+        let mut changed = self.held().rows.clone();
         let row = changed.remove(key)?;
-        self.replace(&mut held, changed, |_| hide(&row))?;
+        self.replace(changed, |_| hide(&row))?;
         Ok(row)
     }
 
@@ -420,11 +431,11 @@ impl RowStore {
         &self,
         is_gone: impl Fn(&SnapshotRow) -> bool,
     ) -> Result<Vec<String>, SnapshotError> {
-        let mut held = self.held();
-        let mut changed = held.rows.clone();
+        let _changing = self.changing.hold();
+        let mut changed = self.held().rows.clone();
         let gone = changed.remove_gone(is_gone);
         if !gone.is_empty() {
-            self.replace(&mut held, changed, |_| Ok(()))?;
+            self.replace(changed, |_| Ok(()))?;
         }
         Ok(gone)
     }
@@ -433,7 +444,6 @@ impl RowStore {
     /// decides whether they are held anyway.
     fn replace(
         &self,
-        held: &mut Held,
         rows: SnapshotRows,
         when_full: impl FnOnce(io::Error) -> Result<(), SnapshotError>,
     ) -> Result<(), SnapshotError> {
@@ -445,16 +455,17 @@ impl RowStore {
             }
             Err(error) => return Err(self.failed(error)),
         };
-        *held = Held { rows, is_ahead };
+        *self.held() = Held { rows, is_ahead };
         Ok(())
     }
 
     /// Writes the rows, if a removal could not, now that it freed space.
     pub(crate) fn catch_up(&self) {
-        let mut held = self.held();
-        if held.is_ahead {
-            match self.save(&held.rows) {
-                Ok(()) => held.is_ahead = false,
+        let _changing = self.changing.hold();
+        let rows = Some(self.held()).filter(|held| held.is_ahead).map(|held| held.rows.clone());
+        if let Some(rows) = rows {
+            match self.save(&rows) {
+                Ok(()) => self.held().is_ahead = false,
                 Err(error) => {
                     warn!(
                         name: "state", %error,

@@ -16,7 +16,6 @@ use futures_util::stream;
 use prost::Message;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
-use tokio::task::block_in_place;
 use tonic::body::Body;
 use tonic::server::{Grpc, NamedService};
 use tonic::{Code, Request, Response, Status};
@@ -47,7 +46,7 @@ impl From<SnapshotError> for Status {
             SnapshotError::Exists(_) => Code::AlreadyExists,
             SnapshotError::Precondition(_) => Code::FailedPrecondition,
             SnapshotError::Invalid(_) => Code::InvalidArgument,
-            SnapshotError::Mount(_) => Code::Unavailable,
+            SnapshotError::Mount(_) | SnapshotError::Silent(_) => Code::Unavailable,
             SnapshotError::Files { .. } => Code::Internal,
         };
         Status::new(code, error.to_string())
@@ -231,7 +230,7 @@ impl Service<http::Request<Body>> for SnapshotCalls {
                 }
                 "Commit" => {
                     let call = |asked: CommitRequest| async move {
-                        block_in_place(|| it.commit(asked)).map(|()| Empty {})
+                        it.commit(asked).await.map(|()| Empty {})
                     };
                     unary(request, call).await
                 }
@@ -252,13 +251,13 @@ impl Service<http::Request<Body>> for SnapshotCalls {
                     let call = |asked: UpdateRequest| async move {
                         let info = asked.info.unwrap_or_default();
                         let fields = asked.update_mask.unwrap_or_default();
-                        block_in_place(|| it.update(&info, &fields.paths)).map(answer)
+                        it.update(&info, &fields.paths).await.map(answer)
                     };
                     unary(request, call).await
                 }
                 "Usage" => {
                     let call = |asked: KeyRequest| async move {
-                        let (size, inodes) = block_in_place(|| it.usage(&asked.key))?;
+                        let (size, inodes) = it.usage(&asked.key).await?;
                         Ok(UsageAnswer { size: size.cast_signed(), inodes: inodes.cast_signed() })
                     };
                     unary(request, call).await

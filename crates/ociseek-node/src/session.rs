@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::mount::UnmountFlags;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::lazy::{LazyImages, MountAttempt, OpenedLayers};
@@ -37,6 +37,9 @@ const LOOK: Duration = Duration::from_secs(5);
 /// replaced.
 const SILENT: Duration = Duration::from_secs(10);
 const REPLACED: Duration = Duration::from_secs(30);
+
+/// How long the end of a mount waits until the bytes that were fetched for it are noted down.
+const LAST_COUNT: Duration = Duration::from_secs(2);
 
 /// Where an image is mounted, and what is needed for that.
 pub(crate) struct SessionPlace {
@@ -348,14 +351,22 @@ impl Run {
         let file = StartRecord::file_of(&self.place.root, &self.stack.top.image);
         let mut start = StartRecord::new(&mount, file.filter(|_| recorded.is_some()));
         let recorded_until = Instant::now() + recorded.unwrap_or_default();
-        let mut fetched = FetchedFile::open(&self.place.fetched).ok();
-        let mut count = || {
+        let file = Arc::new(Mutex::new(None));
+        let count = |is_last| {
             let bytes = layers.image.source.traffic().bytes;
             let rest = layers.image.content.rest_stats();
-            let total = fetched.as_mut().map_or(bytes, |file| file.write(bytes, rest));
-            session.fetched.store(total, Ordering::Relaxed);
+            let (file, session) = (Arc::clone(&file), Arc::clone(session));
+            let path = self.place.fetched.clone();
+            spawn_blocking(move || {
+                // A disk that does not answer keeps one thread.
+                let held = if is_last { Some(file.hold()) } else { file.try_lock().ok() };
+                let Some(mut held) = held else { return };
+                let file = held.get_or_insert_with(|| FetchedFile::open(&path).ok());
+                let total = file.as_mut().map_or(bytes, |file| file.write(bytes, rest));
+                session.fetched.store(total, Ordering::Relaxed);
+            })
         };
-        count();
+        count(false);
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let over = {
@@ -369,7 +380,7 @@ impl Run {
                         write_start(start.take(), &self.stack.top.image).await;
                     }
                     _ = looks.tick() => {
-                        count();
+                        count(false);
                         let waits = session.look.hold().as_ref().map(MountLook::look);
                         if waits.is_some_and(|waits| waits > REPLACED) && !is_silent {
                             break Over::Silent;
@@ -378,7 +389,7 @@ impl Run {
                 }
             }
         };
-        count();
+        let _ = timeout(LAST_COUNT, count(true)).await;
         write_start(start.take(), &self.stack.top.image).await;
         (over, Live { layers, mount, device, tree })
     }

@@ -10,8 +10,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::task::block_in_place;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::ids::{MappedIds, Owner, owner};
@@ -36,6 +39,11 @@ pub(crate) const LAYER: &str = "containerd.io/snapshot/cri.layer-digest";
 const BUILD_REFERENCE: &str = "containerd.io/snapshot/remote/stargz.reference";
 const BUILD_LAYER: &str = "containerd.io/snapshot/remote/stargz.digest";
 
+/// How many calls use the disk at a time. If it does not answer, each keeps a thread.
+const DISK_CALLS: usize = 16;
+/// How long others wait for them.
+const DISK_WAIT: Duration = Duration::from_secs(10);
+
 /// The end of the name of a directory whose snapshot was removed.
 const HIDDEN: &str = "removed";
 
@@ -44,6 +52,8 @@ pub struct Snapshotter {
     root: PathBuf,
     store: RowStore,
     images: ImageDir,
+    /// For [`Snapshotter::on_disk`].
+    disk: Semaphore,
 }
 
 ociseek_format::opaque_debug!(Snapshotter);
@@ -95,9 +105,11 @@ impl Snapshotter {
             rows.iter().filter_map(|(_, row)| Some((row.id, rows.stack(row)?))).collect()
         });
         let images = ImageDir::open(&root, lazy, memory, stacks).await;
-        let snapshotter = Snapshotter { root, store, images };
+        let disk = Semaphore::new(DISK_CALLS);
+        let snapshotter = Snapshotter { root, store, images, disk };
         // Containers of the node need a snapshotter more than they need these to be gone.
-        for left in [snapshotter.remove_gone(), snapshotter.remove_unknown(|_, _| true).await] {
+        for left in [snapshotter.remove_gone().await, snapshotter.remove_unknown(|_, _| true).await]
+        {
             if let Err(error) = left {
                 warn!(name: "state", %error, "cannot remove what an earlier process left");
             }
@@ -138,6 +150,20 @@ impl Snapshotter {
         })
     }
 
+    /// Does what may wait for the disk. A disk that does not answer stops neither reads of
+    /// containers nor calls that do not need it, and gives all others an answer.
+    async fn on_disk<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, SnapshotError>,
+    ) -> Result<T, SnapshotError> {
+        let silent = || SnapshotError::Silent(self.root.clone());
+        // It is never closed.
+        let Ok(Ok(_permit)) = timeout(DISK_WAIT, self.disk.acquire()).await else {
+            return Err(silent());
+        };
+        block_in_place(work)
+    }
+
     fn dir(&self, id: u64) -> PathBuf {
         self.root.join("snapshots").join(id.to_string())
     }
@@ -161,7 +187,7 @@ impl Snapshotter {
         let CreateRequest { key, parent, labels } = request;
         MappedIds::of(&labels)?;
         let mut new = None;
-        let added = block_in_place(|| {
+        let added = self.on_disk(|| {
             self.store.change(|rows| {
                 let id = rows.add(kind, &key, &parent, labels, None)?;
                 new = Some(id);
@@ -169,6 +195,7 @@ impl Snapshotter {
                 self.make(&dir, kind).map_err(|source| SnapshotError::Files { path: dir, source })
             })
         });
+        let added = added.await;
         if let (Err(_), Some(id)) = (&added, new) {
             // What cannot be removed now is removed at the next start.
             let _ = self.discard(id).await;
@@ -221,7 +248,7 @@ impl Snapshotter {
         }
         let document = layers.documents.get(below).cloned().flatten();
         let lazy = LazyLayer { image, digest: digest.clone(), document, layers: below + 1 };
-        let other = block_in_place(|| {
+        let other = self.on_disk(|| {
             self.store.change(|rows| match rows.get(target) {
                 Ok(row) => Ok(other_than(row, parent, &lazy)),
                 Err(_) => rows
@@ -234,8 +261,8 @@ impl Snapshotter {
                     )
                     .map(|_| None),
             })
-        })?;
-        if let Some(other) = other {
+        });
+        if let Some(other) = other.await? {
             self.images.cannot_share(&lazy.image, target, &other);
             return Ok(None);
         }
@@ -246,16 +273,17 @@ impl Snapshotter {
     /// The mounts of a new snapshot.
     async fn prepared(&self, key: &str) -> Result<Vec<SnapshotMount>, SnapshotError> {
         let (top, lower) = self.layers(key).await?;
-        block_in_place(|| {
+        let mounts = self.on_disk(|| {
             self.own(&top, lower.first())?;
             Ok(vec![self.mount(&top, lower)?])
-        })
+        });
+        mounts.await
     }
 
     /// The mounts of an active snapshot or view. Mounts its image if necessary.
     pub(crate) async fn mounts(&self, key: &str) -> Result<Vec<SnapshotMount>, SnapshotError> {
         let (top, lower) = self.layers(key).await?;
-        block_in_place(|| Ok(vec![self.mount(&top, lower)?]))
+        self.on_disk(|| Ok(vec![self.mount(&top, lower)?])).await
     }
 
     /// Gives the root directory of a new snapshot its owner: the root of the user namespace, or
@@ -341,19 +369,27 @@ impl Snapshotter {
         Ok(SnapshotMount { kind: "overlay".into(), source: "overlay".into(), options })
     }
 
-    pub(crate) fn commit(&self, request: CommitRequest) -> Result<(), SnapshotError> {
-        let used = self.usage(&request.key)?;
-        self.store.change(|rows| rows.commit(request, used))
+    pub(crate) async fn commit(&self, request: CommitRequest) -> Result<(), SnapshotError> {
+        let used = self.usage(&request.key).await?;
+        self.on_disk(|| self.store.change(|rows| rows.commit(request, used))).await
     }
 
     /// Removes a snapshot and its mount. Its files stay until [`Snapshotter::cleanup`]: containerd
     /// lets all other calls to a snapshotter wait for this one, and not for that
     /// (`core/metadata/snapshot.go`, `garbageCollect`), and a large directory takes its time.
     pub(crate) async fn remove(&self, key: &str) -> Result<(), SnapshotError> {
-        let row = block_in_place(|| self.store.remove(key, |row| self.hide(row.id)))?;
+        let removed = self.on_disk(|| self.store.remove(key, |row| self.hide(row.id)));
+        let row = removed.await?;
         self.images.remove(row.id).await?;
-        block_in_place(|| self.store.catch_up());
-        Ok(())
+        self.catch_up().await
+    }
+
+    async fn catch_up(&self) -> Result<(), SnapshotError> {
+        let written = self.on_disk(|| {
+            self.store.catch_up();
+            Ok(())
+        });
+        written.await
     }
 
     /// The name that a directory gets if its row cannot be removed from the file before.
@@ -376,23 +412,24 @@ impl Snapshotter {
     async fn discard(&self, id: u64) -> Result<(), SnapshotError> {
         self.images.remove(id).await?;
         for dir in [self.dir(id), self.hidden(id)] {
-            match block_in_place(|| fs::remove_dir_all(&dir)) {
+            let removed = self.on_disk(|| match fs::remove_dir_all(&dir) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                    return Err(SnapshotError::Files { path: dir, source });
+                    Err(SnapshotError::Files { path: dir.clone(), source })
                 }
-                _ => {}
-            }
+                _ => Ok(()),
+            });
+            removed.await?;
         }
         Ok(())
     }
 
     /// Removes the rows of snapshots whose directory is missing. A row is written after its
     /// directory, so the snapshot was removed while the disk was full.
-    fn remove_gone(&self) -> Result<(), SnapshotError> {
+    async fn remove_gone(&self) -> Result<(), SnapshotError> {
         let is_gone = |row: &SnapshotRow| {
             row.lazy.is_none() && matches!(self.dir(row.id).try_exists(), Ok(false))
         };
-        let removed = block_in_place(|| self.store.remove_gone(is_gone))?;
+        let removed = self.on_disk(|| self.store.remove_gone(is_gone)).await?;
         if !removed.is_empty() {
             warn!(name: "state", ?removed, "snapshots without their directories are removed");
         }
@@ -403,8 +440,7 @@ impl Snapshotter {
     pub(crate) async fn cleanup(&self) -> Result<(), SnapshotError> {
         // Without a row for it, the next directory is empty, and the next snapshot takes it.
         self.remove_unknown(SnapshotRows::was_used).await?;
-        block_in_place(|| self.store.catch_up());
-        Ok(())
+        self.catch_up().await
     }
 
     async fn remove_unknown(
@@ -417,10 +453,9 @@ impl Snapshotter {
             left.retain(|id| is_old(rows, *id) && !known.contains(id) && !rows.is_left(*id));
             Ok(left)
         };
+        let failed = |source| SnapshotError::Files { path: self.root.clone(), source };
         // Meanwhile no snapshot is created.
-        let left = block_in_place(|| self.store.read(left));
-        let left =
-            left.map_err(|source| SnapshotError::Files { path: self.root.clone(), source })?;
+        let left = self.on_disk(|| self.store.unchanged(left).map_err(failed)).await?;
         let mut first = Ok(());
         for id in left {
             // One that cannot be removed does not keep the others.
@@ -433,12 +468,12 @@ impl Snapshotter {
         self.store.read(|rows| rows.get(key).map(|row| row.info(key)))
     }
 
-    pub(crate) fn update(
+    pub(crate) async fn update(
         &self,
         info: &SnapshotInfo,
         fields: &[String],
     ) -> Result<SnapshotInfo, SnapshotError> {
-        self.store.change(|rows| rows.update(info, fields))
+        self.on_disk(|| self.store.change(|rows| rows.update(info, fields))).await
     }
 
     /// The snapshots that pass one of the filters; all, without filters.
@@ -458,17 +493,20 @@ impl Snapshotter {
     }
 
     /// The bytes and inodes that a snapshot takes, without those below it.
-    pub(crate) fn usage(&self, key: &str) -> Result<(u64, u64), SnapshotError> {
+    pub(crate) async fn usage(&self, key: &str) -> Result<(u64, u64), SnapshotError> {
         let row = self.store.read(|rows| rows.get(key).cloned())?;
         if row.kind == SnapshotKind::Committed {
             return Ok(row.usage);
         }
         let path = self.dir(row.id).join("fs");
-        usage(&path).map_err(|source| match source.kind() {
-            // It was removed meanwhile.
-            io::ErrorKind::NotFound => SnapshotError::NotFound(key.to_owned()),
-            _ => SnapshotError::Files { path, source },
-        })
+        let used = self.on_disk(|| {
+            usage(&path).map_err(|source| match source.kind() {
+                // It was removed meanwhile.
+                io::ErrorKind::NotFound => SnapshotError::NotFound(key.to_owned()),
+                _ => SnapshotError::Files { path: path.clone(), source },
+            })
+        });
+        used.await
     }
 }
 

@@ -73,6 +73,29 @@ pub fn system(program: &str, args: &[&OsStr]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Makes a file system of this many bytes in the file `disk`, and mounts it on `dir`.
+pub fn mount_disk(disk: &Path, bytes: u64, dir: &Path) {
+    std::fs::File::create(disk).unwrap().set_len(bytes).unwrap();
+    system("mkfs.ext4", &["-q".as_ref(), disk.as_os_str()]);
+    system("mount", &["-o".as_ref(), "loop".as_ref(), disk.as_os_str(), dir.as_os_str()]);
+}
+
+/// A file system that does not answer who writes. It thaws when this is dropped.
+pub struct Frozen<'a>(&'a Path);
+
+impl Frozen<'_> {
+    pub fn new(dir: &Path) -> Frozen<'_> {
+        system("fsfreeze", &["-f".as_ref(), dir.as_os_str()]);
+        Frozen(dir)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        system("fsfreeze", &["-u".as_ref(), self.0.as_os_str()]);
+    }
+}
+
 /// Everything below `dir` as a tar, packed by GNU tar with all attributes that it supports.
 pub fn packed(dir: &Path) -> Vec<u8> {
     let output = Command::new("tar")

@@ -175,15 +175,6 @@ fn a_read_survives_a_registry_restart() {
     assert_eq!(serving.end().code(), Some(0));
 }
 
-/// A file system in a file, which is frozen. It thaws when this is dropped.
-struct Frozen<'a>(&'a std::path::Path);
-
-impl Drop for Frozen<'_> {
-    fn drop(&mut self) {
-        mounts::system("fsfreeze", &["-u".as_ref(), self.0.as_os_str()]);
-    }
-}
-
 #[test]
 fn reads_continue_while_the_disk_of_the_cache_does_not_answer() {
     if !can_mount() || !rustix::process::geteuid().is_root() || !mounts::have(&["fsfreeze"]) {
@@ -206,17 +197,13 @@ fn reads_continue_while_the_disk_of_the_cache_does_not_answer() {
     let registry = runtime.block_on(registry(&image, "127.0.0.1:0", &mood));
     let name = format!("{}/a/b:v1", registry.host());
     mounts::index(&sandbox, &name);
-    let disk = sandbox.path("disk");
-    std::fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
-    mounts::system("mkfs.ext4", &["-q".as_ref(), disk.as_os_str()]);
     let cache = sandbox.path("cache");
-    mounts::system("mount", &["-o".as_ref(), "loop".as_ref(), disk.as_os_str(), cache.as_os_str()]);
+    mounts::mount_disk(&sandbox.path("disk"), 64 << 20, &cache);
     let args = ["mount", "--deadline", "20", "--cache-dir", "cache", &name, "mnt"];
     let mut serving = MountProcess::start(&sandbox, &args);
     let read = |number: u64| std::fs::read(sandbox.path(&format!("mnt/{number}"))).unwrap();
     assert!(read(0) == content(0));
-    mounts::system("fsfreeze", &["-f".as_ref(), cache.as_os_str()]);
-    let frozen = Frozen(&cache);
+    let frozen = mounts::Frozen::new(&cache);
     // Before it is known that the disk hangs, and afterwards.
     assert!((0..4).all(|number| read(number) == content(number)));
     std::thread::sleep(Duration::from_secs(3));

@@ -20,6 +20,7 @@ use ociseek_testkit::sandbox::program;
 use ociseek_testkit::servers::{self, Server, run, tool};
 use ociseek_testkit::throttle::throttled_and_counted;
 
+mod disks;
 mod engines;
 mod growth;
 mod hosts;

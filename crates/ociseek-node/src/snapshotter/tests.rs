@@ -152,7 +152,7 @@ async fn a_damaged_state_is_set_aside_and_its_directories_stay() {
             key: key.to_owned(),
             ..CommitRequest::default()
         };
-        it.commit(commit).unwrap();
+        it.commit(commit).await.unwrap();
     }
     create(&it, "above", "BASE").await.unwrap();
     drop(it);
@@ -189,6 +189,30 @@ async fn a_damaged_state_is_set_aside_and_its_directories_stay() {
     assert_eq!(directories(root.path()).unwrap(), left);
 }
 
+/// Otherwise, one disk would stop reads of all containers.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_only_read_rows_wait_for_no_disk() {
+    let root = tempfile::tempdir().unwrap();
+    let it = Arc::new(open(root.path()).await.unwrap());
+    it.create(SnapshotKind::Active, request("known", "", &[])).await.unwrap();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let (begin, begun) = std::sync::mpsc::channel();
+    let changing = Arc::clone(&it);
+    let changing = std::thread::spawn(move || {
+        changing.store.unchanged(|_| {
+            begin.send(()).unwrap();
+            // Until the other end is dropped.
+            let _ = ended.recv();
+        });
+    });
+    begun.recv().unwrap();
+    assert_eq!((names(&it), it.numbers().snapshots), (vec!["known".to_owned()], 1));
+    assert!(it.stat("known").is_ok() && it.is_ready());
+    it.mounts("known").await.unwrap();
+    drop(end);
+    changing.join().unwrap();
+}
+
 /// A row that is its own ancestor has no end, and the last id has no next one.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_contradict_others_are_damaged() {
@@ -206,7 +230,7 @@ async fn rows_that_contradict_others_are_damaged() {
             if key != "c" {
                 let name = key.to_uppercase();
                 let key = key.to_owned();
-                it.commit(CommitRequest { name, key, ..CommitRequest::default() }).unwrap();
+                it.commit(CommitRequest { name, key, ..CommitRequest::default() }).await.unwrap();
             }
         }
         drop(it);

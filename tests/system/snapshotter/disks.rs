@@ -1,0 +1,64 @@
+//! The snapshotter's directory is on a disk that does not answer.
+
+use std::fs;
+
+use rustix::process::Signal;
+
+use super::node::Node;
+use super::{index, programs};
+use crate::bundle::{UNREAD, rootfs};
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::mounts::{Frozen, have, mount_disk, wait_until};
+use ociseek_testkit::servers::tool;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn containers_read_on_and_calls_are_answered() {
+    let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
+    if !have(&["fsfreeze", "mkfs.ext4"]) {
+        return;
+    }
+    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let registry = Faulty::honest(settings).await;
+    registry.add_image("v1", &rootfs(&busybox));
+    let image = format!("{}/a/b:v1", registry.host());
+    tokio::task::block_in_place(|| {
+        index(&image);
+        let node = Node::new(programs, &image);
+        let root = node.dir.path().join("lazy");
+        fs::create_dir(&root).unwrap();
+        mount_disk(&node.dir.path().join("disk"), 64 << 20, &root);
+        let mut serving = node.snapshotter();
+        let mut containerd = node.containerd();
+        node.pull(&image, "ociseek");
+        assert_eq!(node.shell(&image, "echo READY"), "READY\n");
+        let mounts = node.lazy_mounts();
+        let file = format!("{}/srv/unread", mounts[0].split(' ').nth(1).unwrap());
+        let snapshots = |args: &[&str]| {
+            node.try_ctr(&[&["snapshots", "--snapshotter", "ociseek"], args].concat())
+        };
+        let frozen = Frozen::new(&root);
+        std::thread::scope(|scope| {
+            let prepared = scope.spawn(|| snapshots(&["prepare", "during"]));
+            // The disk is waited for.
+            let calls = || node.metric("ociseek_snapshotter_read_seconds_count");
+            let before = calls();
+            assert_eq!(fs::read(&file).unwrap().len(), UNREAD);
+            wait_until("the read is counted", || calls() > before);
+            assert_eq!(node.monitored("/readyz").0, 200);
+            assert!(snapshots(&["ls"]).status.success());
+            let answer = prepared.join().unwrap();
+            let text = String::from_utf8_lossy(&answer.stderr).into_owned();
+            assert!(!answer.status.success() && text.contains("try again"), "{text}");
+        });
+        drop(frozen);
+        assert!(snapshots(&["prepare", "after"]).status.success());
+        assert!(snapshots(&["rm", "after"]).status.success());
+        node.ctr(&["images", "rm", "--sync", &image]);
+        wait_until("nothing is left", || {
+            node.in_dir("lazy/snapshots") + node.lazy_mounts().len() == 0
+        });
+        containerd.kill();
+        serving.signal(Signal::TERM);
+        assert!(serving.end().success());
+    });
+}
