@@ -1,8 +1,8 @@
 //! A small state of one process: JSON that is replaced as a whole, so that after a crash it has all
 //! of a change or nothing of it.
 
-use std::fs::{self, File, TryLockError};
-use std::io;
+use std::fs::{self, File, Metadata, TryLockError};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +11,9 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use crate::durable::{UNFINISHED, replace};
+
+/// The most bytes of a state. What is larger is damaged, and may have no end.
+const MOST: u64 = 256 << 20;
 
 /// How long [`lock_file`] waits for another process.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
@@ -81,13 +84,21 @@ pub fn lock(dir: &Path, user: &str, report: StateReport<'_>) -> io::Result<File>
 pub fn read<T: DeserializeOwned + Default>(dir: &Path, name: &str) -> io::Result<T> {
     let path = dir.join(name);
     if is_no_file(&path) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, NO_FILE));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, NO_FILE.to_owned()));
     }
-    match fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
-            let why = format!("{name} is damaged: {error}");
-            io::Error::new(io::ErrorKind::InvalidData, why)
-        }),
+    let damaged = |why| io::Error::new(io::ErrorKind::InvalidData, why);
+    let read = || {
+        let file = File::open(&path)?;
+        if file.metadata()?.len() > MOST {
+            return Err(damaged(format!("{name} has more than {MOST} bytes")));
+        }
+        let mut bytes = Vec::new();
+        file.take(MOST).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    match read() {
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map_err(|error| damaged(format!("{name} is damaged: {error}"))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
         Err(error) => Err(error),
     }
@@ -118,7 +129,15 @@ const NO_FILE: &str = "it is not a file";
 
 /// Whether something else is there. A FIFO would be waited for, and a device may have no end.
 fn is_no_file(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| !found.is_file())
+    is_not(path, Metadata::is_file)
+}
+
+/// Whether something is there that is not `wanted`, or a link that leads nowhere.
+fn is_not(path: &Path, wanted: impl FnOnce(&Metadata) -> bool) -> bool {
+    match fs::metadata(path) {
+        Ok(found) => !wanted(&found),
+        Err(_) => fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()),
+    }
 }
 
 /// Whether the file is damaged, its disk, or not a file.
@@ -133,7 +152,7 @@ fn is_of_file(error: &io::Error) -> bool {
 /// # Errors
 /// If it cannot be made.
 pub fn make_directory(path: &Path, report: StateReport<'_>) -> io::Result<()> {
-    if fs::metadata(path).is_ok_and(|found| !found.is_dir()) {
+    if is_not(path, Metadata::is_dir) {
         set_aside(path, "it is not a directory", report);
     }
     fs::create_dir_all(path)
@@ -241,6 +260,34 @@ mod tests {
         }
         drop(lock(dir.path(), "test", &|_| {}).unwrap());
         assert!(at("lock").is_file() && at("lock.damaged").exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_that_lead_nowhere_are_set_aside() {
+        for leads_to in ["name", "/nowhere/at/all"] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("name");
+            let link = || std::os::unix::fs::symlink(leads_to, &path).unwrap();
+            link();
+            let read = read_or_set_aside::<Vec<u32>>(dir.path(), "name", &|_| {});
+            assert_eq!(read.unwrap(), (vec![], true), "{leads_to}");
+            link();
+            make_directory(&path, &|_| {}).unwrap();
+            let lock_path = dir.path().join("lock");
+            std::os::unix::fs::symlink(leads_to, &lock_path).unwrap();
+            drop(lock(dir.path(), "test", &|_| {}).unwrap());
+            assert!(path.is_dir() && lock_path.is_file(), "{leads_to}");
+        }
+    }
+
+    #[test]
+    fn a_state_that_is_too_large_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create(dir.path().join("state")).unwrap();
+        file.set_len(1 << 40).unwrap();
+        let read = read_or_set_aside::<Vec<u32>>(dir.path(), "state", &|_| {});
+        assert_eq!(read.unwrap(), (vec![], true));
     }
 
     #[test]
