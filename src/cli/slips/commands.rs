@@ -2,7 +2,7 @@
 
 /// Words of other tools, and what does the same here. The first text is the command whose
 /// subcommand a row is about; an empty one is any.
-pub(super) const COMMANDS: [(&str, &[&str], &str); 48] = [
+pub(super) const COMMANDS: [(&str, &[&str], &str); 51] = [
     (
         "snapshotter",
         &["list", "ls", "ps", "mounts"],
@@ -90,7 +90,19 @@ pub(super) const COMMANDS: [(&str, &[&str], &str); 48] = [
     ),
     (
         "",
-        &["info", "show", "manifest", "inspect", "history", "layers", "digest", "blob", "describe"],
+        &[
+            "info",
+            "show",
+            "manifest",
+            "manifests",
+            "inspect",
+            "history",
+            "layers",
+            "digest",
+            "resolve",
+            "blob",
+            "describe",
+        ],
         "ociseek doctor --verbose IMAGE shows the indexes of an image and its layers",
     ),
     (
@@ -116,7 +128,7 @@ pub(super) const COMMANDS: [(&str, &[&str], &str); 48] = [
         "ociseek mount IMAGE DIR shows all files, and ociseek cat IMAGE PATH prints one",
     ),
     ("", &["delete", "remove"], "ociseek rm IMAGE removes the indexes of an image"),
-    ("", &["find", "search"], "ociseek ls -R IMAGE lists all files of an image"),
+    ("", &["find", "search", "files", "grep"], "ociseek ls -R IMAGE lists all files of an image"),
     (
         "",
         &["save", "load", "import", "archive"],
@@ -132,7 +144,7 @@ pub(super) const COMMANDS: [(&str, &[&str], &str); 48] = [
     ),
     (
         "",
-        &["sign"],
+        &["sign", "attest", "triangulate", "cosign", "notation"],
         "cosign and notation sign images and indexes (docs/policy.md), and ociseek verify checks the signatures",
     ),
     (
@@ -154,7 +166,22 @@ pub(super) const COMMANDS: [(&str, &[&str], &str); 48] = [
     ),
     (
         "",
-        &["install", "uninstall", "enable", "setup"],
+        &["du", "dive", "waste"],
+        "ociseek try IMAGE --output report.html draws the layers and the largest files",
+    ),
+    (
+        "",
+        &["diff", "compare"],
+        "diff <(ociseek ls -lR IMAGE) <(ociseek ls -lR IMAGE) compares the files of two images",
+    ),
+    (
+        "",
+        &["uninstall"],
+        "ociseek snapshotter uninstall DIR takes it off a node; for the rest, see docs/lifecycle.md",
+    ),
+    (
+        "",
+        &["install", "enable", "setup"],
         "ociseek snapshotter install DIR sets up a node with containerd; for the program, see docs/install.md",
     ),
     (
@@ -172,7 +199,7 @@ pub(super) const COMMANDS: [(&str, &[&str], &str); 48] = [
         &["status", "check", "explain", "why", "diagnose", "compat"],
         "ociseek doctor IMAGE says which runtimes load an image lazily, and why others do not",
     ),
-    ("", &["validate"], "ociseek verify IMAGE compares an index with its layers"),
+    ("", &["validate", "lint"], "ociseek verify IMAGE compares an index with its layers"),
     (
         "",
         &["copy", "cp", "mirror", "sync", "tag", "retag"],

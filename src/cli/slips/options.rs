@@ -5,7 +5,7 @@ const ENGINES: &str =
 
 /// The same for options. The first text is the command that a row is for; an empty one is any that
 /// has the options which the hint names.
-pub(super) const OPTIONS: [(&str, &[&str], &str); 143] = [
+pub(super) const OPTIONS: [(&str, &[&str], &str); 146] = [
     ("index", &["--all", "-a"], "not needed: all platforms are the default"),
     ("convert", &["--all", "-a"], "not needed: all platforms are the default"),
     ("verify", &["--all", "-a"], "not needed: all platforms are the default"),
@@ -355,7 +355,7 @@ pub(super) const OPTIONS: [(&str, &[&str], &str); 143] = [
     ),
     (
         "index",
-        &["--repository", "--tag-filter", "--tags"],
+        &["--repository", "--tag-filter", "--tags", "--all-tags"],
         "ociseek backfill takes all tags of a repository; ociseek index takes the images by name",
     ),
     ("index", &["--watch", "--daemon"], "ociseek hook serve indexes images as they are pushed"),
@@ -364,6 +364,17 @@ pub(super) const OPTIONS: [(&str, &[&str], &str); 143] = [
         &["--watch", "--daemon", "--cron", "--schedule"],
         "ociseek hook serve indexes images as they are pushed",
     ),
+    (
+        "backfill",
+        &["--newer-than", "--after", "--max-age"],
+        "use --since DATE, or --since DURATION",
+    ),
+    (
+        "try",
+        &["--save", "--save-profile"],
+        "use --record FILE for the startup, --output FILE for the page",
+    ),
+    ("completions", &["--shell", "-s"], "the shell is an argument: ociseek completions bash"),
     ("backfill", &["--resume", "--continue"], "use --state FILE"),
     ("backfill", &["--before", "--until", "--older-than"], "there is only --since DATE"),
     ("backfill", &["--only-missing"], "not needed: images that have an index are skipped"),
@@ -509,7 +520,7 @@ pub(super) const OPTIONS: [(&str, &[&str], &str); 143] = [
     ),
     (
         "convert",
-        &["--sign", "--sign-by", "--sign-by-sigstore", "--cosign-key"],
+        &["--sign", "--sign-by", "--sign-by-sigstore", "--cosign-key", "--key"],
         "sign the new image with cosign sign or notation sign (docs/policy.md)",
     ),
     ("", &["--v2", "--v2-only"], "use --kind v2=TAG, or --kind v1,v2=TAG for both versions"),
