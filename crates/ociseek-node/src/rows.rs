@@ -366,7 +366,9 @@ impl RowStore {
             let why = format!("{} of its rows are damaged", rows.damaged);
             state_file::set_aside(&root.join(STATE), &why, &warned);
         }
-        let is_lost = is_lost || rows.damaged > 0;
+        // A crash leaves one directory before there is a file.
+        let is_missing = found.len() > 1 && !root.join(STATE).exists();
+        let is_lost = is_lost || rows.damaged > 0 || is_missing;
         rows.note_directories(found, is_lost);
         if is_lost {
             warn!(

@@ -180,6 +180,8 @@ async fn a_damaged_state_is_set_aside_and_its_directories_stay() {
         assert_eq!(fs::read_to_string(set_aside).unwrap(), damage);
     }
     fs::remove_file(&state).unwrap();
+    drop(open(root.path()).await.unwrap());
+    fs::remove_file(&state).unwrap();
     fs::create_dir_all(state.join("full")).unwrap();
     drop(open(root.path()).await.unwrap());
     // They also stay after another start, and their ids are not used again.
@@ -259,6 +261,7 @@ async fn what_cannot_be_removed_or_is_in_the_way_does_not_keep_it_from_serving()
     fs::create_dir_all(at("keeper.sock/full")).unwrap();
     fs::create_dir_all(at("unfinished-dir/full")).unwrap();
     fs::write(at("images"), "").unwrap();
+    fs::write(at("state.json"), r#"{"last_id":8,"rows":{}}"#).unwrap();
     let opened = open(root.path()).await;
     let again = match &opened {
         Ok(it) => it.create(SnapshotKind::Active, request("new", "", &[])).await,
