@@ -71,7 +71,10 @@ def case_secrets():
 
 
 def case_mirror():
-    """Nodes that reach a mirror alone, which has no referrers API, and what doctor says before they are set up."""
+    """Nodes that reach a mirror alone, which has no referrers API, and what doctor says before they are set up.
+
+    The node has the image under no other name yet: one that is there lazily keeps the name of its first pull.
+    """
     folder = f'/etc/containerd/certs.d/{UPSTREAM}'
     NODE.sh(f'mkdir {folder}; cat >{folder}/hosts.toml', input=f'[host."https://{REGISTRY}"]\n')
     ask = ('ociseek', 'doctor', '--node', f'{UPSTREAM}/soci:1')
