@@ -41,35 +41,36 @@ fn map(size: usize) -> *mut u8 {
 // panics.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for WithLargeBlocks<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match is_large(layout) {
-            true => map(layout.size()),
-            // SAFETY: The caller meets the requirements of `GlobalAlloc`, which are those of `A`.
-            false => unsafe { self.0.alloc(layout) },
+        if is_large(layout) {
+            return map(layout.size());
         }
+        // SAFETY: The caller meets the requirements of `GlobalAlloc`, which are those of `A`.
+        unsafe { self.0.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match is_large(layout) {
-            true => map(layout.size()),
-            // SAFETY: As in `alloc`. The block has that many bytes.
-            false => unsafe {
-                let block = self.0.alloc(layout);
-                if !block.is_null() {
-                    write_bytes(block, 0, layout.size());
-                }
-                block
-            },
+        if is_large(layout) {
+            return map(layout.size());
+        }
+        // SAFETY: As in `alloc`. The block has that many bytes.
+        unsafe {
+            let block = self.0.alloc(layout);
+            if !block.is_null() {
+                write_bytes(block, 0, layout.size());
+            }
+            block
         }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        match is_large(layout) {
+        if is_large(layout) {
             // SAFETY: By the invariant, the block is a mapping of this size. The caller does not
             // use it again. Unmapping fails only if the process has too many mappings. Then the
             // block is leaked.
-            true => drop(unsafe { munmap(block.cast(), layout.size()) }),
+            let _ = unsafe { munmap(block.cast(), layout.size()) };
+        } else {
             // SAFETY: As in `alloc`. By the invariant, the block is from `A`.
-            false => unsafe { self.0.dealloc(block, layout) },
+            unsafe { self.0.dealloc(block, layout) };
         }
     }
 

@@ -61,9 +61,8 @@ pub(super) fn print(
 /// As `Error::print`, which knows neither `--color` nor `FORCE_COLOR`.
 fn show(message: &Error) -> io::Result<()> {
     let text = message.render();
-    let text = |style: Style| match style.has_colors() {
-        true => text.ansi().to_string(),
-        false => text.to_string(),
+    let text = |style: Style| {
+        if style.has_colors() { text.ansi().to_string() } else { text.to_string() }
     };
     if message.use_stderr() {
         io::stderr().write_all(text(Style::stderr()).as_bytes())

@@ -137,9 +137,10 @@ impl Files<'_> {
             if name.starts_with('/') { name.to_owned() } else { format!("{directory}/{name}") };
         let node = self.image.tree.resolve(path.as_bytes(), true);
         let is_directory = node.is_ok_and(|node| self.image.tree.node(node).kind.is_directory());
-        match is_directory && name.contains('/') {
-            true => ProgramError::Directory(name.to_owned()),
-            false => ProgramError::NotFound(name.to_owned()),
+        if is_directory && name.contains('/') {
+            ProgramError::Directory(name.to_owned())
+        } else {
+            ProgramError::NotFound(name.to_owned())
         }
     }
 

@@ -304,7 +304,7 @@ impl ZtocCache {
     }
 
     /// A manifest, an index or a config, by its own digest, with its media type.
-    pub fn get_document(&self, digest: &Digest) -> Option<(String, Vec<u8>)> {
+    pub(crate) fn get_document(&self, digest: &Digest) -> Option<(String, Vec<u8>)> {
         self.load(&Key::Document(digest), |DocumentFacts { media_type }, bytes| {
             Some((media_type, matching(digest, bytes)?))
         })

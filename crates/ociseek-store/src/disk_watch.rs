@@ -47,7 +47,7 @@ impl DiskWatch {
 
     /// Begins an access that moves this many bytes, however busy the disk is. None while it does
     /// not answer.
-    pub fn begin_with(self: &Arc<Self>, bytes: u64) -> Option<DiskAccess> {
+    pub(crate) fn begin_with(self: &Arc<Self>, bytes: u64) -> Option<DiskAccess> {
         let mut accesses = self.0.hold();
         let now = Instant::now();
         if accesses.hangs(now) {

@@ -280,7 +280,7 @@ impl<'a> Der<'a> {
 }
 
 /// The object identifier in DER as people write it, such as `1.2.840.10045.4.3.4`.
-pub fn object_id(algorithm: &[u8]) -> Option<String> {
+pub(crate) fn object_id(algorithm: &[u8]) -> Option<String> {
     let id = Der(algorithm).take(OBJECT_ID)?;
     let mut numbers: Vec<u64> = Vec::new();
     let mut number = 0;

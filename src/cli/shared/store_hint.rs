@@ -304,13 +304,12 @@ fn certificate_hint(why: CertificateFault, host: &str, server: &str) -> String {
     let lost = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().find_map(|name| {
         let path = env::var_os(name)?;
         let shown = quoted(path.as_encoded_bytes());
-        match path.is_empty() {
-            true => {
-                Some(format!("${name} is set, but empty, which hides the system's authorities"))
-            }
-            false => (!Path::new(&path).exists())
-                .then(|| format!("${name} is {shown}, which does not exist")),
+        if path.is_empty() {
+            return Some(format!(
+                "${name} is set, but empty, which hides the system's authorities"
+            ));
         }
+        (!Path::new(&path).exists()).then(|| format!("${name} is {shown}, which does not exist"))
     });
     if let (CertificateFault::Issuer { .. }, Some(lost)) = (why, lost) {
         return lost;

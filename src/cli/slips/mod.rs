@@ -238,9 +238,10 @@ fn commands_of(typed: &[String], program: Command) -> String {
     // Behind the name under which this runs.
     let names = called.get_bin_name().and_then(|names| names.split_once(' '));
     let name = names.map_or_else(|| "ociseek".to_owned(), |(_, name)| format!("ociseek {name}"));
-    match called.has_subcommands() {
-        true => format!("{name} --help lists the commands"),
-        false => format!("{name} has no commands below it"),
+    if called.has_subcommands() {
+        format!("{name} --help lists the commands")
+    } else {
+        format!("{name} has no commands below it")
     }
 }
 

@@ -283,9 +283,10 @@ impl TrialAnswer<'_> {
     /// The answer in a sentence.
     pub(super) fn sentence(&self) -> String {
         let is_lower_bound = self.is_lower_bound();
-        let (verdict, at_least, about) = match is_lower_bound {
-            true => ("Lazy loading probably pays", "at least ", "at least"),
-            false => ("Load it lazily", "", "about"),
+        let (verdict, at_least, about) = if is_lower_bound {
+            ("Lazy loading probably pays", "at least ", "at least")
+        } else {
+            ("Load it lazily", "", "about")
         };
         let condition = self.larger_than_cache().filter(LargerThanCache::is_of_startup);
         let condition = condition.map_or_else(|| ":".to_owned(), |larger| larger.condition(human));

@@ -350,10 +350,8 @@ impl Readiness<'_> {
         if is_awaited && self.last_read.elapsed() >= SETTLED_SILENT {
             self.tell_awaited();
         }
-        match for_time.is_none() && !is_awaited && self.last_read.elapsed() >= settled {
-            true => Look::Ready,
-            false => Look::Wait,
-        }
+        let is_settled = self.last_read.elapsed() >= settled;
+        if for_time.is_none() && !is_awaited && is_settled { Look::Ready } else { Look::Wait }
     }
 
     /// Says once why this takes so long.

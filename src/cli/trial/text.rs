@@ -73,10 +73,12 @@ fn table(text: &mut String, answer: &TrialAnswer<'_>, ways: &[Way]) {
     let columns = NAME + 18 + 12 * links.len();
     let is_narrow = terminal_width().is_some_and(|width| width < columns);
     let [size, part, time] = if is_narrow { [9, 6, 11] } else { [10, 8, 12] };
-    let until = match answer.is_cut_short() {
-        true => "Fetched until it ended",
-        false if answer.is_lower_bound() => "Fetched until ready, at least",
-        false => "Fetched until ready",
+    let until = if answer.is_cut_short() {
+        "Fetched until it ended"
+    } else if answer.is_lower_bound() {
+        "Fetched until ready, at least"
+    } else {
+        "Fetched until ready"
     };
     let _ = write!(text, "\n{}{:>2$}", row_name(until, is_narrow), "", size + part);
     for link in &links {

@@ -210,7 +210,7 @@ impl Hasher {
 
     /// Hashes some bytes with the one, and some with the other, which is faster than one after the
     /// other.
-    pub fn update_pair(a: &mut Hasher, data_a: &[u8], b: &mut Hasher, data_b: &[u8]) {
+    pub(crate) fn update_pair(a: &mut Hasher, data_a: &[u8], b: &mut Hasher, data_b: &[u8]) {
         match (a, b) {
             (Hasher::Sha256(a), Hasher::Sha256(b)) => Sha256::update_pair(a, data_a, b, data_b),
             (a, b) => {

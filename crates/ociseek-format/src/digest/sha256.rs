@@ -82,7 +82,7 @@ impl Sha256 {
     }
 
     /// Hashes some bytes with the one, and some with the other.
-    pub fn update_pair(a: &mut Sha256, data_a: &[u8], b: &mut Sha256, data_b: &[u8]) {
+    pub(crate) fn update_pair(a: &mut Sha256, data_a: &[u8], b: &mut Sha256, data_b: &[u8]) {
         let (blocks_a, rest_a) = a.complete(data_a).as_chunks();
         let (blocks_b, rest_b) = b.complete(data_b).as_chunks();
         let (both_a, more_a) = blocks_a.split_at(blocks_a.len().min(blocks_b.len()));

@@ -84,10 +84,11 @@ pub(super) async fn find<C: AttachedIndex>(
 ) -> Result<Vec<ExistingManifest<C>>, IndexError> {
     let Some(destination) = destination else { return Ok(Vec::new()) };
     let unlisted = |source| IndexError::Referrers { subject: *subject, source };
-    let listed = match C::IS_TYPE_OF_CONFIG {
-        true => destination.referrers(subject, C::ARTIFACT_TYPE).await,
+    let listed = if C::IS_TYPE_OF_CONFIG {
+        destination.referrers(subject, C::ARTIFACT_TYPE).await
+    } else {
         // Harbor until 2.10 filters by the type of the config (goharbor/harbor#19867).
-        false => destination.as_source().referrers_of(subject, &[C::ARTIFACT_TYPE]).await,
+        destination.as_source().referrers_of(subject, &[C::ARTIFACT_TYPE]).await
     };
     let listed = listed.map_err(unlisted)?;
     let mut found = Vec::with_capacity(listed.descriptors.len());

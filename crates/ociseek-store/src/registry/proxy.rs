@@ -112,11 +112,13 @@ impl Proxy {
         let wrong = |reason| ProxyError { variable, reason };
         let not_a_url = || wrong("it is not a URL such as http://HOST:PORT");
         let value = value.to_str().ok_or_else(not_a_url)?.trim();
-        let url = match value.contains("://") {
-            true => Url::parse(value),
+        let url = if value.contains("://") {
+            Url::parse(value)
+        } else if value.trim_end_matches('/').contains('/') {
             // `http:/HOST` is a mistake, not a host named http.
-            false if value.trim_end_matches('/').contains('/') => return Err(not_a_url()),
-            false => Url::parse(&format!("http://{value}")),
+            return Err(not_a_url());
+        } else {
+            Url::parse(&format!("http://{value}"))
         };
         let url = url.map_err(|_| not_a_url())?;
         if !SCHEMES.contains(&url.scheme()) {

@@ -219,7 +219,7 @@ impl Inflate {
 
     /// Whether a block may start in this decoder's next stream: in `input`, with its first bits in
     /// the high `bits` of `before`. What was decoded earlier stays in the window.
-    pub fn may_start(&mut self, bits: u8, before: u8, input: &[u8]) -> bool {
+    pub(crate) fn may_start(&mut self, bits: u8, before: u8, input: &[u8]) -> bool {
         self.restart();
         self.begin_at(bits, before);
         self.step(input).is_ok()
@@ -240,7 +240,7 @@ impl Inflate {
 
     /// Replaces the last 32 KiB of output, as if they had been decoded to `window`. Later matches
     /// copy from there.
-    pub fn replace_window(&mut self, window: &[u8; WINDOW]) {
+    pub(crate) fn replace_window(&mut self, window: &[u8; WINDOW]) {
         self.buffer[self.end - WINDOW..self.end].copy_from_slice(window);
     }
 

@@ -165,18 +165,13 @@ impl ZstdBlocks {
         }
     }
 
-    /// Whether a frame, a skippable one or the end of the blob may follow.
-    pub fn is_between_frames(&self) -> bool {
-        matches!(self.next, Next::Frame) && self.pending.is_empty()
-    }
-
     /// Whether nothing that follows can refer to what precedes it.
-    pub fn is_outside_frames(&self) -> bool {
+    pub(crate) fn is_outside_frames(&self) -> bool {
         !matches!(self.next, Next::Block)
     }
 
     /// What follows can only refer to output from here on.
-    pub fn referable(&self) -> Uncompressed {
+    pub(crate) fn referable(&self) -> Uncompressed {
         let reach = if self.is_outside_frames() { 0 } else { self.frame.reach(self.output) };
         Uncompressed(self.output.0.saturating_sub(reach))
     }
