@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use ociseek_testkit::sandbox::{Sandbox, small_image, two_platforms};
+use ociseek_testkit::sandbox::{Sandbox, small_image};
 
 /// How many times all of them run.
 const ROUNDS: usize = 3;
@@ -40,8 +40,7 @@ fn names(sandbox: &Sandbox, layout: &str) -> Vec<String> {
 
 #[test]
 fn concurrent_commands_on_a_layout_lose_nothing() {
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
+    let sandbox = Sandbox::with_two_platforms();
     small_image(&sandbox.path("other"));
     for _ in 0..ROUNDS {
         let children = COMMANDS.map(|args| {

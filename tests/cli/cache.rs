@@ -13,7 +13,7 @@ use ociseek_format::offset::SpanSize;
 use ociseek_format::progress::{Progress, Recorder, SilentProgress};
 use ociseek_store::cache::{CacheKey, ZtocCache};
 use ociseek_testkit::caches::{assert_warns_once, spoil_entry, writer, written_by_this_process};
-use ociseek_testkit::sandbox::{Sandbox, small_image};
+use ociseek_testkit::sandbox::Sandbox;
 
 fn open(dir: &Path) -> ZtocCache {
     ZtocCache::open(Some(dir), Arc::new(SilentProgress))
@@ -117,8 +117,7 @@ fn an_unusable_cache_warns_once() {
 /// The caches of ztocs and of spans are in one directory.
 #[test]
 fn an_unusable_directory_is_told_once() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     std::fs::write(sandbox.path("file"), "").unwrap();
     let said = sandbox.run(&["ls", "--cache-dir=file", "oci:img"]);
     assert_eq!(said.matches("cannot use the cache").count(), 1, "{said}");

@@ -1,17 +1,26 @@
 //! `ociseek doctor` on layouts: what it shows of indexes and layers. Its verdicts: `consumers`.
 
 use insta::assert_snapshot;
+use ociseek_testkit::image::image_manifest;
 use ociseek_testkit::mounts::image_of;
 use ociseek_testkit::sandbox::{
-    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, enabled, gzip, index, small_image, tar,
-    two_platforms,
+    GZIP, Layout, OCI_CONFIG, OCI_MANIFEST, PLAIN, Sandbox, enabled, gzip, index, tar,
 };
 use serde_json::json;
 
+/// Without `--verbose`, the text ends before the indexes and the layers.
+fn assert_plain_text(sandbox: &Sandbox) {
+    let verbose = sandbox.run(&["doctor", "--verbose", "oci:img"]);
+    let plain = sandbox.run(&["doctor", "oci:img"]);
+    let (text, end) = plain.split_once("--- stderr ---").unwrap();
+    let more = verbose.strip_prefix(text).and_then(|more| more.strip_suffix(end));
+    let more = more.unwrap_or_else(|| panic!("{plain}\n{verbose}"));
+    assert!(more.contains("LAYER") && !plain.contains("LAYER"), "{plain}");
+}
+
 #[test]
 fn an_image_with_an_index() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     assert_snapshot!(sandbox.run(&["doctor", "--verbose", "--all-platforms", "oci:img"]), @r#"
     oci:img linux/amd64
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
@@ -37,6 +46,7 @@ fn an_image_with_an_index() {
     --- stderr ---
     --- status 3 ---
     "#);
+    assert_plain_text(&sandbox);
     sandbox.run(&index(&["oci:img"]));
     assert_snapshot!(sandbox.run(&["doctor", "--verbose", "--all-platforms", "oci:img"]), @r#"
     oci:img linux/amd64
@@ -69,6 +79,7 @@ fn an_image_with_an_index() {
     --- stderr ---
     --- status 0 ---
     "#);
+    assert_plain_text(&sandbox);
     let mut found = sandbox.doctor("oci:img")["manifests"][0].take();
     for elsewhere in ["consumers", "ociseek", "findings"] {
         found.as_object_mut().unwrap().remove(elsewhere).unwrap();
@@ -195,8 +206,7 @@ fn an_image_with_an_index() {
 /// The first digits, as other reports print them, are enough to name an index that is listed.
 #[test]
 fn an_index_is_named_by_its_first_digits() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     sandbox.run(&index(&["oci:img"]));
     let full = "sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95";
     let run = |index: &str| sandbox.run(&["verify", "--json", "--index", index, "oci:img"]);
@@ -217,8 +227,7 @@ fn an_index_is_named_by_its_first_digits() {
 
 #[test]
 fn platforms_are_shown_one_by_one() {
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
+    let sandbox = Sandbox::with_two_platforms();
     sandbox.run(&index(&["oci:img", "--platform=linux/arm64"]));
     assert_snapshot!(sandbox.run(&["doctor", "--verbose", "--all-platforms", "oci:img"]), @r#"
     oci:img linux/amd64
@@ -275,8 +284,7 @@ fn platforms_are_shown_one_by_one() {
 
 #[test]
 fn an_index_of_version_2() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     sandbox.run(&index(&["oci:img"]));
     enabled(&sandbox);
     assert_snapshot!(sandbox.run(&["doctor", "--verbose", "--all-platforms", "oci:enabled"]), @r#"
@@ -319,8 +327,7 @@ fn an_index_of_version_2() {
 
 #[test]
 fn indexes_that_cannot_be_used() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     sandbox.run(&index(&["oci:img"]));
     enabled(&sandbox);
     // The manifest names an index that does not exist.
@@ -366,8 +373,7 @@ fn no_index_is_advised_for_an_image_for_windows() {
     let layer = layout.blob(GZIP, &gzip(&tar(1, 2, 30_000)));
     let config = json!({"os": "windows", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": []}});
     let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
+    let manifest = image_manifest(&config, &[layer]);
     let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
     layout.tag(manifest, "v1");
     let doctor = ["doctor", "--all-platforms", "oci:img:v1"];
@@ -395,7 +401,7 @@ fn a_converted_image_whose_config_states_no_platform() {
         let mut config = stated;
         config["rootfs"] = json!({"type": "layers", "diff_ids": []});
         let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
-        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]});
+        let manifest = image_manifest(&config, &[layer]);
         let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
         layout.tag(manifest, "v1");
         let from = format!("oci:{name}");

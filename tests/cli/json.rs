@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use ociseek_testkit::mounts;
-use ociseek_testkit::sandbox::{Sandbox, index, small_image, tar};
+use ociseek_testkit::sandbox::{Sandbox, index, tar};
 use ociseek_testkit::schema::check;
 
 #[test]
@@ -29,8 +29,7 @@ fn undocumented_fields_are_detected() {
 
 /// An indexed image in a layout.
 fn indexed() -> Sandbox {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     sandbox.json(0, &index(&["--format=json", "oci:img:v1"]));
     sandbox
 }

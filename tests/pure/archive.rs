@@ -10,6 +10,7 @@ use ociseek_format::image::{Descriptor, ImageSelector};
 use ociseek_store::archive::Archive;
 use ociseek_store::blob::Target;
 use ociseek_store::layout::LayoutError;
+use ociseek_testkit::image::image_manifest;
 use ociseek_testkit::sandbox::PLAIN;
 
 const BLOCK: usize = 512;
@@ -29,10 +30,7 @@ fn image() -> Image {
     let config = b"{}".to_vec();
     let layer = b"the layer's bytes".to_vec();
     let layer_descriptor = Descriptor::of(PLAIN, &layer);
-    let manifest = serde_json::json!({
-        "schemaVersion": 2, "mediaType": OCI_MANIFEST,
-        "config": Descriptor::of(OCI_CONFIG, &config), "layers": [layer_descriptor],
-    });
+    let manifest = image_manifest(&Descriptor::of(OCI_CONFIG, &config), &[&layer_descriptor]);
     let manifest = manifest.to_string().into_bytes();
     let descriptor = Descriptor::of(OCI_MANIFEST, &manifest);
     let mut entry = serde_json::to_value(&descriptor).unwrap();

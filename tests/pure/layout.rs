@@ -10,6 +10,7 @@ use ociseek_format::image::soci::{INDEX_V1, SociIndex};
 use ociseek_format::image::{Descriptor, ImageSelector};
 use ociseek_store::blob::{AttachMethod, Target};
 use ociseek_store::layout::{Layout, LayoutError};
+use ociseek_testkit::image::{image_index, image_manifest};
 use ociseek_testkit::sandbox::GZIP;
 
 fn layout() -> (tempfile::TempDir, Layout) {
@@ -33,9 +34,7 @@ fn image(layout: &Layout, content: &str) -> Descriptor {
         format!(r#"{{"os":"linux","architecture":"amd64","x":"{content}"}}"#).as_bytes(),
     );
     let layer = put(layout, GZIP, content.as_bytes());
-    let manifest = serde_json::json!({
-        "schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer],
-    });
+    let manifest = image_manifest(&config, &[layer]);
     put(layout, OCI_MANIFEST, manifest.to_string().as_bytes())
 }
 
@@ -177,7 +176,7 @@ fn referrers_are_also_read_from_the_fallback_tag_and_removed_there() {
     for subject in [sha256, sha512] {
         let index = index_of(&subject, "x");
         layout.write_blob(&index.descriptor, &index.bytes).unwrap();
-        let list_of = serde_json::json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [index.descriptor]});
+        let list_of = image_index(&[&index.descriptor]);
         let fallback = put(&layout, OCI_INDEX, list_of.to_string().as_bytes());
         let tag = format!("{}-{}", subject.digest.algorithm().name(), &subject.digest.hex()[..64]);
         list(dir.path(), &[named(&fallback, "org.opencontainers.image.ref.name", &tag)]);

@@ -13,7 +13,7 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::time::Time;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings, json_answer};
-use ociseek_testkit::image::{Image, config};
+use ociseek_testkit::image::{Image, config, image_index};
 use ociseek_testkit::sandbox::{GZIP, OCI_INDEX, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
 use ociseek_testkit::servers::{Server, faketime};
 use serde_json::{Value, json};
@@ -168,8 +168,7 @@ async fn a_duration_is_counted_back_from_the_clock() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
     let days_ago =
         move |days: i64| Time { seconds: now - days * DAY, nanos: 0 }.to_rfc3339().unwrap();
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     for (number, days) in [(1, 10), (2, 100), (3, 2000)] {
         image(number, &days_ago(days)).add_to(&registry, &format!("made-{days}-days-ago"));
     }
@@ -318,13 +317,10 @@ async fn a_failed_list_is_reported_once() {
 /// annotation.
 #[tokio::test(flavor = "multi_thread")]
 async fn soci_enabled_images_are_skipped() {
-    let registry = Faulty::start(
-        RegistrySettings { referrers: true, ..RegistrySettings::default() },
-        |seen, _| {
-            seen.is("GET", "/app/tags/list")
-                .then(|| json_answer(200, &json!({"tags": ["whole", "part"]})))
-        },
-    )
+    let registry = Faulty::start(RegistrySettings::with_referrers(), |seen, _| {
+        seen.is("GET", "/app/tags/list")
+            .then(|| json_answer(200, &json!({"tags": ["whole", "part"]})))
+    })
     .await;
     let image = image(1, "2026-01-31T00:00:00Z");
     image.add_to(&registry, "image");
@@ -346,7 +342,7 @@ async fn soci_enabled_images_are_skipped() {
         ),
         listed(soci, "artifactType", "application/vnd.amazon.soci.index.v2+json".into()),
     ];
-    let whole = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests});
+    let whole = image_index(&manifests);
     registry.add_manifest("part", OCI_MANIFEST, part);
     registry.add_manifest("whole", OCI_INDEX, whole.to_string());
     let place = format!("{}/app", registry.host());
@@ -363,13 +359,10 @@ async fn soci_enabled_images_are_skipped() {
 /// Each reason for skipping is reported, and the dry run reports the same as the real one.
 #[tokio::test(flavor = "multi_thread")]
 async fn skipped_images_have_the_right_reason() {
-    let registry = Faulty::start(
-        RegistrySettings { referrers: true, ..RegistrySettings::default() },
-        |seen, _| {
-            seen.is("GET", "/app/tags/list")
-                .then(|| json_answer(200, &json!({"tags": ["small", "zstd", "both"]})))
-        },
-    )
+    let registry = Faulty::start(RegistrySettings::with_referrers(), |seen, _| {
+        seen.is("GET", "/app/tags/list")
+            .then(|| json_answer(200, &json!({"tags": ["small", "zstd", "both"]})))
+    })
     .await;
     let small = (GZIP, gzip(&tar(1, 1, 20_000)));
     let zstd = (ZSTD, b"zstd".to_vec());
@@ -409,12 +402,9 @@ async fn skipped_images_have_the_right_reason() {
 /// Their fine index is attached, and an image is written that names one.
 #[tokio::test(flavor = "multi_thread")]
 async fn images_of_zstd_layers_are_done_once() {
-    let registry = Faulty::start(
-        RegistrySettings { referrers: true, ..RegistrySettings::default() },
-        |seen, _| {
-            seen.is("GET", "/app/tags/list").then(|| json_answer(200, &json!({"tags": ["v1"]})))
-        },
-    )
+    let registry = Faulty::start(RegistrySettings::with_referrers(), |seen, _| {
+        seen.is("GET", "/app/tags/list").then(|| json_answer(200, &json!({"tags": ["v1"]})))
+    })
     .await;
     let content = tar(5, 4, 300_000);
     let layer = zstd::encode_all(&content[..], 3).unwrap();
@@ -454,8 +444,7 @@ fn a_tag_is_refused_as_the_root() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_is_fetched_once() {
     let tags = ["v1", "v1.2", "v1.2.3", "latest", "stable"];
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let registry = Faulty::honest(settings).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     for tag in tags {
         image(1, "2026-01-31T00:00:00Z").add_to(&registry, tag);
     }

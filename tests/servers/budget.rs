@@ -7,14 +7,14 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::soci::ZtocRef;
-use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
 use ociseek_format::offset::SpanSize;
 use ociseek_testkit::blobs::SOCI;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings};
 use ociseek_testkit::hostile::ztocs::{hand_written, indexed};
 use ociseek_testkit::hostile::{Ended, MIB, PROMISED, descriptor, list, manifest, name, run};
+use ociseek_testkit::image::image_index;
 use ociseek_testkit::sandbox::{self, GZIP, OCI_INDEX, OCI_MANIFEST, PLAIN, Sandbox};
-use ociseek_testkit::tarball;
+use ociseek_testkit::{layers, tarball};
 use serde_json::{Value, json};
 
 /// Checks that it failed because of the memory limit, and names `what`.
@@ -37,7 +37,7 @@ async fn manifests_are_limited_together() {
             platform
         })
         .collect();
-    let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": platforms});
+    let index = image_index(&platforms);
     registry.add_manifest("many", OCI_INDEX, index.to_string());
     let image = format!("{}/a/b:many", registry.host());
     let sandbox = Sandbox::new();
@@ -60,8 +60,7 @@ async fn the_number_of_referrers_is_limited() {
             descriptor(OCI_MANIFEST, Digest::sha256(format!("{page}").as_bytes()), 100);
         referrer["artifactType"] = SOCI.into();
         referrer["annotations"] = json!({"a": filler});
-        let body = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [referrer]})
-            .to_string();
+        let body = image_index(&[referrer]).to_string();
         let path = seen.path.split('?').next().unwrap();
         let answer = axum::http::Response::builder().header("content-type", OCI_INDEX);
         let answer = answer.header("link", format!("<{path}?page={}>; rel=\"next\"", page + 1));
@@ -127,14 +126,7 @@ fn with_ztoc(registry: &Faulty, layer: &[u8], times: usize, ztoc: &[u8]) -> Stri
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_layer_repeated_200_times_is_kept_once() {
     let layer = sandbox::tar(1, 1, 8 << 20);
-    let options = LayerOptions {
-        span_size: SpanSize::new(512).unwrap(),
-        build_tool_identifier: "test".into(),
-        fine: false,
-    };
-    let mut indexer = LayerIndexer::new(options, None);
-    indexer.push(&layer).unwrap();
-    let Outcome::Ztoc(ztoc) = indexer.finish().unwrap().outcome else { panic!("it has a ztoc") };
+    let ztoc = layers::built(&layer, 512, "test");
     let registry = Faulty::honest(RegistrySettings::default()).await;
     let image = with_ztoc(&registry, &layer, 200, &ztoc.bytes);
     let sandbox = Sandbox::new();

@@ -13,8 +13,7 @@ const FILE: usize = 60_000;
 /// A registry with an image that has a layer of each kind, whose numbers are 1 to 3, and their
 /// digests.
 async fn image() -> (Faulty, Vec<Digest>) {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let tars: Vec<Vec<u8>> = (1..4).map(|seed| tar(seed, 2, FILE)).collect();
     let zstd = zstd::stream::encode_all(&tars[2][..], 3).unwrap();
     let blobs = [(GZIP, gzip(&tars[0])), (PLAIN, tars[1].clone()), (ZSTD, zstd)];
@@ -111,8 +110,7 @@ async fn copied_blobs_are_read_again_if_damaged() {
         let mut command = sandbox.command(&[&options[..], &[&from, to]].concat());
         tokio::task::spawn_blocking(move || shown(&mut command)).await.unwrap()
     };
-    let other =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let other = Faulty::honest(RegistrySettings::with_referrers()).await;
     let name = format!("{}/c/d:v1", other.host());
     for to in ["oci:copy:v1", &name] {
         let text = convert(&damaging(&registry, None).await, to).await;

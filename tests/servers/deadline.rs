@@ -20,11 +20,12 @@ use ociseek_ops::index::{
 };
 use ociseek_store::blob::Target;
 use ociseek_store::cache::ZtocCache;
-use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Repository};
+use ociseek_store::registry::Repository;
 use ociseek_store::{Destination, Source};
 use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings, problem, stalls};
 use ociseek_testkit::image::{Image, config};
 use ociseek_testkit::sandbox::{GZIP, OCI_MANIFEST, Sandbox, gzip, tar};
+use ociseek_testkit::servers::repository;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -81,9 +82,7 @@ impl Slow {
     }
 
     fn repository(&self) -> Repository {
-        let config =
-            ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
-        Client::new(config).unwrap().repository(&self.registry.host(), "a/b").unwrap()
+        repository(&self.registry.host(), "a/b", None)
     }
 
     async fn index(&self, options: &IndexOptions) -> Result<IndexedImage, IndexError> {

@@ -16,7 +16,6 @@ use futures_util::StreamExt;
 use ociseek_hook::job::Job;
 use ociseek_hook::nats::{NatsQueue, PublishOutcome};
 use ociseek_store::blob::Target;
-use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
 use ociseek_testkit::PATIENCE;
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings, problem};
@@ -25,7 +24,7 @@ use ociseek_testkit::http::{exchange, post, stalling_registry};
 use ociseek_testkit::image::Image;
 use ociseek_testkit::nats_relay::{Harm, NatsRelay, Sent};
 use ociseek_testkit::sandbox::{GZIP, OCI_MANIFEST, Sandbox, tar};
-use ociseek_testkit::servers::{Server, free_port, tool};
+use ociseek_testkit::servers::{Server, free_port, repository, tool};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -318,15 +317,12 @@ async fn a_registry_that_fails_at_the_third_delivery_is_asked_again() {
     let Some(nats) = Nats::start() else { return };
     let fails = Arc::new(AtomicBool::new(true));
     let failing = Arc::clone(&fails);
-    let registry = Faulty::start(
-        RegistrySettings { referrers: true, ..RegistrySettings::default() },
-        move |_, _| {
-            // For longer than anybody waits, so that the try ends.
-            let mut busy = problem(503, "UNAVAILABLE", "not now");
-            busy.headers_mut().insert(header::RETRY_AFTER, 86_400.into());
-            failing.load(Ordering::SeqCst).then_some(busy)
-        },
-    )
+    let registry = Faulty::start(RegistrySettings::with_referrers(), move |_, _| {
+        // For longer than anybody waits, so that the try ends.
+        let mut busy = problem(503, "UNAVAILABLE", "not now");
+        busy.headers_mut().insert(header::RETRY_AFTER, 86_400.into());
+        failing.load(Ordering::SeqCst).then_some(busy)
+    })
     .await;
     registry.add_image("v1", &tar(1, 2, 30_000));
     let sandbox = Sandbox::new();
@@ -365,8 +361,7 @@ async fn a_registry_that_fails_at_the_third_delivery_is_asked_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acknowledgement_that_nobody_serves_is_told() {
     let Some(nats) = Nats::start() else { return };
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     registry.add_image("v1", &tar(1, 2, 30_000));
     let sandbox = Sandbox::new();
     let host = registry.host();
@@ -436,11 +431,7 @@ async fn backfill_queues_images_without_an_index() {
         return;
     };
     let sandbox = Sandbox::new();
-    let client = Client::new(ClientConfig {
-        credentials: CredentialSource::Anonymous,
-        ..ClientConfig::default()
-    });
-    let repository = client.unwrap().repository(&server.host, "team/app0").unwrap();
+    let repository = repository(&server.host, "team/app0", None);
     for (number, (name, digest)) in images(&server, 1, 10).iter().enumerate() {
         let document = repository.manifest(&Target::Digest(*digest)).await.unwrap();
         server.put_manifest(name, &format!("v{number}"), OCI_MANIFEST, &document.bytes);
@@ -474,11 +465,7 @@ async fn workers_write_soci_enabled_images_for_each_tag() {
         return;
     };
     let sandbox = Sandbox::new();
-    let client = Client::new(ClientConfig {
-        credentials: CredentialSource::Anonymous,
-        ..ClientConfig::default()
-    });
-    let repository = client.unwrap().repository(&server.host, "team/app0").unwrap();
+    let repository = repository(&server.host, "team/app0", None);
     let (name, digest) = images(&server, 1, 1).remove(0);
     let document = repository.manifest(&Target::Digest(digest)).await.unwrap();
     for tag in ["v1", "v2"] {

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use ociseek_testkit::faulty::{Faulty, RegistrySettings, problem};
 use ociseek_testkit::hook::{Hook, SECRET, indexes};
 use ociseek_testkit::image::{Image, config};
-use ociseek_testkit::sandbox::{GZIP, OCI_MANIFEST, Sandbox, gzip, tar, two_platforms};
-use ociseek_testkit::servers::{Server, free_port, run, tool};
+use ociseek_testkit::sandbox::{GZIP, OCI_MANIFEST, Sandbox, gzip, tar};
+use ociseek_testkit::servers::{Server, copied_by_skopeo, free_port, tool};
 
 const SMALL: [&str; 3] = ["--min-layer-size=0", "--span-size=16KiB", "--no-cache"];
 /// A template whose tags do not look special.
@@ -65,9 +65,8 @@ fn job(hook: &Hook, image: &str) -> Value {
 /// including ours.
 #[test]
 fn pushes_get_both_versions_and_our_own_are_ignored() {
-    let (Some(skopeo), Some(_)) = (tool("skopeo"), tool("docker-registry")) else { return };
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
+    let (Some(_), Some(_)) = (tool("skopeo"), tool("docker-registry")) else { return };
+    let sandbox = Sandbox::with_two_platforms();
     let host = format!("127.0.0.1:{}", free_port());
     let hook = Hook::serve(&sandbox, &[&format!("--allow={host}"), TEMPLATE, "--no-cache"]);
     let told = hook.address();
@@ -80,18 +79,7 @@ fn pushes_get_both_versions_and_our_own_are_ignored() {
     });
     let Some(server) = server else { return };
     let image = format!("{host}/a/b:v1");
-    let from = format!("oci:{}:v1", sandbox.path("img").display());
-    run(
-        &skopeo,
-        &[
-            "copy",
-            "--quiet",
-            "--all",
-            "--dest-tls-verify=false",
-            &from,
-            &format!("docker://{image}"),
-        ],
-    );
+    let Some(()) = copied_by_skopeo(&sandbox.path("img"), &image, &[]) else { return };
 
     let digest = digest_of(&server, "a/b", "v1");
     let line = job(&hook, &format!("{image}@{digest}"));
@@ -243,15 +231,12 @@ async fn a_soci_enabled_image_follows_its_tag() {
         let newer = image(2).manifest;
         let moved = AtomicBool::new(moves_before);
         let layer = image(1).descriptors()[0].digest.to_string();
-        let registry = Faulty::start(
-            RegistrySettings { referrers: true, ..RegistrySettings::default() },
-            move |seen, registry| {
-                if seen.is("GET", &layer) && !moved.swap(true, Ordering::SeqCst) {
-                    registry.add_manifest("v1", OCI_MANIFEST, newer.clone());
-                }
-                None
-            },
-        )
+        let registry = Faulty::start(RegistrySettings::with_referrers(), move |seen, registry| {
+            if seen.is("GET", &layer) && !moved.swap(true, Ordering::SeqCst) {
+                registry.add_manifest("v1", OCI_MANIFEST, newer.clone());
+            }
+            None
+        })
         .await;
         let older = add(&registry, "v1", 1);
         let newer = add(&registry, "newer", 2);
@@ -286,13 +271,9 @@ async fn a_soci_enabled_image_follows_its_tag() {
 /// The index is attached, and the job fails with the name that cannot be written.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_error_names_the_image_that_cannot_be_written() {
-    let registry = Faulty::start(
-        RegistrySettings { referrers: true, ..RegistrySettings::default() },
-        |seen, _| {
-            seen.is("PUT", "/manifests/lazy-v1")
-                .then(|| problem(403, "DENIED", "the tag is immutable"))
-        },
-    )
+    let registry = Faulty::start(RegistrySettings::with_referrers(), |seen, _| {
+        seen.is("PUT", "/manifests/lazy-v1").then(|| problem(403, "DENIED", "the tag is immutable"))
+    })
     .await;
     let digest = add(&registry, "v1", 1);
     let host = registry.host();

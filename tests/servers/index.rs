@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::process::Stdio;
 
+use ociseek_testkit::image::image_index;
 use ociseek_testkit::sandbox::{
-    GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, gzip, index, tar, two_platforms,
+    GZIP, Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox, gzip, index, tar,
 };
-use ociseek_testkit::servers::{Server, htpasswd, run, tool};
+use ociseek_testkit::servers::{Server, copied_by_skopeo, htpasswd, run, tool};
 use serde_json::{Value, json};
 
 #[path = "../../examples/push_index.rs"]
@@ -15,18 +16,10 @@ mod push_index;
 
 /// Copies two platforms to `a/b:v1` of a registry. `more` are arguments for skopeo.
 pub fn copied(server: &Server, more: &[&str]) -> Option<(Sandbox, String)> {
-    let skopeo = tool("skopeo")?;
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
-    let (from, to) = (
-        format!("oci:{}:v1", sandbox.path("img").display()),
-        format!("docker://{}/a/b:v1", server.host),
-    );
-    run(
-        &skopeo,
-        &[&["copy", "--quiet", "--all", "--dest-tls-verify=false"], more, &[&from, &to]].concat(),
-    );
-    Some((sandbox, format!("{}/a/b:v1", server.host)))
+    let sandbox = Sandbox::with_two_platforms();
+    let image = format!("{}/a/b:v1", server.host);
+    copied_by_skopeo(&sandbox.path("img"), &image, more)?;
+    Some((sandbox, image))
 }
 
 fn statuses(report: &Value) -> Vec<&str> {
@@ -207,10 +200,7 @@ fn replacing_deletes_only_indexes_of_the_image() {
         })
     };
     let strangers = [&prod["manifest"], &prod["index"]];
-    let list = json!({
-        "schemaVersion": 2, "mediaType": OCI_INDEX,
-        "manifests": [listed(strangers[0]), listed(strangers[1]), listed(&old["index"])],
-    });
+    let list = image_index(&[listed(strangers[0]), listed(strangers[1]), listed(&old["index"])]);
     let tag = old["manifest"]["digest"].as_str().unwrap().replace(':', "-");
     server.put_manifest("a/b", &tag, OCI_INDEX, list.to_string().as_bytes());
 

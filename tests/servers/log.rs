@@ -7,7 +7,7 @@ use serde_json::json;
 
 use ociseek_testkit::faulty::{Faulty, RegistrySettings, first, redirect, status};
 use ociseek_testkit::sandbox::{Sandbox, small_image, tar};
-use ociseek_testkit::servers::{Server, htpasswd, run, tool};
+use ociseek_testkit::servers::{Server, copied_by_skopeo, htpasswd};
 
 const USER: &str = "grace";
 const PASSWORD: &str = "hunter2hunter2";
@@ -67,7 +67,7 @@ fn assert_no_secret(log: &str) {
 /// A real registry that requires a password.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_is_not_logged() {
-    let (Some(line), Some(skopeo)) = (htpasswd(USER, PASSWORD), tool("skopeo")) else { return };
+    let Some(line) = htpasswd(USER, PASSWORD) else { return };
     let server = Server::distribution("127.0.0.1:0", |dir| {
         std::fs::write(dir.join("htpasswd"), &line).unwrap();
         format!("auth: {{htpasswd: {{realm: x, path: {}}}}}\n", dir.join("htpasswd").display())
@@ -75,16 +75,9 @@ async fn a_password_is_not_logged() {
     let Some(server) = server else { return };
     let sandbox = logged_in(&server.host);
     small_image(&sandbox.path("img"));
-    let (from, to) = (
-        format!("oci:{}:v1", sandbox.path("img").display()),
-        format!("docker://{}/a:v1", server.host),
-    );
-    let creds = format!("{USER}:{PASSWORD}");
-    run(
-        &skopeo,
-        &["copy", "--quiet", "--dest-tls-verify=false", "--dest-creds", &creds, &from, &to],
-    );
     let image = format!("{}/a:v1", server.host);
+    let creds = format!("--dest-creds={USER}:{PASSWORD}");
+    let Some(()) = copied_by_skopeo(&sandbox.path("img"), &image, &[&creds]) else { return };
     let logs = logs(sandbox, &["index", "--min-layer-size=0"], image, None).await;
     for log in &logs {
         assert_has(
@@ -146,7 +139,7 @@ async fn the_output_of_a_credential_helper_is_not_logged() {
 /// A registry that requires tokens and redirects blobs to signed URLs.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_and_signatures_are_not_logged() {
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let settings = RegistrySettings::with_referrers();
     let bucket = Faulty::start(settings.clone(), |seen, bucket| {
         let digest = seen.path.strip_prefix("/bucket/")?.split('?').next()?;
         Some(bucket.get_blob(seen, digest))
@@ -185,8 +178,7 @@ async fn tokens_and_signatures_are_not_logged() {
 /// A proxy with a password in its URL, and the messages of libraries about it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_password_of_a_proxy_is_not_logged() {
-    let proxy =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let proxy = Faulty::honest(RegistrySettings::with_referrers()).await;
     push(&proxy);
     let by = format!("http://{USER}:{PASSWORD}@{}", proxy.host());
     let args = &["ls", "--plain-http"];
@@ -212,10 +204,9 @@ fn push(registry: &Faulty) {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_retries_and_cache_hits_are_logged() {
     let busy = first(1);
-    let registry = Faulty::start(
-        RegistrySettings { referrers: true, ..RegistrySettings::default() },
-        move |seen, _| (seen.is("GET", "/manifests/v1") && busy()).then(|| status(503)),
-    )
+    let registry = Faulty::start(RegistrySettings::with_referrers(), move |seen, _| {
+        (seen.is("GET", "/manifests/v1") && busy()).then(|| status(503))
+    })
     .await;
     push(&registry);
     let host = registry.host();

@@ -1,6 +1,6 @@
 //! `ociseek ls` and `ociseek cat`: their output, and how little they fetch.
 
-use ociseek_testkit::image::{Image, config};
+use ociseek_testkit::image::{Image, config, image_manifest};
 use ociseek_testkit::sandbox;
 use ociseek_testkit::servers;
 use std::io::{Read, Write};
@@ -443,8 +443,11 @@ fn the_platform_of_this_machine_is_read() {
         let config = json!({"os": "linux", "architecture": architecture, "rootfs": rootfs});
         let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
         let layers = [layout.blob(PLAIN, &tar)];
-        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
-        sandbox::for_platform(layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes()), architecture)
+        let manifest = image_manifest(&config, &layers);
+        sandbox::for_platform(
+            layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes()),
+            architecture,
+        )
     });
     let index = layout.image_index(&manifests);
     layout.tag(index, "v1");

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use ociseek_format::digest::Digest;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings, json_answer};
-use ociseek_testkit::sandbox::{Sandbox, gzip, index, tar, two_platforms};
+use ociseek_testkit::sandbox::{Sandbox, gzip, index, tar};
 use ociseek_testkit::tarball::{end, file};
 use ociseek_testkit::terminal::{lines, on_closed_terminal, on_terminal};
 use ociseek_testkit::throttle::throttled;
@@ -14,8 +14,7 @@ use ociseek_testkit::throttle::throttled;
 /// A registry with an image without an index, `a:v1`, with one layer of `size` bytes. Returns its
 /// digest.
 async fn registry(size: usize) -> (Faulty, Digest) {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let digest = registry.add_image("v1", &tar(1, 1, size));
     (registry, digest)
 }
@@ -76,8 +75,7 @@ async fn reading_an_image_without_an_index_shows_a_bar_and_a_note() {
 /// Its layers are read in less time than the bar takes to be drawn again.
 #[test]
 fn the_bar_of_a_small_image_moves() {
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
+    let sandbox = Sandbox::with_two_platforms();
     let (drawn, succeeded) = on_terminal(&sandbox.command(&index(&["oci:img"])));
     assert!(succeeded, "{drawn}");
     let shown = lines(&drawn);
@@ -91,8 +89,7 @@ fn the_bar_of_a_small_image_moves() {
 
 #[test]
 fn a_terminal_that_cannot_move_its_cursor_gets_lines() {
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
+    let sandbox = Sandbox::with_two_platforms();
     let (drawn, succeeded) = on_terminal(sandbox.command(&index(&["oci:img"])).env("TERM", "dumb"));
     assert!(succeeded && !drawn.contains('\x1b'), "{drawn:?}");
 }
@@ -165,14 +162,11 @@ fn reading_a_docker_archive_shows_a_bar() {
 /// The number of finished images, below the lines for each.
 #[tokio::test(flavor = "multi_thread")]
 async fn backfill_reports_its_progress() {
-    let registry = Faulty::start(
-        RegistrySettings { referrers: true, ..RegistrySettings::default() },
-        |seen, _| {
-            let tags: Vec<String> = (0..12).map(|number| format!("v{number}")).collect();
-            seen.is("GET", "/app/tags/list")
-                .then(|| -> Response<Body> { json_answer(200, &json!({"tags": tags})) })
-        },
-    )
+    let registry = Faulty::start(RegistrySettings::with_referrers(), |seen, _| {
+        let tags: Vec<String> = (0..12).map(|number| format!("v{number}")).collect();
+        seen.is("GET", "/app/tags/list")
+            .then(|| -> Response<Body> { json_answer(200, &json!({"tags": tags})) })
+    })
     .await;
     for number in 0..12 {
         registry.add_image(&format!("v{number}"), &tar(number, 1, 20_000));

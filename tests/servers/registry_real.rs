@@ -1,5 +1,6 @@
 //! The registry client with real registries, whose content is then read by real clients.
 
+use ociseek_testkit::image::image_manifest;
 use ociseek_testkit::servers;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,8 +45,7 @@ fn repository(host: &str, config: ClientConfig) -> Repository {
 /// The image of the indexes.
 fn subject() -> (Bytes, Descriptor) {
     let config = json!({"mediaType": OCI_CONFIG, "digest": Digest::sha256(b"{}"), "size": 2});
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": []});
+    let manifest = image_manifest(&config, &json!([]));
     let bytes = Bytes::from(manifest.to_string());
     (bytes.clone(), Descriptor::of(OCI_MANIFEST, &bytes))
 }

@@ -39,12 +39,10 @@ fn file_of(dir: &Path, digest: &str) -> PathBuf {
         for entry in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
             let is_named = |path: &Path| path.file_name().is_some_and(|name| name == hex);
             let is_data = entry.file_name().is_some_and(|name| name == "data");
-            match entry.is_dir() {
-                true => dirs.push(entry),
-                false if is_named(&entry) || is_data && entry.parent().is_some_and(is_named) => {
-                    return entry;
-                }
-                false => {}
+            if entry.is_dir() {
+                dirs.push(entry);
+            } else if is_named(&entry) || is_data && entry.parent().is_some_and(is_named) {
+                return entry;
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The cost of a second build depends on the changes: ztocs in existing indexes are reused, and
 //! their layers are not read again.
 
-use ociseek_testkit::image::{Image, config};
-use ociseek_testkit::sandbox;
+use ociseek_testkit::image::{Image, config, image_index};
+use ociseek_testkit::{layers, sandbox};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::soci::{SociIndex, ZtocRef};
-use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek_format::layer::LayerOptions;
 use ociseek_format::offset::SpanSize;
 use ociseek_format::progress::{ProgressEvent, Recorder};
 use ociseek_format::ztoc::{Checkpoint, Checkpoints, Ztoc};
@@ -23,13 +23,13 @@ use ociseek_ops::index::{
     Work, index,
 };
 use ociseek_store::blob::Target;
-use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Repository};
+use ociseek_store::registry::Repository;
 use ociseek_store::{Destination, Source};
 use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings};
 use ociseek_testkit::sandbox::{
     GZIP, Layout, OCI_INDEX, OCI_MANIFEST, Sandbox, for_platform, gzip, tar,
 };
-use ociseek_testkit::servers::Server;
+use ociseek_testkit::servers::{Server, repository};
 use serde_json::json;
 
 const SPAN: u64 = 64 << 10;
@@ -48,14 +48,12 @@ impl Setting {
     pub async fn lying(
         lie: impl Fn(&ReceivedRequest, &Faulty) -> Option<Response<Body>> + Send + Sync + 'static,
     ) -> Setting {
-        let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-        Setting { registry: Faulty::start(settings, lie).await, said: Arc::default() }
+        let registry = Faulty::start(RegistrySettings::with_referrers(), lie).await;
+        Setting { registry, said: Arc::default() }
     }
 
     pub fn repository(&self) -> Repository {
-        let config =
-            ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
-        Client::new(config).unwrap().repository(&self.registry.host(), "a/b").unwrap()
+        repository(&self.registry.host(), "a/b", None)
     }
 
     /// The user's word that the indexes of this tag may be reused.
@@ -137,17 +135,7 @@ pub fn layer(seed: u64, size: usize) -> Bytes {
 
 /// The layer's ztoc, built from the layer.
 pub fn ztoc(layer: &Bytes, tool: &str) -> Bytes {
-    let options = LayerOptions {
-        span_size: SpanSize::new(SPAN).unwrap(),
-        build_tool_identifier: tool.into(),
-        fine: false,
-    };
-    let mut indexer = LayerIndexer::new(options, None);
-    indexer.push(layer).unwrap();
-    match indexer.finish().unwrap().outcome {
-        Outcome::Ztoc(built) => built.bytes.into(),
-        Outcome::Unservable(why) => panic!("{why}"),
-    }
+    layers::built(layer, SPAN, tool).bytes.into()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -361,8 +349,7 @@ async fn ztocs_of_other_platforms_are_reused() {
         let manifest = serde_json::to_value(setting.push(architecture, &[&base, own])).unwrap();
         for_platform(manifest, architecture)
     });
-    let index =
-        json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}).to_string();
+    let index = image_index(&manifests).to_string();
     setting.registry.add_manifest("v1", OCI_INDEX, index);
     let only = |platform: &str| IndexOptions {
         platforms: vec![platform.parse().unwrap()],

@@ -117,8 +117,7 @@ async fn asked(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn opening_again_requests_only_the_image_and_its_referrers() {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let config = push(&registry);
     let sandbox = Arc::new(Sandbox::new());
     let tagged = format!("{}/a/b:v1", registry.host());

@@ -1,6 +1,7 @@
 //! `ociseek bundle` with the kernel and runc: containers start before their image is pulled, and
 //! nothing is left behind.
 
+use ociseek_testkit::image::image_manifest;
 use ociseek_testkit::servers;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
@@ -8,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::mounts::{
-    MountProcess, UnmountOnDrop, can_mount, have, image, image_of, mounts_below, wait_until,
+    MountProcess, can_mount, have, image, image_of, mounts_below, wait_until,
 };
 use ociseek_testkit::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, tar};
 use rustix::process::Signal;
@@ -121,7 +122,6 @@ fn nothing_is_left(sandbox: &Sandbox) {
 #[test]
 fn a_container_starts_before_its_image_is_downloaded() {
     let Some(sandbox) = sandbox() else { return };
-    let _unmount = UnmountOnDrop(&sandbox);
     let args =
         ["bundle", "--detach", "--stats-file", "stats", "--cache-dir", "cache", "oci:img:v1", "b"];
     let (said, code) = stdout(&mut sandbox.command(&args));
@@ -173,7 +173,6 @@ fn a_container_starts_before_its_image_is_downloaded() {
 #[test]
 fn writes_go_to_the_overlay() {
     let Some(sandbox) = sandbox() else { return };
-    let _unmount = UnmountOnDrop(&sandbox);
     std::fs::create_dir(sandbox.path("b")).unwrap();
     let script = "echo mine > /etc/passwd; chown 33 /srv/unread; stat -c '%u %s' /srv/unread; cat /etc/passwd; id -u; \
                   cat /etc/hosts | grep -c localhost";
@@ -220,7 +219,6 @@ fn writes_go_to_the_overlay() {
 #[test]
 fn bundles_are_removed_cleanly() {
     let Some(sandbox) = sandbox() else { return };
-    let _unmount = UnmountOnDrop(&sandbox);
     let bundle = ["bundle", "--entrypoint", "sleep", "oci:img:v1", "b", "--", "1000"];
 
     // In the foreground, ended by a signal.
@@ -294,8 +292,7 @@ fn bundles_are_removed_cleanly() {
         OCI_CONFIG,
         br#"{"os":"windows","architecture":"amd64","rootfs":{"diff_ids":[]},"config":{"Cmd":["cmd"]}}"#,
     );
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": []});
+    let manifest = image_manifest(&config, &json!([]));
     let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
     layout.tag(manifest, "v1");
     let windows = sandbox.run(&["bundle", "oci:win:v1", "b"]);
@@ -306,7 +303,6 @@ fn bundles_are_removed_cleanly() {
 #[test]
 fn directories_accessible_to_others_are_refused() {
     let Some(sandbox) = sandbox() else { return };
-    let _unmount = UnmountOnDrop(&sandbox);
     const NOBODY: Option<u32> = Some(65_534);
     let mode = |name: &str, mode: u32| {
         let path = sandbox.path(name);
@@ -354,7 +350,6 @@ fn directories_accessible_to_others_are_refused() {
 #[test]
 fn layers_of_zstd_are_tried_and_run_by_their_documents() {
     let Some(sandbox) = sandbox() else { return };
-    let _unmount = UnmountOnDrop(&sandbox);
     let tars = [rootfs(&servers::tool("busybox").unwrap()), tar(5, 9, 600_000)];
     let frames = |parts: &[&[u8]]| -> Vec<u8> {
         parts.iter().flat_map(|part| zstd::encode_all(*part, 3).unwrap()).collect()

@@ -21,7 +21,7 @@ use ociseek_testkit::blobs::SOCI;
 use ociseek_testkit::corpus::debian_layers;
 use ociseek_testkit::in_own_mounts;
 use ociseek_testkit::sandbox::program;
-use ociseek_testkit::servers::{self, Server, run, skip, tool};
+use ociseek_testkit::servers::{self, Server, pushed_by_crane, run, skip, tool};
 
 /// An image: its name and the source of its layers.
 enum Image {
@@ -285,23 +285,10 @@ impl Consumer {
             }
             Image::Layers(name, layers) => {
                 let reference = format!("{}/test/{name}:v1", server.host);
-                let files: Vec<_> =
-                    layers.iter().map(|l| self.corpus.join(l).display().to_string()).collect();
-                let files = files.join(",");
-                run(
-                    &self.crane,
-                    &["append", "--insecure", "--oci-empty-base", "-f", &files, "-t", &reference],
-                );
-                let platform = [
-                    "mutate",
-                    "--insecure",
-                    "--set-platform",
-                    "linux/amd64",
-                    "-t",
-                    &reference,
-                    &reference,
-                ];
-                run(&self.crane, &platform);
+                let files: Vec<PathBuf> =
+                    layers.iter().map(|layer| self.corpus.join(layer)).collect();
+                let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+                pushed_by_crane(&self.crane, &reference, &files);
                 reference
             }
         }
@@ -326,7 +313,8 @@ fn the_real_consumer_mounts_from_olareg() {
 fn the_real_consumer_mounts_from_distribution() {
     let Some(consumer) = consumer() else { return };
     let Some(server) = Server::distribution_on_disk("docker-registry") else { return };
-    for image in IMAGES {
+    // Only how an index is found and how blobs are served is different here.
+    for image in &IMAGES[..2] {
         consumer.accepts(&server, image, false);
     }
 }

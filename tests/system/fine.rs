@@ -11,8 +11,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use ociseek_format::digest::Digest;
-use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek_format::offset::{SpanId, SpanSize};
+use ociseek_format::offset::SpanId;
 use ociseek_format::progress::{Progress, SilentProgress};
 use ociseek_format::tree::{NodeId, NodeKind};
 use ociseek_ops::open::{OpenOptions, RootFs, open};
@@ -24,7 +23,6 @@ use ociseek_rootfs::record::{ReadRecorder, Record};
 use ociseek_store::Source;
 use ociseek_store::blob::Target;
 use ociseek_store::cache::ZtocCache;
-use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
@@ -35,11 +33,13 @@ use ociseek_testkit::corpus::{self, debian_layers};
 use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings};
 use ociseek_testkit::fine;
 use ociseek_testkit::image::{Image, config};
+use ociseek_testkit::layers::built;
 use ociseek_testkit::mounts::{
-    MountProcess, UnmountOnDrop, assert_same, can_mount, compressed, mounts_below, packed, seen,
-    system, unmount, wait_until,
+    MountProcess, assert_same, can_mount, compressed, mounts_below, packed, seen, system, unmount,
+    wait_until,
 };
 use ociseek_testkit::sandbox::{GZIP, OCI_MANIFEST, Sandbox, tar};
+use ociseek_testkit::servers::repository;
 
 /// Adds an image with this tar to the registry, with a fine index of small spans and a recorded
 /// start.
@@ -49,15 +49,7 @@ fn push(registry: &Faulty, tar: &[u8]) {
 
 fn push_with_start(registry: &Faulty, tar: &[u8], start: Vec<Range<SpanId>>) {
     let blob = compressed(tar);
-    let options = LayerOptions {
-        span_size: SpanSize::new(64 << 10).unwrap(),
-        build_tool_identifier: "test".into(),
-        fine: false,
-    };
-    let mut indexer = LayerIndexer::new(options, None);
-    indexer.push(&blob).unwrap();
-    let Outcome::Ztoc(ztoc) = indexer.finish().unwrap().outcome else { panic!("no ztoc") };
-    let layer = fine::layer(&blob, &ztoc.bytes);
+    let layer = fine::layer(&blob, &built(&blob, 64 << 10, "test").bytes);
     let image = Image::new(&config(&[tar.to_vec()]), [(GZIP, blob)]);
     image.add_to(registry, "v1");
     fine::attach(registry, &image.manifest, &[(layer, start)]);
@@ -65,17 +57,12 @@ fn push_with_start(registry: &Faulty, tar: &[u8], start: Vec<Range<SpanId>>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_mount_through_a_fine_index_matches_the_packed_files() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = Sandbox::for_mounts() else { return };
     let dir = sandbox.path("dir");
     let mnt = sandbox.path("mnt");
     [&dir, &mnt].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
     everything(&dir);
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     push(&registry, &packed(&dir));
     let image = format!("{}/a/b:v1", registry.host());
     // The statistics of a mount, and its requests for whole documents. Those that only open
@@ -133,7 +120,7 @@ async fn a_mount_through_a_fine_index_matches_the_packed_files() {
 async fn mount_point_and_registry(sandbox: &Sandbox) -> (PathBuf, Faulty) {
     let mnt = sandbox.path("mnt");
     std::fs::create_dir(&mnt).unwrap();
-    (mnt, Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await)
+    (mnt, Faulty::honest(RegistrySettings::with_referrers()).await)
 }
 
 /// The threads of a process that fill the kernel's caches, as directories below /proc.
@@ -160,20 +147,13 @@ fn files_of_filler(process: u32) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = Sandbox::for_mounts() else { return };
     let (mnt, registry) = mount_point_and_registry(&sandbox).await;
     let tar = tar(1, 60, 20_000);
     push(&registry, &tar);
 
     let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
-    let config =
-        ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
-    let source =
-        Source::Registry(Client::new(config).unwrap().repository(&registry.host(), "a/b").unwrap());
+    let source = Source::Registry(repository(&registry.host(), "a/b", None));
     let open = async || {
         let ztocs = ZtocCache::open(None, Arc::clone(&progress));
         let spans = SpanCache::open(Some(&sandbox.path("cache")), 1 << 30, Arc::clone(&progress));
@@ -292,11 +272,7 @@ async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_process_killed_while_it_fills_the_kernels_caches_leaves_nobody_waiting() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = Sandbox::for_mounts() else { return };
     let (mnt, registry) = mount_point_and_registry(&sandbox).await;
     let tar = tar(1, 60, 200_000);
     push_with_start(&registry, &tar, std::iter::once(SpanId(0)..SpanId(180)).collect());
@@ -363,21 +339,14 @@ fn read_at(path: &std::path::Path, at: u64) -> mpsc::Receiver<Vec<u8>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn reads_from_memory_do_not_wait_for_busy_workers() {
-    if !can_mount() {
-        return;
-    }
     const FILES: usize = 20;
-    let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = Sandbox::for_mounts() else { return };
     let (mnt, registry) = mount_point_and_registry(&sandbox).await;
     let tar = tar(1, FILES, 200_000);
     push(&registry, &tar);
 
     let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
-    let config =
-        ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
-    let source =
-        Source::Registry(Client::new(config).unwrap().repository(&registry.host(), "a/b").unwrap());
+    let source = Source::Registry(repository(&registry.host(), "a/b", None));
     let ztocs = ZtocCache::open(None, Arc::clone(&progress));
     let caches = Caches { ztocs, spans: SpanCache::open(None, 0, Arc::clone(&progress)) };
     let workers =
@@ -425,7 +394,6 @@ async fn reads_from_memory_do_not_wait_for_busy_workers() {
 /// it with what tar unpacks.
 fn assert_unpacked(layout: &Path, tag: &str) {
     let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
     let unpacked = sandbox.path("unpacked");
     let mnt = sandbox.path("mnt");
     [&unpacked, &mnt].into_iter().for_each(|dir| std::fs::create_dir(dir).unwrap());

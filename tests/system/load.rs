@@ -25,9 +25,7 @@ use ociseek_format::image::Descriptor;
 use ociseek_testkit::faulty::{
     Faulty, ReceivedRequest, RegistrySettings, body_of, cut, damaged, hang_up, problem, stalls,
 };
-use ociseek_testkit::mounts::{
-    MountProcess, UnmountOnDrop, architecture, can_mount, compressed, wait_until,
-};
+use ociseek_testkit::mounts::{MountProcess, architecture, can_mount, compressed, wait_until};
 use ociseek_testkit::random::Random;
 use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST, Sandbox, ZSTD, gzip, tar};
 use ociseek_testkit::{holds, number_in};
@@ -307,7 +305,6 @@ fn every_byte_is_right_under_load_and_faults() {
     let seconds = number_in("OCISEEK_LOAD_SECONDS").unwrap_or(short);
     let seed = number_in("OCISEEK_LOAD_SEED").unwrap_or(1);
     let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
     let mnt = sandbox.path("mnt");
     let cache = sandbox.path("cache");
     std::fs::create_dir(&mnt).unwrap();

@@ -7,7 +7,6 @@ use std::path::Path;
 
 use ociseek_testkit::faulty::{Faulty, RegistrySettings};
 use ociseek_testkit::hostile::{HostileImage, MIB, images, run_until};
-use ociseek_testkit::mounts::{UnmountOnDrop, can_mount};
 use ociseek_testkit::sandbox::Sandbox;
 
 /// How many files are listed, and how many of them are read from.
@@ -38,12 +37,8 @@ fn listed(mnt: &Path) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mounted_hostile_images_stay_below_the_memory_limit() {
-    if !can_mount() {
-        return;
-    }
     let registry = Faulty::honest(RegistrySettings::default()).await;
-    let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = Sandbox::for_mounts() else { return };
     let mnt = sandbox.path("mnt");
     std::fs::create_dir(&mnt).unwrap();
     let mut table = String::new();

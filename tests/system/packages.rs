@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use ociseek_testkit::corpus::debian_layers;
-use ociseek_testkit::mounts::{UnmountOnDrop, can_mount, have};
+use ociseek_testkit::mounts::{can_mount, have};
 use ociseek_testkit::sandbox::{Sandbox, program};
 use ociseek_testkit::servers::{run, tool};
 
@@ -226,7 +226,6 @@ fn the_container_image_runs_as_any_user() {
         return;
     }
     let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
     let image = packed("image", &sandbox.path("made"), |program, dir| {
         [format!("{dir}/image"), program.to_owned()]
     });

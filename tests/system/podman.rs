@@ -25,7 +25,7 @@ use ociseek_testkit::mounts::{
 };
 use ociseek_testkit::sandbox::program;
 use ociseek_testkit::schema;
-use ociseek_testkit::servers::{Server, run, tool};
+use ociseek_testkit::servers::{Server, pushed_by_crane, run, tool};
 use ociseek_testkit::throttle::throttled_and_counted;
 
 /// Bytes in a second. The speed is not tested here.
@@ -223,31 +223,7 @@ impl Images {
     /// Pushes an image of these files, and returns its name behind the link.
     fn push(&self, name: &str, layers: &[&Path]) -> String {
         let reference = format!("{}/{name}", self.server.host);
-        let layers: Vec<_> = layers.iter().map(|layer| layer.to_str().unwrap()).collect();
-        run(
-            &self.crane,
-            &[
-                "append",
-                "--insecure",
-                "--oci-empty-base",
-                "-f",
-                &layers.join(","),
-                "-t",
-                &reference,
-            ],
-        );
-        run(
-            &self.crane,
-            &[
-                "mutate",
-                "--insecure",
-                "--set-platform",
-                "linux/amd64",
-                "-t",
-                &reference,
-                &reference,
-            ],
-        );
+        pushed_by_crane(&self.crane, &reference, layers);
         format!("{}/{name}", self.link)
     }
 

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::image::Image;
-use ociseek_testkit::mounts::{UnmountOnDrop, compressed, config, image_of, mounts_below};
+use ociseek_testkit::mounts::{compressed, config, image_of, mounts_below};
 use ociseek_testkit::sandbox::GZIP;
 use ociseek_testkit::servers;
 use rustix::process::Signal;
@@ -16,7 +16,6 @@ use super::bundle::{rootfs, sandbox, stdout};
 #[test]
 fn a_trial_lists_what_was_read() {
     let Some(sandbox) = sandbox() else { return };
-    let _unmount = UnmountOnDrop(&sandbox);
     let tmp = sandbox.path("tmp");
     std::fs::create_dir(&tmp).unwrap();
     let trial = |args: &[&str]| {
@@ -154,7 +153,6 @@ fn large() -> Vec<u8> {
 #[test]
 fn a_container_that_was_not_ready_promises_nothing() {
     let Some(sandbox) = sandbox() else { return };
-    let _unmount = UnmountOnDrop(&sandbox);
     let run = json!({"Entrypoint": ["sh", "-c"], "Cmd": ["true"], "Env": ["PATH=/bin"]});
     let busybox = servers::tool("busybox").unwrap();
     let tars = [rootfs(&busybox), large()];
@@ -216,7 +214,6 @@ fn without_a_temporary_directory_the_startup_is_estimated() {
 #[test]
 fn an_image_for_another_machine_is_not_measured() {
     let Some(sandbox) = sandbox() else { return };
-    let _unmount = UnmountOnDrop(&sandbox);
     let mut program = std::fs::read(servers::tool("busybox").unwrap()).unwrap();
     // The machine in the head of the ELF file: RISC-V.
     program[18..20].copy_from_slice(&[0xf3, 0]);

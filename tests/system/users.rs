@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use ociseek_testkit::in_own_mounts;
-use ociseek_testkit::mounts::{MountProcess, UnmountOnDrop, can_mount, have, image, system};
+use ociseek_testkit::mounts::{MountProcess, can_mount, have, image, system};
 use ociseek_testkit::sandbox::{Sandbox, shown};
 use rustix::process::Signal;
 use serde_json::json;
@@ -85,7 +85,6 @@ fn modes_and_access_control_lists_hold_for_other_users() {
         return;
     }
     let sandbox = sandbox();
-    let _unmount = UnmountOnDrop(&sandbox);
     let mnt = sandbox.path("mnt");
     for (options, seen) in [
         (&[][..], [(0, "open closed listed"), (LISTED, ""), (OTHER, "")]),
@@ -108,7 +107,6 @@ fn users_can_allow_others() {
         return;
     }
     let sandbox = sandbox();
-    let _unmount = UnmountOnDrop(&sandbox);
     sandbox.copy_program("ociseek");
     std::fs::write(sandbox.path("fuse.conf"), "user_allow_other\n").unwrap();
     chown(sandbox.path("mnt"), Some(LISTED), Some(LISTED)).unwrap();
@@ -142,7 +140,6 @@ fn sparse_files_in_every_format_of_gnu_tar() {
         &["--format=posix"],
     ] {
         let sandbox = Sandbox::new();
-        let _unmount = UnmountOnDrop(&sandbox);
         let source = sandbox.path("source");
         std::fs::create_dir(&source).unwrap();
         std::fs::write(source.join("after"), "after").unwrap();

@@ -5,18 +5,14 @@ use std::ffi::OsStr;
 use rustix::io::Errno;
 use serde_json::json;
 
-use ociseek_testkit::mounts::{MountProcess, UnmountOnDrop, can_mount, image, system, xattrs};
+use ociseek_testkit::mounts::{MountProcess, image, system, xattrs};
 use ociseek_testkit::sandbox::{self, Sandbox};
 
 #[test]
 fn images_without_extended_attributes_report_no_support() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = Sandbox::new();
+    let Some(sandbox) = Sandbox::for_mounts() else { return };
     image(&sandbox, "img", &[sandbox::tar(1, 3, 200_000)], &json!({}));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
-    let _unmount = UnmountOnDrop(&sandbox);
     let _serving = MountProcess::start(&sandbox, &["mount", "oci:img:v1", "mnt"]);
     let file = sandbox.path("mnt/dir1/file0");
     for _ in 0..2 {

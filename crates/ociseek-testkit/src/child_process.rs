@@ -72,6 +72,12 @@ impl ChildProcess {
         }
     }
 
+    /// Ends it by SIGTERM, which it must take for success.
+    pub fn stop(&mut self) {
+        self.signal(Signal::TERM);
+        assert!(self.end().success());
+    }
+
     /// The status with which it ends.
     pub fn end(&mut self) -> ExitStatus {
         self.wait().expect("the process ends")

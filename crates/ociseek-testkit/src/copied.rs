@@ -10,11 +10,11 @@ use ociseek_format::image::manifest::{DOCKER_LIST, DOCKER_MANIFEST};
 use ociseek_format::image::{Descriptor, ImageName, ImageSelector};
 use ociseek_store::blob::Target;
 use ociseek_store::layout::Layout;
-use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Repository};
 use ociseek_store::{Destination, Source};
 use serde_json::Value;
 
 use super::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox};
+use super::servers::repository;
 
 const MANIFESTS: [&str; 4] = [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST];
 
@@ -69,19 +69,6 @@ pub async fn copy(dir: &Path, from: &str, to: &str, with_referrers: bool, login:
     let image = copying.manifest(&root, None).await;
     let document = copying.source.manifest(&root).await.unwrap();
     copying.destination.tag_manifest(&image, document.bytes, &tag).await.unwrap();
-}
-
-fn repository(registry: &str, name: &str, login: Option<&str>) -> Repository {
-    let credentials = match login.and_then(|login| login.split_once(':')) {
-        Some((user, password)) => CredentialSource::Only {
-            registry: registry.to_owned(),
-            user: user.to_owned(),
-            password: password.to_owned(),
-        },
-        None => CredentialSource::Anonymous,
-    };
-    let config = ClientConfig { credentials, ..ClientConfig::default() };
-    Client::new(config).unwrap().repository(registry, name).unwrap()
 }
 
 struct Copying {

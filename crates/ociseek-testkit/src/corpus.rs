@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::image::image_manifest;
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::manifest::{OCI_CONFIG, OCI_MANIFEST};
@@ -55,8 +56,7 @@ impl Image {
             "config": {"Cmd": ["/bin/sh", "-c", "echo READY"]},
             "rootfs": {"type": "layers", "diff_ids": [diff_id(layer)]}});
         let config = put(&layout, OCI_CONFIG, config.to_string().as_bytes());
-        let manifest = serde_json::json!(
-            {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [descriptor]});
+        let manifest = image_manifest(&config, &[&descriptor]);
         let manifest = put(&layout, OCI_MANIFEST, manifest.to_string().as_bytes());
         let mut listed = serde_json::to_value(&manifest).unwrap();
         listed["annotations"] = serde_json::json!({"org.opencontainers.image.ref.name": "v1"});

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::PATIENCE;
 use super::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST};
+use crate::image::image_manifest;
 
 /// Sends a POST. Returns the status, and the rest of the response including its header.
 pub fn post(address: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, String) {
@@ -77,9 +78,7 @@ fn next_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
 pub fn stalling_registry() -> (String, Receiver<String>) {
     let layer = json!({"mediaType": GZIP, "digest": Digest::sha256(b"layer"), "size": 50_000_000});
     let config = json!({"mediaType": OCI_CONFIG, "digest": Digest::sha256(b"{}"), "size": 2});
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [layer]})
-            .to_string();
+    let manifest = image_manifest(&config, &[layer]).to_string();
     let (sender, requests) = channel();
     let address = answering(move |request, stream| {
         let answer = if request.contains("/manifests/") && !request.contains("/manifests/sha256-") {

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use bytes::Bytes;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::faulty::Faulty;
 use crate::hook::put_blob;
-use crate::sandbox::{Layout, OCI_CONFIG, OCI_MANIFEST};
+use crate::sandbox::{Layout, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 use crate::servers::Server;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
@@ -28,6 +29,16 @@ pub fn config(tars: &[Vec<u8>]) -> Value {
         "os": "linux", "architecture": "amd64",
         "rootfs": {"type": "layers", "diff_ids": diff_ids},
     })
+}
+
+/// An image manifest. A test may add more fields.
+pub fn image_manifest(config: &impl Serialize, layers: &impl Serialize) -> Value {
+    json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers})
+}
+
+/// An image index, or a list of referrers.
+pub fn image_index(manifests: &impl Serialize) -> Value {
+    json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests})
 }
 
 impl Image {

@@ -3,7 +3,7 @@ use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
+use ociseek_format::layer::{BuiltZtoc, LayerIndexer, LayerOptions, Outcome};
 use ociseek_format::offset::SpanSize;
 use ociseek_format::ztoc::{Ztoc, decode};
 
@@ -43,17 +43,22 @@ pub fn gzip(tar: &[u8], level: u32) -> Vec<u8> {
     encoder.finish().expect("memory")
 }
 
-/// The ztoc that ociseek builds.
-pub fn ztoc(layer: &[u8], span_size: u64) -> Ztoc {
+/// The ztoc that ociseek builds, which names `tool`.
+pub fn built(layer: &[u8], span_size: u64, tool: &str) -> BuiltZtoc {
     let options = LayerOptions {
         span_size: SpanSize::new(span_size).unwrap(),
-        build_tool_identifier: "test".into(),
+        build_tool_identifier: tool.into(),
         fine: false,
     };
     let mut indexer = LayerIndexer::new(options, None);
     indexer.push(layer).expect("the layer is sound");
     match indexer.finish().expect("the layer is sound").outcome {
-        Outcome::Ztoc(built) => decode(&built.bytes).expect("ours can be read"),
+        Outcome::Ztoc(built) => built,
         Outcome::Unservable(why) => panic!("{why}"),
     }
+}
+
+/// The same, decoded.
+pub fn ztoc(layer: &[u8], span_size: u64) -> Ztoc {
+    decode(&built(layer, span_size, "test").bytes).expect("ours can be read")
 }

@@ -98,6 +98,14 @@ pub fn in_own_mounts(script: &str) -> Command {
     command
 }
 
+/// Runs [`this_test`], which must find its test and pass.
+pub fn passes(child: &mut Command) {
+    let output = child.output().unwrap();
+    let [text, errors] =
+        [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
+}
+
 /// This test program, started for a single test of the module (`module_path!()`).
 pub fn this_test(module: &str, test: &str) -> Command {
     let (_program, module) = module.split_once("::").expect("a module of a test program");

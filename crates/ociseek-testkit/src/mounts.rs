@@ -237,16 +237,19 @@ impl Drop for MountProcess {
     }
 }
 
-/// Unmounts the mounts that a failed test left, so that its directory can be removed.
-pub struct UnmountOnDrop<'a>(pub &'a Sandbox);
+impl Sandbox {
+    /// None, after a line, if this test cannot mount.
+    pub fn for_mounts() -> Option<Sandbox> {
+        can_mount().then(Sandbox::new)
+    }
+}
 
-impl Drop for UnmountOnDrop<'_> {
+/// Unmounts the mounts that a failed test left, so that the directory can be removed.
+impl Drop for Sandbox {
     fn drop(&mut self) {
-        for line in mounts_below(self.0.dir.path()).iter().rev() {
-            let _ = Command::new("umount")
-                .arg("-l")
-                .arg(line.split(' ').nth(1).unwrap_or_default())
-                .status();
+        for line in mounts_below(self.dir.path()).iter().rev() {
+            let point = line.split(' ').nth(1).unwrap_or_default();
+            let _ = Command::new("umount").args(["-l", point]).status();
         }
     }
 }

@@ -9,6 +9,7 @@ use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
 use super::{random, schema};
+use crate::image::{image_index, image_manifest};
 
 pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -25,6 +26,20 @@ pub struct Sandbox {
 impl Sandbox {
     pub fn new() -> Sandbox {
         Sandbox { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// With [`small_image`] in the layout `img`.
+    pub fn with_small_image() -> Sandbox {
+        let sandbox = Sandbox::new();
+        small_image(&sandbox.path("img"));
+        sandbox
+    }
+
+    /// With [`two_platforms`] in the layout `img`.
+    pub fn with_two_platforms() -> Sandbox {
+        let sandbox = Sandbox::new();
+        two_platforms(&sandbox.path("img"));
+        sandbox
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -248,12 +263,12 @@ impl Layout {
     pub fn image(&self, architecture: &str, layers: &[Value]) -> Value {
         let config = json!({"os": "linux", "architecture": architecture, "rootfs": {"type": "layers", "diff_ids": []}});
         let config = self.blob(OCI_CONFIG, config.to_string().as_bytes());
-        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+        let manifest = image_manifest(&config, &layers);
         self.blob(OCI_MANIFEST, manifest.to_string().as_bytes())
     }
 
     pub fn image_index(&self, manifests: &[Value]) -> Value {
-        let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests});
+        let index = image_index(&manifests);
         self.blob(OCI_INDEX, index.to_string().as_bytes())
     }
 
@@ -261,7 +276,7 @@ impl Layout {
     pub fn tag(&mut self, mut descriptor: Value, tag: &str) {
         descriptor["annotations"] = json!({"org.opencontainers.image.ref.name": tag});
         self.index.push(descriptor);
-        let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": self.index});
+        let index = image_index(&self.index);
         std::fs::write(self.dir.join("index.json"), index.to_string()).unwrap();
     }
 }

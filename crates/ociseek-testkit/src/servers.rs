@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use ociseek_store::registry::{Client, ClientConfig, CredentialSource, Repository};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -46,6 +47,20 @@ pub fn python_tool(name: &str) -> Option<PathBuf> {
         skip(&format!("{name} is not installed"));
     }
     found
+}
+
+/// A repository for a client with this `USER:PASSWORD`, or without a login.
+pub fn repository(registry: &str, name: &str, login: Option<&str>) -> Repository {
+    let credentials = match login.and_then(|login| login.split_once(':')) {
+        Some((user, password)) => CredentialSource::Only {
+            registry: registry.to_owned(),
+            user: user.to_owned(),
+            password: password.to_owned(),
+        },
+        None => CredentialSource::Anonymous,
+    };
+    let config = ClientConfig { credentials, ..ClientConfig::default() };
+    Client::new(config).unwrap().repository(registry, name).unwrap()
 }
 
 /// The folder with the real consumer, which `.ci/consumer` builds: containerd, ctr and
@@ -276,6 +291,25 @@ pub fn run(program: &Path, arguments: &[&str]) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{} {arguments:?}: {errors}", program.display());
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Copies the image `v1` of a layout to this name by skopeo; `more` are arguments for it. None,
+/// after a line, if it is missing.
+pub fn copied_by_skopeo(layout: &Path, image: &str, more: &[&str]) -> Option<()> {
+    let from = format!("oci:{}:v1", layout.display());
+    let to = format!("docker://{image}");
+    let copy = ["copy", "--quiet", "--all", "--dest-tls-verify=false"];
+    run(&tool("skopeo")?, &[&copy, more, &[&from, &to]].concat());
+    Some(())
+}
+
+/// Pushes an image for linux/amd64 of these files as layers.
+pub fn pushed_by_crane(crane: &Path, image: &str, layers: &[&Path]) {
+    let layers: Vec<_> = layers.iter().map(|layer| layer.to_str().unwrap()).collect();
+    let append = ["append", "--insecure", "--oci-empty-base", "-f", &layers.join(","), "-t", image];
+    run(crane, &append);
+    let platform = ["--set-platform", "linux/amd64"];
+    run(crane, &[&["mutate", "--insecure"][..], &platform, &["-t", image, image]].concat());
 }
 
 /// Creates a private authority in `dir`: `ca.pem`, and `cert.pem` and `key.pem` for servers on this

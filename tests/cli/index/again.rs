@@ -3,15 +3,12 @@
 use std::process::Stdio;
 
 use super::referrers;
-use ociseek_testkit::sandbox::{
-    GZIP, Layout, Sandbox, gzip, index, small_image, tar, two_platforms,
-};
+use ociseek_testkit::sandbox::{GZIP, Layout, Sandbox, gzip, index, tar};
 use serde_json::Value;
 
 #[test]
 fn a_second_run_reads_and_writes_nothing() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let first = sandbox.json(0, &index(&["--format=json", "oci:img"]));
     let before = sandbox.files("img");
     let second = sandbox.json(0, &index(&["--format=json", "oci:img"]));
@@ -26,8 +23,7 @@ fn a_second_run_reads_and_writes_nothing() {
 
 #[test]
 fn the_image_is_never_changed() {
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
+    let sandbox = Sandbox::with_two_platforms();
     let before = sandbox.files("img");
     sandbox.json(0, &index(&["--format=json", "oci:img"]));
     let after = sandbox.files("img");
@@ -38,8 +34,7 @@ fn the_image_is_never_changed() {
 
 #[test]
 fn existing_indexes_are_skipped_kept_or_replaced() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let run = |args: &[&str]| {
         let args: Vec<&str> = ["index", "--format=json", "--no-cache", "--min-layer-size=1KiB"]
             .iter()
@@ -105,8 +100,7 @@ fn an_index_with_other_options_does_not_change_the_result() {
 
 #[test]
 fn a_dry_run_writes_nothing() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let before = sandbox.files("");
     let args = [
         "index",
@@ -140,8 +134,7 @@ fn a_dry_run_writes_nothing() {
 
 #[test]
 fn cached_layers_are_not_read_again() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let args = [
         "index",
         "--format=json",
@@ -167,8 +160,7 @@ fn cached_layers_are_not_read_again() {
 
 #[test]
 fn an_index_by_another_tool_stays_if_ours_would_be_empty() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     sandbox.run(&index(&["oci:img"]));
     let said = sandbox.run(&["index", "--no-cache", "--existing=replace", "oci:img"]);
     assert!(said.contains(" by \"test\" exists and was left unchanged\n"), "{said}");
@@ -177,8 +169,7 @@ fn an_index_by_another_tool_stays_if_ours_would_be_empty() {
 
 #[test]
 fn concurrent_runs_leave_one_index() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let args = ["index", "-q", "--min-layer-size=0", "--cache-dir=cache", "oci:img"];
     let children: Vec<_> = (0..8)
         .map(|_| {

@@ -63,8 +63,7 @@ fn one_failing_image_does_not_stop_the_others() {
 
 #[test]
 fn a_closed_pipe_does_not_stop_indexing() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let mut child = sandbox
         .command(&index(&["oci:img"]))
         .stdout(Stdio::piped())

@@ -2,15 +2,13 @@
 
 use super::referrers;
 use insta::assert_snapshot;
-use ociseek_testkit::sandbox::{
-    self, GZIP, Layout, Sandbox, gzip, index, small_image, tar, two_platforms,
-};
+use ociseek_testkit::image::image_manifest;
+use ociseek_testkit::sandbox::{self, GZIP, Layout, Sandbox, gzip, index, tar};
 use serde_json::Value;
 
 #[test]
 fn an_archive_is_indexed_into_a_layout_with_the_same_result() {
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
+    let sandbox = Sandbox::with_two_platforms();
     let mut archive = tar::Builder::new(std::fs::File::create(sandbox.path("img.tar")).unwrap());
     archive.append_dir_all(".", sandbox.path("img")).unwrap();
     archive.finish().unwrap();
@@ -27,8 +25,7 @@ fn an_archive_is_indexed_into_a_layout_with_the_same_result() {
 
 #[test]
 fn an_index_without_its_image_is_refused() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     sandbox.run(&index(&["--output=oci:alone", "oci:img"]));
     assert_snapshot!(sandbox.run(&["ls", "oci:alone"]), @r"
     --- stderr ---
@@ -44,8 +41,7 @@ fn artifacts_are_refused_with_their_kind() {
     let mut layout = Layout::new(&sandbox.path("chart"));
     let config = layout.blob("application/vnd.cncf.helm.config.v1+json", b"{}");
     let chart = layout.blob("application/vnd.cncf.helm.chart.content.v1.tar+gzip", b"x");
-    let manifest = serde_json::json!({"schemaVersion": 2, "mediaType": sandbox::OCI_MANIFEST, "config": config,
-        "layers": [chart]});
+    let manifest = image_manifest(&config, &[chart]);
     let manifest = layout.blob(sandbox::OCI_MANIFEST, manifest.to_string().as_bytes());
     layout.tag(manifest, "v1");
     assert_snapshot!(sandbox.run(&index(&["oci:chart:v1"])), @r#"

@@ -1,12 +1,11 @@
 //! Options, and the variables that stand for them.
 
 use insta::assert_snapshot;
-use ociseek_testkit::sandbox::{Sandbox, index, shown, small_image};
+use ociseek_testkit::sandbox::{Sandbox, index, shown};
 
 #[test]
 fn any_number_of_jobs_gives_the_same_index() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let digests: Vec<String> = ["1", "2", "64"]
         .iter()
         .map(|n| sandbox.run(&index(&["-q", "--dry-run", "--jobs", n, "oci:img"])))
@@ -16,8 +15,7 @@ fn any_number_of_jobs_gives_the_same_index() {
 
 #[test]
 fn options_are_read_from_the_environment() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let mut command = sandbox.command(&["index", "oci:img"]);
     for (name, value) in [
         ("MIN_LAYER_SIZE", "1KiB"),

@@ -3,14 +3,13 @@
 use super::referrers;
 use insta::assert_snapshot;
 use ociseek_testkit::mounts::image;
-use ociseek_testkit::sandbox::{Sandbox, index, small_image, tar, two_platforms};
+use ociseek_testkit::sandbox::{Sandbox, index, tar};
 use ociseek_testkit::tarball::many_files;
 use serde_json::json;
 
 #[test]
 fn the_text_report() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     assert_snapshot!(sandbox.run(&index(&["oci:img"])), @r#"
     oci:img linux/amd64
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
@@ -82,8 +81,7 @@ fn no_span_size_is_advised_for_a_long_list_of_files() {
 
 #[test]
 fn the_json_report() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     assert_snapshot!(sandbox.run(&index(&["--format=json", "oci:img", "oci:missing"])), @r#"
     {
       "schema_version": 1,
@@ -228,8 +226,7 @@ fn the_json_report() {
 
 #[test]
 fn a_layer_that_two_platforms_share_is_read_once() {
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
+    let sandbox = Sandbox::with_two_platforms();
     assert_snapshot!(sandbox.run(&index(&["oci:img"])), @r#"
     oci:img linux/amd64
       manifest sha256:e99eebebe89a7d9b692a6842fe584c72b60df838c13b7f4829097ac467520932
@@ -262,8 +259,7 @@ fn a_layer_that_two_platforms_share_is_read_once() {
 
 #[test]
 fn an_image_without_servable_layers_gets_no_index() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     assert_snapshot!(sandbox.run(&["index", "--no-cache", "oci:img"]), @r#"
     oci:img linux/amd64
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
@@ -293,8 +289,7 @@ fn layers_left_out_for_one_reason_are_one_line_if_they_are_many() {
 
 #[test]
 fn output_to_a_pipe_has_no_colour() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     for run in
         [index(&["oci:img"]), index(&["oci:missing"]), vec!["index", "--help"], vec!["index"]]
     {

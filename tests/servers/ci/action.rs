@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use super::{REDIRECT, release_archive, releases, root, yaml};
-use ociseek_testkit::sandbox::{Sandbox, program, small_image, two_platforms};
-use ociseek_testkit::servers::{Server, run, tool};
+use ociseek_testkit::sandbox::{Sandbox, program, small_image};
+use ociseek_testkit::servers::{Server, copied_by_skopeo, tool};
 use yaml_rust2::Yaml;
 
 /// Runs the GitHub action like a runner.
@@ -104,19 +104,10 @@ impl Action {
 
 /// Two platforms in a registry, pushed as CI does it; the name by digest.
 fn pushed(server: &Server) -> Option<String> {
-    let skopeo = tool("skopeo")?;
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
-    let (from, to) = (
-        format!("oci:{}:v1", sandbox.path("img").display()),
-        format!("docker://{}/a/b:v1", server.host),
-    );
+    let sandbox = Sandbox::with_two_platforms();
     let digest = sandbox.path("digest");
-    let file = digest.to_str().unwrap();
-    run(
-        &skopeo,
-        &["copy", "--quiet", "--all", "--dest-tls-verify=false", "--digestfile", file, &from, &to],
-    );
+    let image = format!("{}/a/b:v1", server.host);
+    copied_by_skopeo(&sandbox.path("img"), &image, &["--digestfile", digest.to_str().unwrap()])?;
     Some(format!("{}/a/b@{}", server.host, std::fs::read_to_string(digest).unwrap().trim()))
 }
 

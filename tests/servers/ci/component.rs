@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{release_archive, releases, root, yaml};
-use ociseek_testkit::sandbox::{Sandbox, program, shown, small_image, two_platforms};
-use ociseek_testkit::servers::{self, Server, run, tool};
+use ociseek_testkit::sandbox::{Sandbox, program, shown};
+use ociseek_testkit::servers::{self, Server, copied_by_skopeo, tool};
 use yaml_rust2::{Yaml, YamlLoader};
 
 /// Runs the component's job with these inputs, as GitLab does: replaces `$[[ ... ]]`, and passes
@@ -58,24 +58,10 @@ fn the_component_uses_the_login_of_the_job() {
         format!("auth: {{htpasswd: {{realm: r, path: '{}'}}}}\n", dir.join("passwords").display())
     };
     let Some(server) = Server::distribution("127.0.0.1:0", sections) else { return };
-    let Some(skopeo) = tool("skopeo") else { return };
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
-    let from = format!("oci:{}:v1", sandbox.path("img").display());
+    let sandbox = Sandbox::with_two_platforms();
     let image = format!("{}/a/b:v1", server.host);
-    let to = format!("docker://{image}");
-    run(
-        &skopeo,
-        &[
-            "copy",
-            "--quiet",
-            "--all",
-            "--dest-tls-verify=false",
-            "--dest-creds=gitlab-ci-token:s3cret",
-            &from,
-            &to,
-        ],
-    );
+    let login = ["--dest-creds=gitlab-ci-token:s3cret"];
+    let Some(()) = copied_by_skopeo(&sandbox.path("img"), &image, &login) else { return };
     let login = [
         ("CI_REGISTRY", server.host.as_str()),
         ("CI_REGISTRY_USER", "gitlab-ci-token"),
@@ -129,8 +115,7 @@ fn the_component_verifies_the_checksum_of_its_download() {
     if tool("curl").is_none() {
         return;
     }
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let archive = release_archive(&sandbox);
     let sum = ociseek_format::digest::Digest::sha256(&archive).hex();
     let url = releases(BTreeMap::from([("/o.tar.gz".to_owned(), archive)])) + "/o.tar.gz";

@@ -1,8 +1,6 @@
 //! The gates of `index`: `--strict` and `--min-coverage`.
 
-use ociseek_testkit::sandbox::{
-    self, GZIP, Layout, Sandbox, gzip, index, small_image, tar, two_platforms,
-};
+use ociseek_testkit::sandbox::{self, GZIP, Layout, Sandbox, gzip, index, tar};
 use serde_json::Value;
 
 /// `index` with the options of [`index`], but another minimum layer size.
@@ -21,8 +19,7 @@ fn referrers(sandbox: &Sandbox) -> usize {
 
 #[test]
 fn strict_names_each_omitted_layer_and_attaches_nothing() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     insta::assert_snapshot!(sandbox.run(&index(&["--strict", "oci:img"])), @r#"
     oci:img linux/amd64
       manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
@@ -57,8 +54,7 @@ fn strict_names_each_omitted_layer_and_attaches_nothing() {
 
 #[test]
 fn strict_ignores_small_layers() {
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
+    let sandbox = Sandbox::with_two_platforms();
     let report = sandbox
         .json(0, &index_from("--min-layer-size=100KiB", &["--format=json", "--strict", "oci:img"]));
     let manifest = &report["images"][0]["manifests"][0];
@@ -94,8 +90,7 @@ fn nothing_is_attached_if_one_platform_falls_short() {
 
 #[test]
 fn coverage_is_a_share_of_the_compressed_bytes() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     insta::assert_snapshot!(
         sandbox.run(&index_from("--min-layer-size=0", &["--min-coverage=100%", "oci:img"])), @r#"
     oci:img linux/amd64
@@ -127,8 +122,7 @@ fn coverage_is_a_share_of_the_compressed_bytes() {
 
 #[test]
 fn an_image_of_small_layers_passes() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let least = "--min-layer-size=1GiB";
     for gate in [&[][..], &["--min-coverage=100%"]] {
         let text = sandbox.run(&index_from(least, &[gate, &["oci:img"]].concat()));
@@ -142,8 +136,7 @@ fn an_image_of_small_layers_passes() {
 
 #[test]
 fn an_existing_index_is_measured_and_kept() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     sandbox.run(&index_from("--min-layer-size=100KiB", &["oci:img"]));
     let args =
         index_from("--min-layer-size=1KiB", &["--existing=keep", "--min-coverage=90%", "oci:img"]);
@@ -171,8 +164,7 @@ fn an_invalid_percentage_is_a_usage_error() {
 
 #[test]
 fn version_2_has_the_same_gates() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let convert = |gate: &str| {
         sandbox.run(&[
             "convert",

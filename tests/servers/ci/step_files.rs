@@ -4,8 +4,7 @@ use ociseek_testkit::sandbox::{Sandbox, index, small_image};
 
 #[test]
 fn step_files_are_appended_to_and_report_failures() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     std::fs::write(sandbox.path("out"), "before=1\n").unwrap();
     let files = ["--step-outputs=out", "--step-summary=sum"];
     sandbox.run(&index(&[files[0], files[1], "oci:img", "oci:nothing"]));

@@ -8,7 +8,7 @@ mod opening;
 mod rest;
 mod shared;
 
-use ociseek_testkit::tarball;
+use ociseek_testkit::{layers, tarball};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,8 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
-use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek_format::offset::{LayerId, SpanId, SpanSize, Uncompressed};
+use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
 use ociseek_format::progress::{Progress, Recorder, SilentProgress};
 use ociseek_rootfs::cache::{SpanCache, SpanKey, SpanPlace};
 use ociseek_rootfs::content::{BackgroundFetches, Content, ContentOptions, ReadError, RestStats};
@@ -70,17 +69,7 @@ fn zstd(plain: &[u8]) -> Bytes {
 
 /// The ztoc that `index` would build, with spans of this size.
 fn ztoc(blob: &[u8], span_size: u64) -> Bytes {
-    let options = LayerOptions {
-        span_size: SpanSize::new(span_size).unwrap(),
-        build_tool_identifier: "test".into(),
-        fine: false,
-    };
-    let mut indexer = LayerIndexer::new(options, None);
-    indexer.push(blob).unwrap();
-    match indexer.finish().unwrap().outcome {
-        Outcome::Ztoc(built) => built.bytes.into(),
-        Outcome::Unservable(why) => panic!("{why}"),
-    }
+    layers::built(blob, span_size, "test").bytes.into()
 }
 
 fn limits() -> Limits {

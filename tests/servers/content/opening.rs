@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fs;
 
 use super::*;
-use ociseek_format::layer::{BlobForm, BuiltZtoc};
+use ociseek_format::layer::{BlobForm, BuiltZtoc, Outcome};
 use ociseek_format::offset::SpanSize;
 use ociseek_format::tree::{NodeKind, Tree};
 use ociseek_format::ztoc::FileKind;

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};
 use ociseek_format::image::Descriptor;
-use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek_format::offset::{SpanId, SpanSize, Uncompressed};
+use ociseek_format::offset::{SpanId, Uncompressed};
 use ociseek_format::progress::{Progress, SilentProgress, causes};
 use ociseek_format::tree::NodeKind;
 use ociseek_ops::open::{DocumentFetch, OpenImageError, OpenOptions, RootFs, open};
@@ -26,9 +25,9 @@ use tokio::task::JoinHandle;
 use ociseek_testkit::fault_plan::{Fault, Plan, Point};
 use ociseek_testkit::fault_points::{MISSED, Points, READS};
 use ociseek_testkit::faulty::{Faulty, RegistrySettings};
-use ociseek_testkit::fine;
 use ociseek_testkit::image::{Image, config};
 use ociseek_testkit::sandbox::{GZIP, PLAIN, Sandbox, ZSTD, gzip, tar};
+use ociseek_testkit::{fine, layers};
 
 const AT_ONCE: usize = 8;
 /// Points in CI.
@@ -79,15 +78,7 @@ async fn image((_, how, listed): Kind) -> (Faulty, Vec<Vec<u8>>) {
     image.add_to(&registry, "v1");
     if how == LayerAccess::Fine {
         let fine = |(_, blob): &(&str, Vec<u8>)| {
-            let options = LayerOptions {
-                span_size: SpanSize::new(SPAN).unwrap(),
-                build_tool_identifier: "test".into(),
-                fine: false,
-            };
-            let mut indexer = LayerIndexer::new(options, None);
-            indexer.push(blob).unwrap();
-            let Outcome::Ztoc(ztoc) = indexer.finish().unwrap().outcome else { panic!("no ztoc") };
-            fine::layer(blob, &ztoc.bytes)
+            fine::layer(blob, &layers::built(blob, SPAN, "test").bytes)
         };
         let start = vec![SpanId(2)..SpanId(4), SpanId(0)..SpanId(1)];
         let layers = [(fine(&blobs[0]), start), (fine(&blobs[1]), Vec::new())];

@@ -319,8 +319,7 @@ async fn a_redirect_to_what_is_private_is_an_error() {
 #[tokio::test]
 async fn every_request_that_reads_may_be_redirected() {
     let source = "github.com/opencontainers/distribution-spec/pull/607";
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let other = Faulty::honest(settings).await;
+    let other = Faulty::honest(RegistrySettings::with_referrers()).await;
     let layer = other.add_image("v1", &tar(1, 2, 30_000));
     let place = other.host();
     let registry = Faulty::start(RegistrySettings::default(), move |request, _| {

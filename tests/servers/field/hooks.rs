@@ -126,8 +126,7 @@ const NOTICES: &[Notice] = &[
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn notifications_are_understood() {
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let registry = Faulty::honest(settings).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let host = registry.host();
     let sandbox = Sandbox::new();
     tokio::task::block_in_place(|| {

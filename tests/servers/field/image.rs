@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::server::Repository;
+use ociseek_testkit::image::{image_index, image_manifest};
 use ociseek_testkit::mounts::config;
 use ociseek_testkit::random;
 use ociseek_testkit::sandbox::{
@@ -58,7 +59,7 @@ impl Image {
         let mut layout = Layout::new(&sandbox.path("img"));
         let layers: Vec<Value> = tars.iter().map(|tar| layout.blob(GZIP, &gzip(tar))).collect();
         let config = layout.blob(OCI_CONFIG, &config(&tars, &json!({})));
-        let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+        let manifest = image_manifest(&config, &layers);
         let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
         let digest = manifest["digest"].as_str().unwrap().to_owned();
         layout.tag(manifest, "v1");
@@ -144,8 +145,7 @@ pub fn with_lists(mut repository: Repository) -> Repository {
         }
     }
     for (tag, manifests) in lists {
-        let list =
-            json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}).to_string();
+        let list = image_index(&manifests).to_string();
         let digest = ociseek_format::digest::Digest::sha256(list.as_bytes()).to_string();
         repository.manifests.insert(digest.clone(), (OCI_INDEX.into(), list.into()));
         repository.tags.insert(tag, digest);

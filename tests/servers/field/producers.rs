@@ -6,6 +6,7 @@ use std::path::Path;
 use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
+use ociseek_testkit::image::{image_index, image_manifest};
 use ociseek_testkit::layers::text;
 use ociseek_testkit::mounts::image_of;
 use ociseek_testkit::sandbox::{
@@ -154,8 +155,7 @@ fn image(dir: &Path) -> (Layout, Value) {
         "rootfs": {"type": "layers", "diff_ids": [Digest::sha256(&layer())]}});
     let config = layout.blob(OCI_CONFIG, config.to_string().as_bytes());
     let layers = [layout.blob(GZIP, &gzip(&layer()))];
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+    let manifest = image_manifest(&config, &layers);
     let image = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
     (layout, image)
 }
@@ -263,12 +263,11 @@ fn a_build_cache_is_not_an_image() {
     let mut layout = Layout::new(&sandbox.path("img"));
     let layer = layout.blob(GZIP, &gzip(&[file("a", b"one"), end()].concat()));
     let cache = layout.blob("application/vnd.buildkit.cacheconfig.v0", b"{\"layers\":[]}");
-    let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [layer, cache]});
+    let index = image_index(&[&layer, &cache]);
     let index = layout.blob(OCI_INDEX, index.to_string().as_bytes());
     layout.tag(index, "index");
     // In the newer form, a manifest whose config is the cache's.
-    let manifest =
-        json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": cache, "layers": [layer]});
+    let manifest = image_manifest(&cache, &[layer]);
     let manifest = layout.blob(OCI_MANIFEST, manifest.to_string().as_bytes());
     layout.tag(manifest, "manifest");
     for tag in ["index", "manifest"] {

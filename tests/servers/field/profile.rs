@@ -192,25 +192,6 @@ pub enum Command {
 }
 
 impl Command {
-    /// All that change something in the repository of the image.
-    pub const CHANGES: &[Command] = &[
-        Command::Index,
-        Command::IndexV2,
-        Command::IndexFine,
-        Command::ConvertWithin,
-        Command::ConvertInPlace,
-        Command::ConvertAcross,
-        Command::ConvertNew,
-        Command::HookServe,
-        Command::HookWorker,
-        Command::HookLambda,
-        Command::Backfill,
-        Command::RmObsolete,
-        Command::Rm,
-    ];
-    /// All that delete something.
-    pub const DELETES: &[Command] = &[Command::RmObsolete, Command::Rm];
-
     /// In the order of the table.
     pub const ALL: [Command; 18] = [
         Command::Ls,
@@ -232,6 +213,10 @@ impl Command {
         Command::RmObsolete,
         Command::Rm,
     ];
+    /// All that change something in the repository of the image: all but the first five.
+    pub const CHANGES: &[Command] = Command::ALL.split_at(5).1;
+    /// All that delete something.
+    pub const DELETES: &[Command] = Command::ALL.split_at(16).1;
 }
 
 impl Profile {

@@ -9,33 +9,8 @@ use serde_json::json;
 
 use super::reports::{config, repository, tag};
 use ociseek_testkit::faulty::{Faulty, RegistrySettings, index_answer, json_answer, problem};
+use ociseek_testkit::image::image_index;
 use ociseek_testkit::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox, tar};
-
-/// GHCR loses track of a blob between its upload and the manifest's: status, code, and how often.
-#[tokio::test]
-async fn a_manifest_whose_blobs_are_not_known_yet_is_put_again() {
-    for (source, code, times) in [
-        ("github.com/infobloxopen/konk/pull/626", "BLOB_UNKNOWN", 1),
-        ("github.com/bbartling/open-fdd/issues/260", "MANIFEST_BLOB_UNKNOWN", 2),
-    ] {
-        let registry = Faulty::start(RegistrySettings::default(), move |request, registry| {
-            let puts = registry.saw("PUT", "/manifests/").len();
-            (request.is("PUT", "/manifests/") && puts <= times)
-                .then(|| problem(404, code, "unknown blob"))
-        })
-        .await;
-        let repository = repository(&registry, config());
-        let blob = Descriptor::of("x/y", b"{}");
-        repository.push_blob(&blob, Bytes::from_static(b"{}")).await.unwrap();
-        let of = json!({"mediaType": "x/y", "digest": blob.digest, "size": 2});
-        let manifest =
-            json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": of, "layers": []});
-        let manifest = Bytes::from(manifest.to_string());
-        let pushed = repository.push_manifest(&tag(), OCI_MANIFEST, manifest.clone()).await;
-        assert!(pushed.is_ok(), "{source}: {:?}", pushed.err());
-        assert_eq!(registry.manifest("v1"), Some(manifest), "{source}");
-    }
-}
 
 /// Amazon ECR keeps what a broken request has sent, and refuses to begin the same upload anew.
 #[tokio::test]
@@ -130,7 +105,7 @@ async fn attested() -> Faulty {
     entries[1]["platform"] = json!({"os": "unknown", "architecture": "unknown"});
     entries[1]["annotations"] = json!({"vnd.docker.reference.type": "attestation-manifest",
         "vnd.docker.reference.digest": entries[0]["digest"]});
-    let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries});
+    let index = image_index(&entries);
     registry.add_manifest("v1", OCI_INDEX, index.to_string());
     registry
 }
@@ -245,8 +220,7 @@ fn indexed(registry: &Faulty) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_list_of_referrers_makes_no_second_index() {
     let source = "github.com/quay/quay/issues/6510";
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let registry = Faulty::start(settings, |request, _| {
+    let registry = Faulty::start(RegistrySettings::with_referrers(), |request, _| {
         request.is("GET", "/referrers/").then(|| index_answer(&json!([])))
     })
     .await;
@@ -265,8 +239,7 @@ async fn an_old_list_of_referrers_makes_no_second_index() {
 #[tokio::test]
 async fn a_limited_list_of_referrers_is_not_empty() {
     let source = "github.com/giantswarm/retagger/pull/1239";
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let registry = Faulty::start(settings, |request, registry| {
+    let registry = Faulty::start(RegistrySettings::with_referrers(), |request, registry| {
         let is_early = registry.saw("GET", "/referrers/").len() < 3;
         (request.is("GET", "/referrers/") && is_early)
             .then(|| problem(429, "TOOMANYREQUESTS", "referrers: 1000 in 60 s"))
@@ -301,7 +274,7 @@ async fn entries_of_others_stay_in_the_list_under_a_tag() {
     let name = image.to_string().replace(':', "-");
     for kind in [json!(""), json!("application/vnd.oci.empty.v1+json")] {
         let theirs = entry(kind);
-        let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [&theirs]});
+        let list = image_index(&[&theirs]);
         registry.add_manifest(&name, OCI_INDEX, list.to_string());
         let text = indexed(&registry);
         assert!(text.ends_with("--- status 0 ---"), "{source}: {text}");

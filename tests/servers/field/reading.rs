@@ -12,6 +12,7 @@ use ociseek_testkit::faulty::{
     Faulty, ReceivedRequest, RegistrySettings, index_answer, json_answer, problem, redirect,
     web_page,
 };
+use ociseek_testkit::image::image_index;
 use ociseek_testkit::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox, tar};
 
 type Lie = fn(&ReceivedRequest, &Faulty) -> Option<Response<Body>>;
@@ -146,7 +147,7 @@ async fn a_redirect_to_a_missing_page_is_no_list_of_referrers() {
     .await;
     registry.add_image("v1", &tar(1, 2, 30_000));
     let subject = Digest::sha256(&registry.manifest("v1").unwrap());
-    let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [referrer(1)]});
+    let list = image_index(&[referrer(1)]);
     let name = subject.to_string().replace(':', "-");
     registry.add_manifest(&name, OCI_INDEX, list.to_string());
     let listed = repository(&registry, config()).referrers(&subject, None).await;
@@ -280,7 +281,7 @@ async fn attestations_that_cannot_be_read_do_not_stop_an_index() {
     second["platform"] = json!({"os": "unknown", "architecture": "unknown"});
     second["annotations"] = json!({"vnd.docker.reference.type": "attestation-manifest",
         "vnd.docker.reference.digest": Digest::sha256(&image)});
-    let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [first, second]});
+    let index = image_index(&[first, second]);
     registry.add_manifest("v1", OCI_INDEX, index.to_string());
     let sandbox = Sandbox::new();
     let image = format!("{}/a/b:v1", registry.host());

@@ -42,8 +42,7 @@ fn with_start() -> OpenOptions {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn documents_that_were_fetched_ahead_are_not_requested_again() {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let image = Image::push(&registry, false, &start());
     let dir = tempfile::tempdir().unwrap();
     let reader = Reader::new(&registry, Some(dir.path()));
@@ -100,8 +99,7 @@ async fn documents_that_are_being_fetched_are_waited_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_pages_that_were_fetched_ahead_change_no_byte() {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let image = Image::push(&registry, false, &start());
     let dir = tempfile::tempdir().unwrap();
     let reader = Reader::new(&registry, Some(dir.path()));
@@ -123,8 +121,7 @@ async fn damaged_pages_that_were_fetched_ahead_change_no_byte() {
 async fn what_refers_to_a_digest_is_requested_together_with_it() {
     let listed = Arc::new(AtomicBool::new(false));
     let seen_list = Arc::clone(&listed);
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let registry = Faulty::start(settings, move |seen, truth| {
+    let registry = Faulty::start(RegistrySettings::with_referrers(), move |seen, truth| {
         if seen.path.contains("/referrers/") {
             seen_list.store(true, Ordering::SeqCst);
         }

@@ -45,26 +45,23 @@ async fn a_layer_with_a_damaged_document_is_read_another_way() {
     for (beside, is_gone) in cases {
         let known = Arc::new(std::sync::OnceLock::<[String; 2]>::new());
         let names = Arc::clone(&known);
-        let registry = Faulty::start(
-            RegistrySettings { referrers: true, ..RegistrySettings::default() },
-            move |seen, truth| {
-                let [document, layer] = names.get()?;
-                let range = seen.header("range");
-                if seen.path.contains(layer) && range.is_none() && beside == Beside::Nothing {
-                    return gone();
-                }
-                if !seen.path.contains(document) || range?.starts_with("bytes=0-") {
-                    return None;
-                }
-                if is_gone {
-                    return gone();
-                }
-                let (head, _) = truth.truth_now(seen).into_parts();
-                let spoilt: Vec<u8> =
-                    part(seen, truth, document)?.iter().map(|byte| byte ^ 1).collect();
-                Some(Response::from_parts(head, Body::from(spoilt)))
-            },
-        )
+        let registry = Faulty::start(RegistrySettings::with_referrers(), move |seen, truth| {
+            let [document, layer] = names.get()?;
+            let range = seen.header("range");
+            if seen.path.contains(layer) && range.is_none() && beside == Beside::Nothing {
+                return gone();
+            }
+            if !seen.path.contains(document) || range?.starts_with("bytes=0-") {
+                return None;
+            }
+            if is_gone {
+                return gone();
+            }
+            let (head, _) = truth.truth_now(seen).into_parts();
+            let spoilt: Vec<u8> =
+                part(seen, truth, document)?.iter().map(|byte| byte ^ 1).collect();
+            Some(Response::from_parts(head, Body::from(spoilt)))
+        })
         .await;
         let image = Image::push(&registry, false, &[]);
         if beside == Beside::Ztoc {

@@ -67,8 +67,7 @@ async fn has_files_of(reader: &Reader, image: &Image) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_image_is_what_the_registry_says_whatever_it_was() {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let dir = tempfile::tempdir().unwrap();
     let reader = Reader::new(&registry, Some(dir.path()));
     let first = Image::push(&registry, false, &[]);
@@ -97,8 +96,7 @@ async fn an_image_is_what_the_registry_says_whatever_it_was() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_image_that_stayed_the_same_is_decoded_once() {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let image = Image::push(&registry, false, &[]);
     let sandbox = Sandbox::new();
     let host = registry.host();
@@ -137,8 +135,7 @@ async fn an_image_that_stayed_the_same_is_decoded_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_tree_is_made_again() {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let dir = tempfile::tempdir().unwrap();
     let reader = Reader::new(&registry, Some(dir.path()));
     let image = Image::push(&registry, false, &[]);

@@ -60,8 +60,7 @@ fn layer() -> Vec<u8> {
 
 /// A registry with an image, and its manifest.
 async fn registry() -> (Faulty, Bytes) {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     registry.add_image("v1", &tar(1, FILES, 3000));
     let manifest = registry.manifest("v1").unwrap();
     registry.add_manifest(&Digest::sha256(&manifest).to_string(), OCI_MANIFEST, manifest.clone());

@@ -22,8 +22,7 @@ use ociseek_format::fine::FineLayer;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::fine::FineIndex;
 use ociseek_format::image::soci::{SociIndex, ZtocRef};
-use ociseek_format::layer::{LayerIndexer, LayerOptions, Outcome};
-use ociseek_format::offset::{LayerId, SpanId, SpanSize, Uncompressed};
+use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
 use ociseek_format::progress::{Progress, Recorder};
 use ociseek_ops::open::{DocumentFetch, OpenOptions, RootFs, open};
 use ociseek_rootfs::cache::SpanCache;
@@ -40,7 +39,7 @@ use ociseek_testkit::faulty::{
     Faulty, ReceivedRequest, RegistrySettings, cut, no_response, problem, redirect, stalls, status,
 };
 use ociseek_testkit::sandbox::{GZIP, OCI_MANIFEST, PLAIN, gzip, tar};
-use ociseek_testkit::{fine, image};
+use ociseek_testkit::{fine, image, layers};
 
 const SPAN: u64 = 64 << 10;
 
@@ -98,17 +97,7 @@ fn built(blob: &[u8]) -> FineLayer {
 }
 
 fn ztoc(blob: &[u8]) -> Vec<u8> {
-    let options = LayerOptions {
-        span_size: SpanSize::new(SPAN).unwrap(),
-        build_tool_identifier: "test".into(),
-        fine: false,
-    };
-    let mut indexer = LayerIndexer::new(options, None);
-    indexer.push(blob).unwrap();
-    match indexer.finish().unwrap().outcome {
-        Outcome::Ztoc(built) => built.bytes,
-        Outcome::Unservable(why) => panic!("{why}"),
-    }
+    layers::built(blob, SPAN, "test").bytes
 }
 
 /// Opens the image, and collects the warnings.
@@ -187,9 +176,7 @@ async fn settled(image: &RootFs, spans: u64) {
 #[tokio::test]
 async fn every_byte_is_right_and_windows_are_fetched_in_pages() {
     for (plain, cached) in [(false, true), (true, false)] {
-        let registry =
-            Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() })
-                .await;
+        let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
         let image = Image::push(&registry, plain, &[]);
         let dir = tempfile::tempdir().unwrap();
         let reader = Reader::new(&registry, cached.then_some(dir.path()));
@@ -243,22 +230,19 @@ async fn indexes_are_read_concurrently() {
     let indexes = Arc::clone(&known);
     let count = Arc::clone(&waiting);
     // Each is answered after both were requested.
-    let registry = Faulty::start(
-        RegistrySettings { referrers: true, ..RegistrySettings::default() },
-        move |seen, _| {
-            if !indexes.get()?.iter().any(|digest| seen.path.ends_with(&**digest)) {
-                return None;
-            }
-            count.fetch_add(1, Ordering::SeqCst);
-            let are_both = || {
-                (0..2000).any(|_| {
-                    std::thread::sleep(Duration::from_millis(10));
-                    count.load(Ordering::SeqCst) == 2
-                })
-            };
-            (!tokio::task::block_in_place(are_both)).then(|| status(400))
-        },
-    )
+    let registry = Faulty::start(RegistrySettings::with_referrers(), move |seen, _| {
+        if !indexes.get()?.iter().any(|digest| seen.path.ends_with(&**digest)) {
+            return None;
+        }
+        count.fetch_add(1, Ordering::SeqCst);
+        let are_both = || {
+            (0..2000).any(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                count.load(Ordering::SeqCst) == 2
+            })
+        };
+        (!tokio::task::block_in_place(are_both)).then(|| status(400))
+    })
     .await;
     let image = Image::push(&registry, false, &[]);
     let fine = image.fine.encode().descriptor.digest;
@@ -311,9 +295,10 @@ async fn unusable_fine_indexes_are_skipped_with_a_warning() {
     for (what, warning, lie) in lies {
         let known = Arc::new(std::sync::OnceLock::<FineIndex>::new());
         let fine = Arc::clone(&known);
-        let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-        let registry =
-            Faulty::start(settings, move |seen, truth| lie(seen, truth, fine.get()?)).await;
+        let registry = Faulty::start(RegistrySettings::with_referrers(), move |seen, truth| {
+            lie(seen, truth, fine.get()?)
+        })
+        .await;
         let image = Image::push(&registry, false, &[]);
         known.set(image.fine.clone()).unwrap();
         let reader = Reader::new(&registry, None);
@@ -335,26 +320,23 @@ async fn wrong_pages_and_spans_are_fetched_again() {
             let target = Arc::new(std::sync::OnceLock::<String>::new());
             let wrong = Arc::clone(&target);
             let left = AtomicUsize::new(lies);
-            let registry = Faulty::start(
-                RegistrySettings { referrers: true, ..RegistrySettings::default() },
-                move |seen, truth| {
-                    let is_it = seen.path.contains(wrong.get()?)
-                        && !seen.header("range")?.starts_with("bytes=0-");
-                    if !is_it
-                        || left
-                            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-                                left.checked_sub(1)
-                            })
-                            .is_err()
-                    {
-                        return None;
-                    }
-                    let (head, _) = truth.truth_now(seen).into_parts();
-                    let spoilt: Vec<u8> =
-                        part(seen, truth, wrong.get()?)?.iter().map(|byte| byte ^ 1).collect();
-                    Some(Response::from_parts(head, Body::from(spoilt)))
-                },
-            )
+            let registry = Faulty::start(RegistrySettings::with_referrers(), move |seen, truth| {
+                let is_it = seen.path.contains(wrong.get()?)
+                    && !seen.header("range")?.starts_with("bytes=0-");
+                if !is_it
+                    || left
+                        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                            left.checked_sub(1)
+                        })
+                        .is_err()
+                {
+                    return None;
+                }
+                let (head, _) = truth.truth_now(seen).into_parts();
+                let spoilt: Vec<u8> =
+                    part(seen, truth, wrong.get()?)?.iter().map(|byte| byte ^ 1).collect();
+                Some(Response::from_parts(head, Body::from(spoilt)))
+            })
             .await;
             let image = Image::push(&registry, false, &[]);
             let spoilt = if page { image.fine.layers[0].document } else { image.blobs[0].digest };

@@ -8,9 +8,7 @@ const START_REQUESTS: usize = 12;
 #[tokio::test]
 async fn a_recorded_start_is_fetched_immediately_and_only_once() {
     for cached in [false, true] {
-        let registry =
-            Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() })
-                .await;
+        let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
         // Out of order, as in a real start. Neighbours are a single request, even if others are
         // read between them.
         let start = [
@@ -89,8 +87,7 @@ async fn mounts_of_one_process_fetch_a_recorded_start_once() {
 
 #[tokio::test]
 async fn a_recorded_start_is_loaded_into_memory_from_the_cache() {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let start = [SpanId(2)..SpanId(6), SpanId(12)..SpanId(14)];
     let image = Image::push(&registry, false, &start);
     let dir = tempfile::tempdir().unwrap();
@@ -119,7 +116,7 @@ async fn a_registry_that_redirects_is_asked_once_for_each_layer_of_the_start() {
         spans.map(|span| SpanId(2 * span)..SpanId(2 * span + 1)).collect::<Vec<_>>()
     };
     for redirects in [true, false] {
-        let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+        let settings = RegistrySettings::with_referrers();
         let store = Faulty::honest(settings.clone()).await;
         let image = Image::push(&store, false, &each(0..6));
         let to = store.host();
@@ -166,14 +163,11 @@ async fn requests_of_a_recorded_start_are_limited_by_number_and_bytes() {
         let blobs = Arc::clone(&known);
         let released = Arc::new(AtomicBool::new(false));
         let on = Arc::clone(&released);
-        let registry = Faulty::start(
-            RegistrySettings { referrers: true, ..RegistrySettings::default() },
-            move |seen, _| {
-                let is_stopped = blobs.get()?.iter().any(|blob| seen.path.contains(blob))
-                    && !on.load(Ordering::SeqCst);
-                is_stopped.then(no_response)
-            },
-        )
+        let registry = Faulty::start(RegistrySettings::with_referrers(), move |seen, _| {
+            let is_stopped = blobs.get()?.iter().any(|blob| seen.path.contains(blob))
+                && !on.load(Ordering::SeqCst);
+            is_stopped.then(no_response)
+        })
         .await;
         let tars = vec![tar(1, 10, 400_000), tar(2, 10, 400_000)];
         let image = Image::push_layers(&registry, tars, false, &starts);
@@ -205,8 +199,7 @@ async fn requests_of_a_recorded_start_are_limited_by_number_and_bytes() {
 
 #[tokio::test]
 async fn wasted_prefetching_is_limited() {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     // Each is a separate request.
     let start: Vec<Range<SpanId>> =
         (0..14).rev().map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
@@ -228,8 +221,7 @@ async fn wasted_prefetching_is_limited() {
 
 #[tokio::test]
 async fn a_start_that_is_faster_than_the_program_goes_on_when_that_has_read_enough() {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let start: Vec<Range<SpanId>> =
         (0..14).rev().map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
     let image = Image::push(&registry, false, &start);
@@ -254,8 +246,7 @@ async fn a_start_that_is_faster_than_the_program_goes_on_when_that_has_read_enou
 
 #[tokio::test]
 async fn without_a_disk_cache_a_start_uses_at_most_half_of_the_memory() {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let image = Image::push(&registry, false, &[SpanId(0)..SpanId(27)]);
     let reader = Reader::new(&registry, None);
     let opened = reader.open(true, ContentOptions { memory: 10 * SPAN, ..options() }).await;
@@ -274,21 +265,18 @@ async fn reads_do_not_wait_for_a_stalled_start() {
     let asked_for = Arc::clone(&blob);
     let released = Arc::new(AtomicBool::new(false));
     let on = Arc::clone(&released);
-    let registry = Faulty::start(
-        RegistrySettings { referrers: true, ..RegistrySettings::default() },
-        move |seen, truth| {
-            let (digest, read) = asked_for.get()?;
-            if !seen.path.contains(digest) || on.load(Ordering::SeqCst) {
-                return None;
-            }
-            let from: u64 =
-                seen.header("range")?.strip_prefix("bytes=")?.split_once('-')?.0.parse().ok()?;
-            // Everything is silent except what is read.
-            let (head, _) = truth.truth_now(seen).into_parts();
-            (!read.contains(&from))
-                .then(|| Response::from_parts(head, stalls(&Bytes::new(), 0).into_body()))
-        },
-    )
+    let registry = Faulty::start(RegistrySettings::with_referrers(), move |seen, truth| {
+        let (digest, read) = asked_for.get()?;
+        if !seen.path.contains(digest) || on.load(Ordering::SeqCst) {
+            return None;
+        }
+        let from: u64 =
+            seen.header("range")?.strip_prefix("bytes=")?.split_once('-')?.0.parse().ok()?;
+        // Everything is silent except what is read.
+        let (head, _) = truth.truth_now(seen).into_parts();
+        (!read.contains(&from))
+            .then(|| Response::from_parts(head, stalls(&Bytes::new(), 0).into_body()))
+    })
     .await;
     let start: Vec<Range<SpanId>> =
         (1..14).map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();
@@ -318,29 +306,26 @@ async fn faults_during_a_start_do_no_harm() {
         let count = AtomicUsize::new(0);
         let released = Arc::new(AtomicBool::new(false));
         let on = Arc::clone(&released);
-        let registry = Faulty::start(
-            RegistrySettings { referrers: true, ..RegistrySettings::default() },
-            move |seen, truth| {
-                if !seen.path.contains(digest.get()?)
-                    || count.fetch_add(1, Ordering::SeqCst) >= START_REQUESTS
-                {
-                    return None;
+        let registry = Faulty::start(RegistrySettings::with_referrers(), move |seen, truth| {
+            if !seen.path.contains(digest.get()?)
+                || count.fetch_add(1, Ordering::SeqCst) >= START_REQUESTS
+            {
+                return None;
+            }
+            // All requests for the start in progress fail when a read waits.
+            tokio::task::block_in_place(|| {
+                while !on.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(5));
                 }
-                // All requests for the start in progress fail when a read waits.
-                tokio::task::block_in_place(|| {
-                    while !on.load(Ordering::SeqCst) {
-                        std::thread::sleep(Duration::from_millis(5));
-                    }
-                });
-                match fault.parse() {
-                    Ok(code) => Some(status(code)),
-                    Err(_) => {
-                        let content = part(seen, truth, digest.get()?)?;
-                        Some(cut(truth.truth_now(seen), &content, content.len() / 2))
-                    }
+            });
+            match fault.parse() {
+                Ok(code) => Some(status(code)),
+                Err(_) => {
+                    let content = part(seen, truth, digest.get()?)?;
+                    Some(cut(truth.truth_now(seen), &content, content.len() / 2))
                 }
-            },
-        )
+            }
+        })
         .await;
         let start: Vec<Range<SpanId>> =
             (0..14).map(|span| SpanId(span * 2)..SpanId(span * 2 + 1)).collect();

@@ -52,8 +52,7 @@ const START: Range<SpanId> = SpanId(1)..SpanId(3);
 /// A registry with an image of this layer and a fine index of this document, which has this
 /// recorded start. And the image's manifest.
 async fn registry(blob: &[u8], document: FineLayer, start: Vec<Range<SpanId>>) -> (Faulty, Bytes) {
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let image = image::Image::new(&image::config(&[tarball()]), [(ZSTD, blob.to_vec())]);
     let digest = image.add_to(&registry, "v1").digest;
     registry.add_manifest(&digest.to_string(), OCI_MANIFEST, image.manifest.clone());

@@ -15,6 +15,7 @@ use super::aws::FakeEcr;
 use super::pushed;
 use super::runtime_api::{Bootstrap, RuntimeApi};
 use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use ociseek_testkit::image::image_manifest;
 use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_MANIFEST};
 
 const MIB: usize = 1 << 20;
@@ -97,8 +98,7 @@ async fn registry(password: &str, mib: usize) -> Big {
     })
     .await;
     let config = json!({"os": "linux", "architecture": "amd64"}).to_string();
-    let manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST,
-        "config": Descriptor::of(OCI_CONFIG, config.as_bytes()), "layers": [layer]});
+    let manifest = image_manifest(&Descriptor::of(OCI_CONFIG, config.as_bytes()), &[layer]);
     registry.add_blob(config);
     let digest = registry.add_manifest("v1", OCI_MANIFEST, manifest.to_string()).to_string();
     Big { registry, digest }

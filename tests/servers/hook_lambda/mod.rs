@@ -20,7 +20,7 @@ use ociseek_store::blob::Target;
 use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
 use ociseek_testkit::faulty::{Faulty, RegistrySettings, problem};
 use ociseek_testkit::sandbox::{GZIP, Layout, Sandbox, gzip, tar};
-use ociseek_testkit::servers::{Server, htpasswd, run, tool};
+use ociseek_testkit::servers::{Server, copied_by_skopeo, htpasswd};
 use runtime_api::ACCOUNT;
 use serde_json::{Value, json};
 
@@ -61,23 +61,9 @@ fn distribution() -> Option<Server> {
 
 /// Copies the image `v1` of a layout to `app:v1` of a registry. Returns its digest.
 fn copied(sandbox: &Sandbox, layout: &str, server: &Server, repository: &str) -> Option<String> {
-    let skopeo = tool("skopeo")?;
-    let from = format!("oci:{}:v1", sandbox.path(layout).display());
-    let to = format!("docker://{}/{repository}:v1", server.host);
-    let creds = format!("AWS:{}", Moto::PASSWORD);
-    run(
-        &skopeo,
-        &[
-            "copy",
-            "--quiet",
-            "--all",
-            "--dest-tls-verify=false",
-            "--dest-creds",
-            &creds,
-            &from,
-            &to,
-        ],
-    );
+    let image = format!("{}/{repository}:v1", server.host);
+    let creds = format!("--dest-creds=AWS:{}", Moto::PASSWORD);
+    copied_by_skopeo(&sandbox.path(layout), &image, &[&creds])?;
     let index = std::fs::read(sandbox.path(layout).join("index.json")).unwrap();
     let index: Value = serde_json::from_slice(&index).unwrap();
     Some(index["manifests"][0]["digest"].as_str().unwrap().to_owned())

@@ -6,7 +6,7 @@ use ociseek_format::digest::Digest;
 use ociseek_testkit::copied::copied;
 use ociseek_testkit::hook::{Hook, SECRET, assert_documented, images, indexes, pushed};
 use ociseek_testkit::image::{Image, config};
-use ociseek_testkit::sandbox::{GZIP, Sandbox, ZSTD, gzip, small_image, tar};
+use ociseek_testkit::sandbox::{GZIP, Sandbox, ZSTD, gzip, tar};
 use ociseek_testkit::servers::{Server, free_port, run, tool};
 use serde_json::json;
 
@@ -24,8 +24,7 @@ fn telling(program: &str, host: &str, hook: &str) -> Option<Server> {
 /// A real client pushes an image, and the service indexes it without being called.
 fn a_push_is_indexed(program: &str, client: &str) {
     let (Some(_), Some(client_path)) = (tool(program), tool(client)) else { return };
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let host = format!("127.0.0.1:{}", free_port());
     let hook = Hook::serve(&sandbox, &[&format!("--allow={host}")]);
     let Some(_registry) = telling(program, &host, &hook.address()) else { return };

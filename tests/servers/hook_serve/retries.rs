@@ -7,6 +7,7 @@ use super::misleading;
 use ociseek_format::digest::Digest;
 use ociseek_testkit::hook::{Hook, SECRET, images, pushed, put_blob};
 use ociseek_testkit::http::answering;
+use ociseek_testkit::image::{image_index, image_manifest};
 use ociseek_testkit::sandbox::{GZIP, OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Sandbox};
 use ociseek_testkit::servers::{Server, free_port};
 use serde_json::json;
@@ -48,7 +49,7 @@ fn transient_failures_are_retried_and_permanent_ones_are_not() {
     let of = |digest: Digest, size: u64| json!({"mediaType": GZIP, "digest": digest, "size": size});
     let config = json!({"mediaType": OCI_CONFIG, "digest": Digest::sha256(b"{}"), "size": 2});
     let put = |layers: serde_json::Value, subject: serde_json::Value| {
-        let mut manifest = json!({"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": layers});
+        let mut manifest = image_manifest(&config, &layers);
         if !subject.is_null() {
             manifest["subject"] = subject;
         }
@@ -102,8 +103,7 @@ fn an_image_of_other_platforms_is_skipped() {
         json!({"mediaType": OCI_MANIFEST, "digest": Digest::sha256(b"x"), "size": 7, "platform": platform})
     };
     let manifests = [entry("amd64"), entry("arm64")];
-    let image =
-        json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests}).to_string();
+    let image = image_index(&manifests).to_string();
     let host = serving(vec![image.clone()]);
     let hook = Hook::serve(&sandbox, &[&format!("--allow={host}"), "--platform=linux/s390x"]);
     assert_eq!(hook.post(&pushed("1", &host, "a", &Digest::sha256(image.as_bytes()))).0, 202);

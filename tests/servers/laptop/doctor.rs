@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::push;
 use ociseek_testkit::sandbox::{
-    Layout, OCI_INDEX, OCI_MANIFEST, Sandbox, enabled, index, small_image, two_platforms,
+    Layout, OCI_INDEX, OCI_MANIFEST, Sandbox, enabled, index, two_platforms,
 };
 use ociseek_testkit::servers::Server;
 
@@ -85,8 +85,7 @@ const V1: [&str; 7] =
 #[test]
 fn doctor_finds_missing_and_damaged_indexes_and_its_advice_helps() {
     for server in registries() {
-        let sandbox = Sandbox::new();
-        small_image(&sandbox.path("img"));
+        let sandbox = Sandbox::with_small_image();
         let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
         let none = diagnosis(&sandbox, 3, 0, &image);
         assert_eq!(verdicts(&none), NONE);
@@ -131,8 +130,7 @@ fn doctor_finds_missing_and_damaged_indexes_and_its_advice_helps() {
 #[test]
 fn doctor_finds_two_indexes_and_an_incomplete_one() {
     for server in registries() {
-        let sandbox = Sandbox::new();
-        small_image(&sandbox.path("img"));
+        let sandbox = Sandbox::with_small_image();
         let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
         let sparse = [
             "index",
@@ -166,8 +164,7 @@ fn doctor_finds_two_indexes_and_an_incomplete_one() {
 #[test]
 fn doctor_judges_each_platform() {
     for server in registries() {
-        let sandbox = Sandbox::new();
-        two_platforms(&sandbox.path("img"));
+        let sandbox = Sandbox::with_two_platforms();
         let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
         sandbox.run(&index(&["--platform=linux/amd64", &image]));
         let amd64 = diagnosis(&sandbox, 0, 0, &image);
@@ -190,8 +187,7 @@ fn doctor_judges_each_platform() {
 #[test]
 fn doctor_finds_an_index_attached_to_the_image_index() {
     let Some(server) = Server::olareg(|_, _| Vec::new()) else { return };
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
+    let sandbox = Sandbox::with_two_platforms();
     let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
     let report = sandbox.json(0, &index(&["--format=json", "oci:img"]));
     let root = &report["images"][0]["digest"];
@@ -222,8 +218,7 @@ fn doctor_finds_an_index_attached_to_the_image_index() {
 
 #[test]
 fn doctor_judges_soci_enabled_images() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     sandbox.run(&index(&["oci:img"]));
     enabled(&sandbox);
     let expected = ["v2", "v2", "reads-no-index", "other-version-only"];
@@ -259,8 +254,7 @@ fn doctor_judges_soci_enabled_images() {
 
 #[test]
 fn doctor_finds_damaged_parts_of_images_and_ztocs() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     sandbox.run(&index(&["oci:img"]));
     let found = first_index(&sandbox, "oci:img");
     let blob = |digest: &Value| {
@@ -305,8 +299,7 @@ fn doctor_finds_damaged_parts_of_images_and_ztocs() {
 
 #[test]
 fn doctor_finds_the_ztoc_of_another_layer() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let report = sandbox.json(0, &index(&["--format=json", "oci:img"]));
     let blob = |digest: &str| {
         std::fs::read(sandbox.path("img/blobs/sha256").join(&digest["sha256:".len()..])).unwrap()
@@ -393,8 +386,7 @@ fn by_mount(sandbox: &Sandbox, image: &str) -> Option<String> {
 
 #[test]
 fn doctor_judges_fine_indexes() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     assert!(by_mount(&sandbox, "oci:img").unwrap().ends_with("whole  it has no index"));
     let none = diagnosis(&sandbox, 3, 0, "oci:img");
     assert_eq!(doors(&none), ["no-index"; 3]);
@@ -471,54 +463,4 @@ fn doctor_judges_fine_indexes() {
     let found = diagnosis(&sandbox, 3, 0, "oci:other:v1");
     assert_eq!(problems(&found), ["no-index", "unusable-fine-index"]);
     assert_eq!(found["findings"][1]["next"], "ociseek index --kind fine oci:other:v1");
-}
-
-#[test]
-fn the_text_of_doctor() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
-    insta::assert_snapshot!(sandbox.run(&["doctor", "oci:img"]), @r#"
-    oci:img linux/amd64
-      manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
-      soci-snapshotter 0.10 or later (default settings)  whole  it reads version 2, but the image has no index
-      soci-snapshotter 0.10 or later (soci_v1 enabled)   whole  it reads version 2 and 1, but the image has no index
-      soci-snapshotter (parallel_pull_unpack enabled)    whole  it pulls layers in parallel and reads no index
-      soci-snapshotter before 0.10                       whole  it reads version 1, but the image has no index
-      AWS Fargate                                        whole  it does not support images with zstd layers
-      AWS Fargate (accounts with earlier SOCI use)       whole  it does not support images with zstd layers
-      Amazon SageMaker Studio                            whole  it reads version 2, but the image has no index
-      ociseek snapshotter                                whole  it has no index
-      ociseek store (podman, CRI-O)                      whole  it has no index
-      ociseek mount, bundle                              whole  it has no index
-      problem: the image has no SOCI index, and none of its layers can be indexed: 3 smaller than 10 MiB, 1 zstd
-      note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, but consumers support only gzip and plain tars (24 B)
-        next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
-      note: Fargate's documentation recommends lazy loading from 250 MiB of layers on, and the image has less (262.2 KiB)
-    --- stderr ---
-    --- status 3 ---
-    "#);
-    sandbox.run(&index(&["oci:img"]));
-    insta::assert_snapshot!(sandbox.run(&["doctor", "oci:img"]), @r#"
-    oci:img linux/amd64
-      manifest sha256:7b5d53755571bed73fb0013e5a6dd83c86fc3d4374f959368e093c1d698f32ad
-      soci-snapshotter 0.10 or later (default settings)  whole  it reads version 2, but the index of the image is of version 1
-      soci-snapshotter 0.10 or later (soci_v1 enabled)   lazy   index 7ba91f25e64f (version 1): 3 of 4 layers, 99.99% of 262.2 KiB
-      soci-snapshotter (parallel_pull_unpack enabled)    whole  it pulls layers in parallel and reads no index
-      soci-snapshotter before 0.10                       lazy   index 7ba91f25e64f (version 1): 3 of 4 layers, 99.99% of 262.2 KiB
-      AWS Fargate                                        whole  it does not support images with zstd layers
-      AWS Fargate (accounts with earlier SOCI use)       whole  it does not support images with zstd layers
-      Amazon SageMaker Studio                            whole  it reads version 2, but the index of the image is of version 1
-      ociseek snapshotter                                lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB; if the node trusts it: lazy-from names its repository, or signature-key the key that signed it
-      ociseek store (podman, CRI-O)                      lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB; if the node trusts it: lazy-from names its repository, or signature-key the key that signed it; podman 5.1 or later also needs convert --toc-digests
-      ociseek mount, bundle                              lazy   index 7ba91f25e64f: 3 of 4 layers, 99.99% of 262.2 KiB
-      note: index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95 was made by another tool, "test"
-        next: ociseek verify --quick oci:img
-      note: the index is of version 1: soci-snapshotter 0.10 or later reads it only with soci_v1 enabled, Amazon SageMaker Studio does not read it, and Fargate did so only for accounts with earlier SOCI use, with an announced end on 9 February 2026
-        next: ociseek convert oci:img oci:img:soci
-      note: layer sha256:ee25e607aff98c0624b0076c4dce5fb633362bf440fcd80f4bffed082398e119 is pulled whole: it is zstd, but consumers support only gzip and plain tars (24 B)
-        next: build the image with gzip layers: docker buildx build --output type=image,compression=gzip,force-compression=true
-      note: Fargate's documentation recommends lazy loading from 250 MiB of layers on, and the image has less (262.2 KiB)
-    --- stderr ---
-    --- status 0 ---
-    "#);
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::push;
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings};
-use ociseek_testkit::sandbox::{PLAIN, Sandbox, index, shown, small_image, tar};
+use ociseek_testkit::sandbox::{PLAIN, Sandbox, index, shown, tar};
 use ociseek_testkit::servers::Server;
 use rustix::process::Signal;
 
@@ -72,8 +72,7 @@ fn wrong_use_of_tls_gets_a_hint() {
     );
 
     let Some(server) = Server::distribution_with_tls() else { return };
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
     let text = sandbox.run(&index(&[&image]));
     let hint = format!(
@@ -91,8 +90,7 @@ fn wrong_use_of_tls_gets_a_hint() {
 
 #[test]
 fn a_list_of_platforms_gets_a_hint_for_single_platform_commands() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let variable = ("OCISEEK_PLATFORM", "linux/amd64,linux/arm64");
     for command in [&["ls", "oci:img"][..], &["cat", "oci:img", "/x"]] {
         let text = shown(sandbox.command(command).env(variable.0, variable.1));

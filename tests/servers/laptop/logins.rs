@@ -13,7 +13,7 @@ use ociseek_store::registry::{Client, ClientConfig, CredentialProviders, Credent
 use super::push;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings};
 use ociseek_testkit::in_own_mounts;
-use ociseek_testkit::sandbox::{Sandbox, index, shown, tar, two_platforms};
+use ociseek_testkit::sandbox::{Sandbox, index, shown, tar};
 use ociseek_testkit::servers::{Server, htpasswd, skip, tool};
 
 /// A registry that requires `u` and `s3cret`, and an image in it.
@@ -24,8 +24,7 @@ fn locked() -> Option<(Server, Sandbox, String)> {
         format!("auth: {{htpasswd: {{realm: r, path: '{}'}}}}\n", dir.join("passwords").display())
     };
     let server = Server::distribution("127.0.0.1:0", sections)?;
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
+    let sandbox = Sandbox::with_two_platforms();
     let image = push(&sandbox, "img", &server, &["--dest-creds=u:s3cret"])?;
     Some((server, sandbox, image))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::push;
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings};
-use ociseek_testkit::sandbox::{Sandbox, index, shown, small_image, tar};
+use ociseek_testkit::sandbox::{Sandbox, index, shown, tar};
 use ociseek_testkit::servers::{Server, free_port};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -31,12 +31,7 @@ async fn index_waits_for_a_registry_that_restarts_and_says_so() {
     });
     // Three tries would have ended by now.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let registry = Faulty::at(
-        &host,
-        RegistrySettings { referrers: true, ..RegistrySettings::default() },
-        |_, _| None,
-    )
-    .await;
+    let registry = Faulty::at(&host, RegistrySettings::with_referrers(), |_, _| None).await;
     registry.add_image("v1", &tar(1, 4, 50_000));
     let status = tokio::task::block_in_place(|| {
         stderr.read_to_string(&mut said).unwrap();
@@ -184,8 +179,7 @@ fn unreachable_and_invalid_proxies_are_reported() {
 fn certificates_of_the_system_and_docker_are_used() {
     let Some(server) = Server::distribution_with_tls() else { return };
     let authority = server.dir.path().join("ca.pem");
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let Some(image) = push(&sandbox, "img", &server, &[]) else { return };
     let doctor =
         |options: &[&str]| -> Command { sandbox.command(&[&["doctor", &image], options].concat()) };

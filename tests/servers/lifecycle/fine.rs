@@ -3,13 +3,13 @@
 use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::fine::{EMPTY_CONFIG, FineIndex, FineRef};
-use ociseek_store::registry::{Client, ClientConfig, CredentialSource};
 use serde_json::{Value, json};
 
 use super::{found, image, indexed_by, is_there, registries, subjects, without_api};
 use ociseek_testkit::copied::copied;
+use ociseek_testkit::image::image_index;
 use ociseek_testkit::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox};
-use ociseek_testkit::servers::{Server, run, tool};
+use ociseek_testkit::servers::{Server, repository, run, tool};
 
 /// A fine index for the image manifest `subject` in `a/b`, with a document for each layer, under
 /// this tool name. Returns its digest. The content of the documents does not matter here.
@@ -35,11 +35,9 @@ fn fine_by(server: &Server, maker: &str, subject: &str) -> String {
         profile: None,
     };
     let encoded = index.encode();
-    let config =
-        ClientConfig { credentials: CredentialSource::Anonymous, ..ClientConfig::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let repository = Client::new(config).unwrap().repository(&server.host, "a/b").unwrap();
+        let repository = repository(&server.host, "a/b", None);
         for (document, text) in &documents {
             repository.push_blob(&document.blob(), text.clone().into()).await.unwrap();
         }
@@ -282,7 +280,7 @@ fn fake_fine_indexes_are_shown_and_not_removed() {
             "artifactType": "application/vnd.ociseek.fine.v1+json"})
     };
     let list = [entry(&other, 0), entry(&of_other, 0), entry(&good, 0)];
-    let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list}).to_string();
+    let list = image_index(&list).to_string();
     server.put_manifest("a/b", &mine.replace(':', "-"), OCI_INDEX, list.as_bytes());
 
     let image = format!("{}/a/b@{mine}", server.host);
@@ -306,9 +304,7 @@ fn fake_fine_indexes_are_shown_and_not_removed() {
     assert_eq!(found(&sandbox, &image), [Vec::<String>::new()]);
 
     // A list with a wrong size for the manifest.
-    let list =
-        json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry(&of_other, 1)]})
-            .to_string();
+    let list = image_index(&[entry(&of_other, 1)]).to_string();
     server.put_manifest("a/b", &other.replace(':', "-"), OCI_INDEX, list.as_bytes());
     let report = inspected(&sandbox, &format!("{}/a/b@{other}", server.host));
     let error = report["manifests"][0]["fine"][0]["error"]["message"].as_str().unwrap();

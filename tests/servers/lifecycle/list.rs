@@ -102,8 +102,7 @@ fn tags_of_a_repository_are_listed() {
 
 #[test]
 fn images_of_a_layout_are_listed() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let report = sandbox.json(0, &["list", "--format=json", "oci:img"]);
     assert_eq!(rows(&report), [row("v1", "ok", &[&[]])]);
     sandbox.json(0, &index(&["--format=json", "oci:img"]));
@@ -125,8 +124,7 @@ fn images_of_a_layout_are_listed() {
 /// `index` adds its entry and leaves the rest as it was.
 #[test]
 fn layouts_of_other_tools_are_listed_and_kept() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let path = sandbox.path("img/index.json");
     let own: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let digest = own["manifests"][0]["digest"].as_str().unwrap();
@@ -153,8 +151,7 @@ fn layouts_of_other_tools_are_listed_and_kept() {
 /// skopeo and podman keep full names, and let one follow the path.
 #[test]
 fn an_image_of_a_layout_is_named_in_full() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let path = sandbox.path("img/index.json");
     let text = std::fs::read_to_string(&path).unwrap();
     let mut both: Value =

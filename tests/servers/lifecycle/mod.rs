@@ -11,8 +11,8 @@ mod rm;
 
 use ociseek_testkit::sandbox;
 
-use ociseek_testkit::sandbox::{Sandbox, two_platforms};
-use ociseek_testkit::servers::{Server, run, tool};
+use ociseek_testkit::sandbox::Sandbox;
+use ociseek_testkit::servers::{Server, copied_by_skopeo};
 use serde_json::Value;
 
 /// With the referrers API and without.
@@ -26,20 +26,14 @@ fn without_api() -> Option<Server> {
 
 /// Copies the image `v1` of a layout in the sandbox to `name` in a registry.
 fn pushed_from(sandbox: &Sandbox, dir: &str, server: &Server, name: &str) -> Option<String> {
-    let skopeo = tool("skopeo")?;
-    let from = format!("oci:{}:v1", sandbox.path(dir).display());
     let to = format!("{}/{name}", server.host);
-    run(
-        &skopeo,
-        &["copy", "--quiet", "--all", "--dest-tls-verify=false", &from, &format!("docker://{to}")],
-    );
+    copied_by_skopeo(&sandbox.path(dir), &to, &[])?;
     Some(to)
 }
 
 /// An image for two platforms under `a/b:v1`.
 fn image(server: &Server) -> Option<(Sandbox, String)> {
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
+    let sandbox = Sandbox::with_two_platforms();
     let image = pushed_from(&sandbox, "img", server, "a/b:v1")?;
     Some((sandbox, image))
 }

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{found, image, indexed_by, is_there, lost, registries, subjects, without_api};
-use ociseek_testkit::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox, index, small_image};
+use ociseek_testkit::image::image_index;
+use ociseek_testkit::sandbox::{OCI_INDEX, OCI_MANIFEST, Sandbox, index};
 use ociseek_testkit::servers::{Server, run, tool};
 
 /// The results for each index, by platform, of a run that ends with `status`.
@@ -98,7 +99,7 @@ fn rm_leaves_fake_indexes() {
     };
     let missing = lost(&server);
     let list = [entry(&other), entry(of_other), entry(&missing)];
-    let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list}).to_string();
+    let list = image_index(&list).to_string();
     server.put_manifest("a/b", &mine.replace(':', "-"), OCI_INDEX, list.as_bytes());
     assert_eq!(server.request("DELETE", &format!("/v2/a/b/manifests/{missing}")).0, 202);
 
@@ -191,8 +192,7 @@ fn removing_while_indexing_loses_nothing() {
 
 #[test]
 fn rm_removes_indexes_from_layouts() {
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let theirs = indexed_by(&sandbox, SOCI, "oci:img");
     let ours = indexed_by(&sandbox, "ociseek v0.0.1", "oci:img");
     assert_eq!(

@@ -12,7 +12,7 @@ use ociseek_testkit::faulty::{Faulty, RegistrySettings};
 use ociseek_testkit::hook::{Hook, pushed};
 use ociseek_testkit::sandbox::{OCI_MANIFEST, Sandbox, index, shown, tar};
 use ociseek_testkit::servers::{skip, tool};
-use ociseek_testkit::{PATIENCE, in_own_mounts, this_test};
+use ociseek_testkit::{PATIENCE, in_own_mounts, passes, this_test};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
 
@@ -80,9 +80,7 @@ async fn the_next_address_is_tried_while_the_first_is_silent() {
     std::fs::write(&hosts, "127.0.0.2 several.example\n127.0.0.3 several.example\n").unwrap();
     let mut child = with_hosts(&hosts, &this_test(module_path!(), "child_of_the_silent_address"));
     child.env(HOST, format!("several.example:{port}"));
-    let output = tokio::task::spawn_blocking(move || child.output().unwrap()).await.unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    tokio::task::spawn_blocking(move || passes(&mut child)).await.unwrap();
     assert_eq!(registry.saw("GET", "/manifests/t").len(), 1);
 }
 
@@ -126,9 +124,7 @@ fn passes_where_the_name_has(addresses: &[&str], test: &str) {
     let ipv6: Vec<&str> =
         addresses.iter().copied().filter(|address| address.contains(':')).collect();
     let mut child = with_hosts(&hosts, &in_a_network(&ipv6, &this_test(module_path!(), test)));
-    let output = child.env(HOST, "several.example").output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    passes(child.env(HOST, "several.example"));
 }
 
 #[tokio::test]
@@ -182,7 +178,7 @@ fn a_hook_follows_a_name_to_another_address() {
     }
     let one = Runtime::new().unwrap();
     let two = Runtime::new().unwrap();
-    let settings = || RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let settings = || RegistrySettings::with_referrers();
     let first = one.block_on(Faulty::at("127.0.0.2:0", settings(), |_, _| None));
     let port = first.address.port();
     let second = two.block_on(Faulty::at(&format!("127.0.0.3:{port}"), settings(), |_, _| None));
@@ -215,12 +211,7 @@ async fn a_registry_may_have_only_an_ipv6_address() {
     if !can_name() {
         return;
     }
-    let registry = Faulty::at(
-        "[::1]:0",
-        RegistrySettings { referrers: true, ..RegistrySettings::default() },
-        |_, _| None,
-    )
-    .await;
+    let registry = Faulty::at("[::1]:0", RegistrySettings::with_referrers(), |_, _| None).await;
     registry.add_image("v1", &tar(1, 2, 30_000));
     let sandbox = Sandbox::new();
     let hosts = sandbox.path("hosts");

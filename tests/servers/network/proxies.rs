@@ -11,7 +11,7 @@ use axum::http::Response;
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings, redirect, status};
 use ociseek_testkit::mounts::wait_until;
-use ociseek_testkit::sandbox::{Sandbox, index, shown, small_image, tar};
+use ociseek_testkit::sandbox::{Sandbox, index, shown, tar};
 use ociseek_testkit::servers::{Server, private_ca, run, tool};
 
 /// A running proxy.
@@ -49,8 +49,7 @@ impl Proxy {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socks_proxy_resolves_the_names() {
     let Some(proxy) = Proxy::start("socks", &[""; 0]) else { return };
-    let registry =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     registry.add_image("v1", &tar(1, 2, 40_000));
     let port = registry.address.port();
     let sandbox = Sandbox::new();
@@ -74,8 +73,7 @@ fn an_https_proxy_forwards_https() {
     let at = |name: &str| server.dir.path().join(name);
     let proxy = Proxy::start("https", &[&at("cert.pem"), &at("key.pem")]);
     let (Some(proxy), Some(crane)) = (proxy, tool("crane")) else { return };
-    let sandbox = Sandbox::new();
-    small_image(&sandbox.path("img"));
+    let sandbox = Sandbox::with_small_image();
     let layout = sandbox.path("img");
     let image = format!("{}/a/b:v1", server.host);
     run(&crane, &["push", "--insecure", layout.to_str().unwrap(), &image]);

@@ -1,11 +1,11 @@
 //! Attaching an index: with the API, with the tag schema, and concurrently with others.
 
 use super::*;
+use ociseek_testkit::image::image_index;
 
 #[tokio::test]
 async fn attaching_uses_the_referrers_api_if_there_is_one() {
-    let faulty =
-        Faulty::honest(RegistrySettings { referrers: true, ..RegistrySettings::default() }).await;
+    let faulty = Faulty::honest(RegistrySettings::with_referrers()).await;
     let repository = repository(&faulty, config());
     let old = index("old").1.digest;
     assert_eq!(
@@ -107,19 +107,27 @@ async fn a_manifest_that_is_deleted_before_it_is_listed_is_pushed_again() {
 }
 
 /// Behind one name there may be several registries, one of which does not have the blobs yet.
+/// GHCR loses track of a blob between its upload and the manifest's.
 #[tokio::test]
 async fn a_manifest_whose_blobs_are_known_late_is_pushed_again() {
-    for (times, works) in [(3, true), (4, false)] {
+    for (times, works, status, code) in [
+        (3, true, 400, "MANIFEST_BLOB_UNKNOWN"),
+        (4, false, 400, "MANIFEST_BLOB_UNKNOWN"),
+        // github.com/infobloxopen/konk/pull/626
+        (1, true, 404, "BLOB_UNKNOWN"),
+        // github.com/bbartling/open-fdd/issues/260
+        (2, true, 404, "MANIFEST_BLOB_UNKNOWN"),
+    ] {
         let late = first(times);
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             (seen.is("PUT", "/manifests/sha256:") && late())
-                .then(|| problem(400, "MANIFEST_BLOB_UNKNOWN", "blob unknown to registry"))
+                .then(|| problem(status, code, "blob unknown to registry"))
         })
         .await;
         let attached = attach(&repository(&faulty, config()), "x", &[]).await;
         assert_eq!(attached.is_ok(), works, "{attached:?}");
         assert!(works || attached.unwrap_err().is_blob_unknown());
-        assert_eq!(faulty.saw("PUT", "/manifests/sha256:").len(), 4);
+        assert_eq!(faulty.saw("PUT", "/manifests/sha256:").len(), 4.min(times + 1));
     }
 }
 
@@ -131,10 +139,9 @@ async fn a_web_page_does_not_confirm_a_push() {
         [("PUT", "/blobs/uploads/"), ("PUT", "/manifests/"), ("DELETE", "/manifests/")]
     {
         let once = first(1);
-        let faulty = Faulty::start(
-            RegistrySettings { referrers: true, ..RegistrySettings::default() },
-            move |seen, _| (seen.is(method, part) && once()).then(web_page),
-        )
+        let faulty = Faulty::start(RegistrySettings::with_referrers(), move |seen, _| {
+            (seen.is(method, part) && once()).then(web_page)
+        })
         .await;
         let repository = repository(&faulty, config());
         let (old, replaces) = (index("old"), [index("old").1.digest]);
@@ -153,35 +160,29 @@ async fn a_web_page_does_not_confirm_a_push() {
             }
         }
     }
-    let faulty = Faulty::start(
-        RegistrySettings { referrers: true, ..RegistrySettings::default() },
-        |seen, truth| {
-            (seen.method == "PUT").then(|| {
-                let mut answer = truth.truth_now(seen);
-                *answer.status_mut() = axum::http::StatusCode::OK;
-                answer
-                    .headers_mut()
-                    .insert(header::CONTENT_TYPE, "text/html; charset=utf-8".parse().unwrap());
-                answer
-            })
-        },
-    )
+    let faulty = Faulty::start(RegistrySettings::with_referrers(), |seen, truth| {
+        (seen.method == "PUT").then(|| {
+            let mut answer = truth.truth_now(seen);
+            *answer.status_mut() = axum::http::StatusCode::OK;
+            answer
+                .headers_mut()
+                .insert(header::CONTENT_TYPE, "text/html; charset=utf-8".parse().unwrap());
+            answer
+        })
+    })
     .await;
     attach(&repository(&faulty, config()), "x", &[]).await.unwrap();
 }
 
 #[tokio::test]
 async fn an_api_without_oci_subject_is_recognized_by_its_list() {
-    let faulty = Faulty::start(
-        RegistrySettings { referrers: true, ..RegistrySettings::default() },
-        |seen, truth| {
-            seen.is("PUT", "/manifests/").then(|| {
-                let mut answer = truth.truth_now(seen);
-                answer.headers_mut().remove("oci-subject");
-                answer
-            })
-        },
-    )
+    let faulty = Faulty::start(RegistrySettings::with_referrers(), |seen, truth| {
+        seen.is("PUT", "/manifests/").then(|| {
+            let mut answer = truth.truth_now(seen);
+            answer.headers_mut().remove("oci-subject");
+            answer
+        })
+    })
     .await;
     assert_eq!(
         attach(&repository(&faulty, config()), "x", &[]).await.unwrap().attached,
@@ -195,10 +196,9 @@ async fn oci_subject_counts_where_the_list_cannot_be_read_now() {
     for (answer, method) in
         [(500, AttachMethod::ReferrersApi), (404, AttachMethod::TagSchema(tag()))]
     {
-        let faulty = Faulty::start(
-            RegistrySettings { referrers: true, ..RegistrySettings::default() },
-            move |seen, _| seen.is("GET", "/referrers/").then(|| status(answer)),
-        )
+        let faulty = Faulty::start(RegistrySettings::with_referrers(), move |seen, _| {
+            seen.is("GET", "/referrers/").then(|| status(answer))
+        })
         .await;
         let attached = attach(&repository(&faulty, config()), "x", &[]).await.unwrap().attached;
         assert_eq!(attached, method, "{answer}");
@@ -303,9 +303,7 @@ async fn tasks_of_one_client_take_turns() {
 #[tokio::test]
 async fn an_entry_dropped_by_another_writer_is_restored() {
     let once = first(1);
-    let stranger =
-        json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [index("stranger").1]})
-            .to_string();
+    let stranger = image_index(&[index("stranger").1]).to_string();
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         // After our write, another client that had read the list before writes it without our
         // entry.
@@ -339,7 +337,7 @@ async fn registries_that_refuse_conditions_are_written_to_without_them() {
 async fn a_change_overwritten_twenty_times_finally_lasts() {
     let others = first(20);
     let ours = index("ours").1.digest.to_string();
-    let empty = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": []}).to_string();
+    let empty = image_index(&json!([])).to_string();
     let faulty = Faulty::start(RegistrySettings::default(), move |seen, truth| {
         let is_listed = truth
             .manifest(&tag())

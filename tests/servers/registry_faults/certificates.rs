@@ -16,6 +16,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use super::*;
 use ociseek_store::signatures;
 use ociseek_testkit::child_process::ChildProcess;
+use ociseek_testkit::passes;
 use ociseek_testkit::servers::{private_ca, run, tool};
 
 /// The requests of a server: the first line, and whether the client sent a certificate.
@@ -231,13 +232,7 @@ fn a_self_signed_certificate_in_the_systems_store_is_trusted() {
         .arg("--ignored")
         .env("SSL_CERT_FILE", dir.path().join("cert.pem"))
         .env("TEST_CERTIFICATES", dir.path());
-    let output = child.output().unwrap();
-    let text = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    passes(&mut child);
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Lists and manifests without a digest that are damaged on their way, with status 200.
 
 use super::*;
+use ociseek_testkit::image::image_index;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Damage {
@@ -61,7 +62,7 @@ async fn damaging(path: &'static str, damage: Damage, times: usize) -> Faulty {
         })
     })
     .await;
-    let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [index("x").1]});
+    let list = image_index(&[index("x").1]);
     faulty.add_manifest(&tag(), OCI_INDEX, list.to_string());
     for number in 0..150 {
         faulty.add_manifest(&format!("t{number:03}"), OCI_MANIFEST, subject().0);

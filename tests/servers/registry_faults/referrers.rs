@@ -2,6 +2,7 @@
 
 use super::*;
 use ociseek_testkit::faulty;
+use ociseek_testkit::image::image_index;
 
 #[tokio::test]
 async fn any_response_but_an_index_means_that_there_is_no_referrers_api() {
@@ -40,7 +41,7 @@ async fn any_response_but_an_index_means_that_there_is_no_referrers_api() {
         let repository = repository(&faulty, config());
         let none = repository.referrers(&subject().1.digest, None).await.unwrap();
         assert_eq!((none.descriptors.len(), none.api), (0, false), "{kind}");
-        let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [index("x").1]});
+        let list = image_index(&[index("x").1]);
         faulty.add_manifest(&tag(), OCI_INDEX, list.to_string());
         let found = repository.referrers(&subject().1.digest, Some(SOCI)).await.unwrap();
         assert_eq!((found.descriptors, found.api), (vec![index("x").1], false), "{kind}");
@@ -72,7 +73,7 @@ async fn entries_that_cannot_be_read_do_not_hide_the_others() {
         let [first, rest @ ..] = &strange;
         let mut entries = vec![first.clone(), serde_json::to_value(&ours).unwrap()];
         entries.extend_from_slice(rest);
-        let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries});
+        let list = image_index(&entries);
         let by_api = list.clone();
         let faulty = Faulty::start(RegistrySettings::default(), move |seen, _| {
             (api && seen.is("GET", "/referrers/")).then(|| index_answer(&by_api["manifests"]))
@@ -108,14 +109,10 @@ async fn entries_that_cannot_be_read_do_not_hide_the_others() {
 #[tokio::test]
 async fn one_web_page_does_not_hide_the_referrers_api() {
     let pages = AtomicUsize::new(0);
-    let faulty = Faulty::start(
-        RegistrySettings { referrers: true, ..RegistrySettings::default() },
-        move |seen, _| {
-            let is_first =
-                seen.is("GET", "/referrers/") && pages.fetch_add(1, Ordering::SeqCst) == 0;
-            is_first.then(web_page)
-        },
-    )
+    let faulty = Faulty::start(RegistrySettings::with_referrers(), move |seen, _| {
+        let is_first = seen.is("GET", "/referrers/") && pages.fetch_add(1, Ordering::SeqCst) == 0;
+        is_first.then(web_page)
+    })
     .await;
     let repository = repository(&faulty, config());
     attach(&repository, "x", &[]).await.unwrap();

@@ -1,4 +1,4 @@
-//! Each kind of damage, with its code.
+//! Each kind of damage, with its code. `mutations` changes each field of a document.
 
 use ociseek_format::digest::Digest;
 use ociseek_format::offset::Uncompressed;
@@ -75,14 +75,7 @@ fn a_checkpoint() {
         let at = checkpoint(ztoc, 2);
         at.output = Uncompressed(at.output.0 + 1);
     });
-    assert_ne!(image.codes(&[]), [""; 0]);
     assert_ne!(image.codes(&QUICK), [""; 0]);
-    let image = Image::new();
-    image.edit_ztoc(0, |ztoc| {
-        let at = checkpoint(ztoc, 2);
-        at.bits = (at.bits + 1) % 8;
-    });
-    assert_ne!(image.codes(&[]), [""; 0]);
 }
 
 #[test]
@@ -91,26 +84,6 @@ fn a_span_digest() {
         let image = Image::new();
         image.edit_ztoc(place, |ztoc| ztoc.span_digests[1] = Digest::sha256(b"another"));
         found(&image, &["span-digest"], &["span-digest"]);
-    }
-}
-
-#[test]
-fn an_entry() {
-    type Change = fn(&mut Ztoc);
-    let changes: [Change; 7] = [
-        |ztoc| ztoc.files[1].name = b"dir1/other"[..].into(),
-        |ztoc| ztoc.files[1].mode = 0o4755,
-        |ztoc| ztoc.files[1].uid = 1,
-        |ztoc| ztoc.files[1].size -= 1,
-        |ztoc| ztoc.files[1].mtime.as_mut().unwrap().seconds += 1,
-        |ztoc| ztoc.files[1].offset = Uncompressed(ztoc.files[1].offset.0 + 512),
-        |ztoc| ztoc.files[1].kind = FileKind::Fifo,
-    ];
-    for (number, change) in changes.into_iter().enumerate() {
-        let image = Image::new();
-        image.edit_ztoc(0, change);
-        let codes = image.codes(&[]);
-        assert!(codes.iter().any(|code| code.starts_with("entry-")), "{number}: {codes:?}");
     }
 }
 
@@ -189,9 +162,6 @@ fn wrong_sizes_and_versions() {
     image.edit_ztoc(0, |ztoc| ztoc.compressed_size.0 += 1);
     // Only a reader of spans asks for bytes after the end of the layer.
     found(&image, &["size"], &["size", "span-range"]);
-    let image = Image::new();
-    image.edit_ztoc(0, |ztoc| ztoc.uncompressed_size.0 += 512);
-    assert_ne!(image.codes(&[]), [""; 0]);
     let image = Image::new();
     image.edit_ztoc(0, |ztoc| ztoc.version = b"0.8"[..].into());
     found(&image, &["version"], &["version"]);

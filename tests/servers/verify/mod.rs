@@ -16,7 +16,7 @@ use insta::assert_snapshot;
 use ociseek_format::code::Code;
 use ociseek_format::image::soci::{SociIndex, ZtocRef};
 use ociseek_format::offset::SpanSize;
-use ociseek_testkit::sandbox::{Sandbox, enabled, index, two_platforms};
+use ociseek_testkit::sandbox::{Sandbox, enabled, index};
 use ociseek_testkit::servers;
 use ociseek_testkit::soci;
 use serde_json::json;
@@ -104,8 +104,7 @@ fn an_image_without_an_index_cannot_be_verified() {
 
 #[test]
 fn platforms_without_an_index_are_reported() {
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
+    let sandbox = Sandbox::with_two_platforms();
     sandbox.run(&index(&["--platform=linux/arm64", "oci:img"]));
     // The images of this helper have configs without diff IDs, which is a difference too.
     let document = sandbox.json(3, &["verify", "--format=json", "oci:img"]);

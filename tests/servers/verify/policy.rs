@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 
 use super::image::{Image, QUICK, codes};
-use ociseek_testkit::sandbox::{Sandbox, index, two_platforms};
+use ociseek_testkit::sandbox::{Sandbox, index};
 
 /// The results of the rules for the only index.
 fn rulings(document: &Value) -> &Vec<Value> {
@@ -56,8 +56,7 @@ fn coverage_is_computed_as_by_index() {
 
 #[test]
 fn a_platform_without_an_index_violates_any_policy() {
-    let sandbox = Sandbox::new();
-    two_platforms(&sandbox.path("img"));
+    let sandbox = Sandbox::with_two_platforms();
     let policy = ["verify", "--quick", "--format=json", "--min-coverage=0%", "oci:img"];
     let none = sandbox.run(&policy);
     assert!(

@@ -14,7 +14,7 @@ use ociseek_testkit::fault_points::{
     CACHE_OF_MOUNT, Harness, KILLS_AT_CACHE, MISSED, POWER_OF_MOUNT, Points,
 };
 use ociseek_testkit::inject::{FAILURES, Fault, Injector, KILLS, Report, started_through};
-use ociseek_testkit::mounts::{MountProcess, UnmountOnDrop, can_mount};
+use ociseek_testkit::mounts::{MountProcess, can_mount};
 use ociseek_testkit::power::{self, POWER_FAILURES, is_power_failure};
 use ociseek_testkit::sandbox::Sandbox;
 
@@ -97,7 +97,6 @@ fn attempt(
     image: &Image,
 ) -> Result<String, String> {
     let site = Site::new(image);
-    let _unmount = UnmountOnDrop(&site.sandbox);
     let first = site.mount(injector, fault, at);
     let kills = KILLS.contains(&fault) || is_power_failure(fault);
     let is_killed = match first {
@@ -139,19 +138,20 @@ fn attempt(
         unmount(&site.sandbox, serving)
     };
     again().map_err(|e| format!("{hit}: with that cache: {e}"))?;
-    Ok(match is_killed {
-        true => "killed, then right",
-        false if hit.is_empty() => MISSED,
-        false => "right",
-    }
-    .to_owned())
+    let result = if is_killed {
+        "killed, then right"
+    } else if hit.is_empty() {
+        MISSED
+    } else {
+        "right"
+    };
+    Ok(result.to_owned())
 }
 
 /// How many accesses of each class there are if all is well.
 fn counted(injector: &Injector, image: &Image) -> [(&'static str, usize); 2] {
     ["writes", "reads"].map(|class| {
         let site = Site::new(image);
-        let _unmount = UnmountOnDrop(&site.sandbox);
         let serving =
             site.mount(injector, (class, "count"), 0).map_err(|(_, stderr)| stderr).unwrap();
         assert_eq!(read_in_time(site.mnt(), &image.files), Ok(0));

@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use super::{Image, KINDS, place, read_all, read_in_time, read_without_fault, unmount};
 use ociseek_testkit::fault_plan::{Fault, Plan, Point};
 use ociseek_testkit::fault_points::{KERNEL_READS, MISSED, Points};
-use ociseek_testkit::mounts::{MountProcess, UnmountOnDrop, can_mount};
+use ociseek_testkit::mounts::{MountProcess, can_mount};
 use ociseek_testkit::sandbox::Sandbox;
 
 const AT_ONCE: usize = 8;
@@ -37,7 +37,6 @@ fn sound(runtime: &Runtime, kind: &str) -> Sound {
     let image = Image::new(runtime, kind, FILES);
     let copy = runtime.block_on(image.registry.copy(|_, _| None));
     let (sandbox, args) = place(&copy);
-    let _unmount = UnmountOnDrop(&sandbox);
     let serving = mount(&sandbox, &args).unwrap();
     let mounting = copy.requests().len();
     assert_eq!((image.files.len(), read_all(&sandbox.path("mnt"), &image.files)), (FILES.0, Ok(0)));
@@ -60,7 +59,6 @@ fn attempt(
     let registry = runtime
         .block_on(sound.image.registry.copy(move |seen, faulty| planned.answer(seen, faulty)));
     let (sandbox, args) = place(&registry);
-    let _unmount = UnmountOnDrop(&sandbox);
     let mnt = sandbox.path("mnt");
     let first = mount(&sandbox, &args);
     let failed = match &first {

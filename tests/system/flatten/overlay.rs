@@ -13,8 +13,7 @@ use ociseek_format::tree::{NodeId, NodeKind, OpaqueXattr, Tree};
 use super::entry::{dir, file, hard_link, opaque, whiteout};
 use super::{entry, map, stacks};
 use ociseek_testkit::mounts::{
-    FileAttributes, MountProcess, UnmountOnDrop, assert_same, can_mount, image, seen, system,
-    unmount,
+    FileAttributes, MountProcess, assert_same, can_mount, image, seen, system, unmount,
 };
 use ociseek_testkit::sandbox::Sandbox;
 
@@ -234,7 +233,6 @@ fn overlayfs_over_mounted_layers_shows_the_image() {
         whiteout("capable"),
     ];
     let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
     let tars = [entry::motley(), middle, top].map(|layer| entry::tar(&layer));
     image(&sandbox, "img", &tars, &serde_json::json!({}));
     let mount = |dir: &str, more: &[&str]| {

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{MOUNT, mount_with, sandbox_of_everything, unpack};
 use ociseek_rootfs::fuse::process_memory;
-use ociseek_testkit::mounts::{
-    self, MountProcess, UnmountOnDrop, assert_same, can_mount, image, mounts_below, seen, system,
-};
+use ociseek_testkit::mounts::{self, MountProcess, assert_same, image, mounts_below, seen, system};
 use ociseek_testkit::sandbox::{self, Sandbox};
 use rustix::mount::{MountFlags, mount_remount};
 use rustix::process::Signal;
@@ -15,11 +13,7 @@ use serde_json::{Value, json};
 
 #[test]
 fn a_mount_matches_the_packed_files() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = sandbox_of_everything();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = sandbox_of_everything() else { return };
     let _serving = MountProcess::start(&sandbox, &MOUNT);
     let mnt = sandbox.path("mnt");
     assert_same(&seen(&sandbox.path("source"), true), &seen(&mnt, true));
@@ -76,11 +70,7 @@ fn a_mount_matches_the_packed_files() {
 /// layers.
 #[test]
 fn the_demo_image_matches_tar() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = Sandbox::for_mounts() else { return };
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/demo");
     let unpacked = sandbox.path("unpacked");
     let mnt = sandbox.path("mnt");
@@ -104,11 +94,7 @@ fn the_demo_image_matches_tar() {
 
 #[test]
 fn a_single_layer_is_mounted() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = Sandbox::for_mounts() else { return };
     image(&sandbox, "img", &[sandbox::tar(1, 1, 10), sandbox::tar(2, 1, 90_000)], &json!({}));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
     let serving =
@@ -141,11 +127,7 @@ fn a_single_layer_is_mounted() {
 #[test]
 fn a_mount_releases_what_only_opening_needs() {
     const FILES: usize = 20_000;
-    if !can_mount() {
-        return;
-    }
-    let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = Sandbox::for_mounts() else { return };
     image(&sandbox, "img", &[sandbox::tar(1, FILES, 100)], &json!({}));
     mounts::index(&sandbox, "oci:img:v1");
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
@@ -166,11 +148,7 @@ fn a_mount_releases_what_only_opening_needs() {
 /// Processes that share a cache do not wait for each other, and none takes a wrong byte from it.
 #[test]
 fn two_mounts_share_a_cache() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = sandbox_of_everything();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = sandbox_of_everything() else { return };
     std::fs::create_dir(sandbox.path("other")).unwrap();
     let source = seen(&sandbox.path("source"), true);
     // Of a cache that holds nothing for long, and of one that holds everything.

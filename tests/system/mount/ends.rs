@@ -5,20 +5,14 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 use super::{MOUNT, mount_with, small_sandbox};
-use ociseek_testkit::mounts::{
-    MountProcess, UnmountOnDrop, can_mount, mounts_below, system, unmount, wait_until,
-};
+use ociseek_testkit::mounts::{MountProcess, mounts_below, system, unmount, wait_until};
 use ociseek_testkit::schema;
 use rustix::process::Signal;
 use serde_json::Value;
 
 #[test]
 fn a_mount_ends_on_signals_and_unmounting() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = small_sandbox();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = small_sandbox() else { return };
     let busy = ["umount of a busy one", "SIGTERM of a busy one", "SIGTERM below an overlay"];
     for end in ["SIGINT", "SIGTERM", "SIGHUP", "umount"].into_iter().chain(busy) {
         let mut serving = MountProcess::start(&sandbox, &mount_with(&["--stats-file", "stats"]));
@@ -80,11 +74,7 @@ fn a_mount_ends_on_signals_and_unmounting() {
 
 #[test]
 fn a_mount_of_a_killed_process_is_reported_and_replaced() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = small_sandbox();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = small_sandbox() else { return };
     let mut serving = MountProcess::start(&sandbox, &MOUNT);
     serving.child.signal(Signal::KILL);
     serving.end();
@@ -113,11 +103,7 @@ fn a_mount_of_a_killed_process_is_reported_and_replaced() {
 /// One document when the files are there, and nothing after it.
 #[test]
 fn json_on_standard_output() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = small_sandbox();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = small_sandbox() else { return };
     sandbox.json(0, &["index", "--json", "--no-cache", "--min-layer-size=0", "oci:img:v1"]);
     let args = ["mount", "--json", "--quiet", "--no-cache", "oci:img:v1", "mnt"];
     let mut child = sandbox.command(&args).stdout(Stdio::piped()).spawn().unwrap();
@@ -134,11 +120,7 @@ fn json_on_standard_output() {
 
 #[test]
 fn detach_serves_from_the_background() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = small_sandbox();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = small_sandbox() else { return };
     let mnt = sandbox.path("mnt");
     let output =
         sandbox.run(&mount_with(&["--detach", "--log", "log", "--quiet", "--stats-file", "stats"]));

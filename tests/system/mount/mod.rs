@@ -96,19 +96,19 @@ pub fn unpack(layer: &Path, to: &Path) {
 
 /// A sandbox with the image `oci:img:v1` of [`everything`] in `source`, and an empty directory
 /// `mnt`.
-fn sandbox_of_everything() -> Sandbox {
-    let sandbox = Sandbox::new();
+fn sandbox_of_everything() -> Option<Sandbox> {
+    let sandbox = Sandbox::for_mounts()?;
     everything(&sandbox.path("source"));
     image(&sandbox, "img", &[packed(&sandbox.path("source"))], &json!({}));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
-    sandbox
+    Some(sandbox)
 }
 
-fn small_sandbox() -> Sandbox {
-    let sandbox = Sandbox::new();
+fn small_sandbox() -> Option<Sandbox> {
+    let sandbox = Sandbox::for_mounts()?;
     image(&sandbox, "img", &[sandbox::tar(1, 3, 200_000)], &json!({}));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
-    sandbox
+    Some(sandbox)
 }
 
 const MOUNT: [&str; 3] = ["mount", "oci:img:v1", "mnt"];

@@ -6,18 +6,14 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 
 use super::{bytes, mount_with, small_sandbox};
-use ociseek_testkit::mounts::{MountProcess, UnmountOnDrop, can_mount, image, packed, wait_until};
+use ociseek_testkit::mounts::{MountProcess, can_mount, image, packed, wait_until};
 use ociseek_testkit::sandbox::{self, Sandbox};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 #[test]
 fn a_record_depends_neither_on_spans_nor_on_the_cache() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = Sandbox::for_mounts() else { return };
     // All of it is in a single span.
     image(&sandbox, "img", &[sandbox::tar(2, 1, 2_000_000)], &json!({}));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
@@ -48,7 +44,6 @@ fn the_kernel_reads_little_ahead() {
         return;
     }
     let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
     image(&sandbox, "img", &[sandbox::tar(1, 1, 10)], &json!({}));
     std::fs::create_dir(sandbox.path("mnt")).unwrap();
     let _serving = MountProcess::start(&sandbox, &mount_with(&[]));
@@ -62,11 +57,7 @@ fn the_kernel_reads_little_ahead() {
 
 #[test]
 fn many_readers_at_once() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = Sandbox::for_mounts() else { return };
     let content = bytes(7, 6_000_000);
     std::fs::create_dir(sandbox.path("source")).unwrap();
     std::fs::write(sandbox.path("source/large"), &content).unwrap();
@@ -112,11 +103,7 @@ fn many_readers_at_once() {
 /// Reads do not wait for prefetching, and the next mount finds the prefetched spans.
 #[test]
 fn prefetching_fetches_the_whole_image() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = small_sandbox();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = small_sandbox() else { return };
     let args = ["--cache-dir", "cache", "--stats-file", "stats"];
     let cached =
         || sandbox.files("cache/spans").iter().map(|(_, content)| content.len()).sum::<usize>();

@@ -12,9 +12,7 @@ use bytes::Bytes;
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings};
 use ociseek_testkit::image::Image;
-use ociseek_testkit::mounts::{
-    self, MountProcess, UnmountOnDrop, can_mount, mounts_below, packed, wait_until,
-};
+use ociseek_testkit::mounts::{self, MountProcess, can_mount, mounts_below, packed, wait_until};
 use ociseek_testkit::sandbox::{self, Sandbox};
 use ociseek_testkit::servers::free_port;
 use rustix::process::Signal;
@@ -44,35 +42,31 @@ fn packed_image(sandbox: &Sandbox) -> Image {
 async fn registry(image: &Image, at: &str, mood: &Arc<AtomicU8>) -> Faulty {
     let digest = image.descriptors()[0].digest.to_string();
     let mood = Arc::clone(mood);
-    let registry = Faulty::at(
-        at,
-        RegistrySettings { referrers: true, ..RegistrySettings::default() },
-        move |seen, faulty| {
-            if !seen.is("GET", &digest) {
-                return None;
+    let registry = Faulty::at(at, RegistrySettings::with_referrers(), move |seen, faulty| {
+        if !seen.is("GET", &digest) {
+            return None;
+        }
+        match mood.load(Ordering::SeqCst) {
+            HONEST => None,
+            TAMPERED => {
+                let truth = faulty.truth_now(seen);
+                let (head, body) = truth.into_parts();
+                let body =
+                    futures_util::FutureExt::now_or_never(axum::body::to_bytes(body, 1 << 30));
+                let mut bytes = body.unwrap().unwrap().to_vec();
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 1;
+                Some(Response::from_parts(head, Body::from(bytes)))
             }
-            match mood.load(Ordering::SeqCst) {
-                HONEST => None,
-                TAMPERED => {
-                    let truth = faulty.truth_now(seen);
-                    let (head, body) = truth.into_parts();
-                    let body =
-                        futures_util::FutureExt::now_or_never(axum::body::to_bytes(body, 1 << 30));
-                    let mut bytes = body.unwrap().unwrap().to_vec();
-                    let middle = bytes.len() / 2;
-                    bytes[middle] ^= 1;
-                    Some(Response::from_parts(head, Body::from(bytes)))
-                }
-                SILENT => {
-                    let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
-                    Some(Response::builder().status(206).body(Body::from_stream(never)).unwrap())
-                }
-                _ => Some(
-                    Response::builder().status(StatusCode::NOT_FOUND).body(Body::empty()).unwrap(),
-                ),
+            SILENT => {
+                let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
+                Some(Response::builder().status(206).body(Body::from_stream(never)).unwrap())
             }
-        },
-    )
+            _ => {
+                Some(Response::builder().status(StatusCode::NOT_FOUND).body(Body::empty()).unwrap())
+            }
+        }
+    })
     .await;
     image.add_to(&registry, "v1");
     registry
@@ -80,11 +74,7 @@ async fn registry(image: &Image, at: &str, mood: &Arc<AtomicU8>) -> Faulty {
 
 #[test]
 fn reads_fail_while_the_registry_fails_and_recover() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = Sandbox::for_mounts() else { return };
     let mood = Arc::new(AtomicU8::new(HONEST));
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -141,11 +131,7 @@ fn reads_fail_while_the_registry_fails_and_recover() {
 
 #[test]
 fn a_read_survives_a_registry_restart() {
-    if !can_mount() {
-        return;
-    }
-    let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
+    let Some(sandbox) = Sandbox::for_mounts() else { return };
     let mood = Arc::new(AtomicU8::new(HONEST));
     let start = || {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
@@ -182,7 +168,6 @@ fn reads_continue_while_the_disk_of_the_cache_does_not_answer() {
     }
     const FILES: u64 = 12;
     let sandbox = Sandbox::new();
-    let _unmount = UnmountOnDrop(&sandbox);
     for dir in ["source", "cache", "mnt", "another"] {
         std::fs::create_dir(sandbox.path(dir)).unwrap();
     }

@@ -69,6 +69,12 @@ pub struct RegistrySettings {
     pub slow_blobs: Duration,
 }
 
+impl RegistrySettings {
+    pub fn with_referrers() -> RegistrySettings {
+        RegistrySettings { referrers: true, ..RegistrySettings::default() }
+    }
+}
+
 #[derive(Default, Clone)]
 struct Content {
     blobs: HashMap<String, Bytes>,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::image::image_index;
 use crate::sandbox::OCI_INDEX;
 use axum::body::Body;
 use axum::http::{Response, header};
@@ -35,7 +36,7 @@ pub fn json_answer(status: u16, value: &Value) -> Response<Body> {
 }
 
 pub fn index_answer(manifests: &Value) -> Response<Body> {
-    let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests});
+    let index = image_index(&manifests);
     Response::builder()
         .header(header::CONTENT_TYPE, OCI_INDEX)
         .body(Body::from(index.to_string()))

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use super::blobs::SOCI;
 use super::child_process::ChildProcess;
 use super::faulty::Faulty;
+use super::image::{image_index, image_manifest};
 use super::memory_of;
 use super::random::letters;
 use super::sandbox::{
@@ -136,7 +137,7 @@ pub fn name(registry: &Faulty, image: &Value) -> String {
 
 /// Lists these manifests as the referrers of an image, by the tag schema.
 pub fn list(registry: &Faulty, image: &Value, referrers: &[Value]) {
-    let list = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": referrers});
+    let list = image_index(&referrers);
     registry.add_manifest(
         &image["digest"].as_str().unwrap().replace(':', "-"),
         OCI_INDEX,
@@ -251,13 +252,11 @@ fn layers(registry: &Faulty) -> Vec<(&'static str, String)> {
     // A frame that requests a window of 2 GiB.
     let window = b"\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00".to_vec();
     let own_index = {
-        let text = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": []}).to_string();
-        let mut digest = registry.add_manifest("loop", OCI_INDEX, text);
+        let empty = image_index(&json!([])).to_string();
+        let mut digest = registry.add_manifest("loop", OCI_INDEX, empty);
         for _ in 0..40 {
             let one = descriptor(OCI_INDEX, digest, 100);
-            let text =
-                json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": vec![one; 500]})
-                    .to_string();
+            let text = image_index(&vec![one; 500]).to_string();
             digest = registry.add_manifest("loop", OCI_INDEX, text);
         }
         format!("{}/a/b:loop", registry.host())
@@ -271,11 +270,10 @@ fn layers(registry: &Faulty) -> Vec<(&'static str, String)> {
         })
         .to_string();
         let layer = small();
-        let text = json!({
-            "schemaVersion": 2, "mediaType": OCI_MANIFEST,
-            "config": descriptor(OCI_CONFIG, registry.add_blob(config.clone()), config.len()),
-            "layers": [descriptor(GZIP, registry.add_blob(layer.clone()), layer.len())],
-        });
+        let text = image_manifest(
+            &descriptor(OCI_CONFIG, registry.add_blob(config.clone()), config.len()),
+            &[descriptor(GZIP, registry.add_blob(layer.clone()), layer.len())],
+        );
         document(registry, "labels", OCI_MANIFEST, text.to_string())
     };
     let listed = {

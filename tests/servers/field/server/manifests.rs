@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::super::profile::{Referrers, Trait};
 use super::{Asked, Registry, digest_of, unknown};
 use ociseek_testkit::faulty::{problem, status};
+use ociseek_testkit::image::image_index;
 use ociseek_testkit::sandbox::{OCI_CONFIG, OCI_INDEX};
 
 const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
@@ -304,7 +305,7 @@ impl Registry {
                 answer = answer.header(header::LINK, next);
             }
         }
-        let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": found});
+        let index = image_index(&found);
         answer.body(Body::from(index.to_string())).unwrap()
     }
 }
