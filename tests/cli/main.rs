@@ -16,6 +16,7 @@ mod prefetch;
 mod report;
 mod second_reader;
 mod signals;
+mod slips;
 mod soci_index;
 mod span_cache;
 mod verify_layer;
