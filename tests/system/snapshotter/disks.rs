@@ -2,27 +2,19 @@
 
 use std::fs;
 
-use rustix::process::Signal;
-
 use super::node::Node;
-use super::{index, programs};
-use crate::bundle::{UNREAD, rootfs};
-use ociseek_testkit::faulty::{Faulty, RegistrySettings};
+use super::{busybox_image, programs};
+use crate::bundle::UNREAD;
 use ociseek_testkit::mounts::{Frozen, have, mount_disk, wait_until};
-use ociseek_testkit::servers::tool;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn containers_read_on_and_calls_are_answered() {
-    let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
+    let Some(programs) = programs() else { return };
     if !have(&["fsfreeze", "mkfs.ext4"]) {
         return;
     }
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let registry = Faulty::honest(settings).await;
-    registry.add_image("v1", &rootfs(&busybox));
-    let image = format!("{}/a/b:v1", registry.host());
+    let Some((_registry, image)) = busybox_image().await else { return };
     tokio::task::block_in_place(|| {
-        index(&image);
         let node = Node::new(programs, &image);
         let root = node.dir.path().join("lazy");
         fs::create_dir(&root).unwrap();
@@ -31,8 +23,7 @@ async fn containers_read_on_and_calls_are_answered() {
         let mut containerd = node.containerd();
         node.pull(&image, "ociseek");
         assert_eq!(node.shell(&image, "echo READY"), "READY\n");
-        let mounts = node.lazy_mounts();
-        let file = format!("{}/srv/unread", mounts[0].split(' ').nth(1).unwrap());
+        let file = format!("{}/srv/unread", node.mount_points()[0]);
         let snapshots = |args: &[&str]| {
             node.try_ctr(&[&["snapshots", "--snapshotter", "ociseek"], args].concat())
         };
@@ -53,12 +44,9 @@ async fn containers_read_on_and_calls_are_answered() {
         drop(frozen);
         assert!(snapshots(&["prepare", "after"]).status.success());
         assert!(snapshots(&["rm", "after"]).status.success());
-        node.ctr(&["images", "rm", "--sync", &image]);
-        wait_until("nothing is left", || {
-            node.in_dir("lazy/snapshots") + node.lazy_mounts().len() == 0
-        });
+        node.remove(&image);
+        node.wait_until_clear();
         containerd.kill();
-        serving.signal(Signal::TERM);
-        assert!(serving.end().success());
+        serving.stop();
     });
 }

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
-use super::{FAST, Node, index, programs, push};
+use super::{FAST, Ground, Node, index, push};
 use ociseek_testkit::child_process::ChildProcess;
-use ociseek_testkit::corpus::debian_layers;
 use ociseek_testkit::mounts::wait_until;
 use ociseek_testkit::servers::{Server, run, tool};
 use ociseek_testkit::throttle::throttled_and_counted;
@@ -34,9 +33,7 @@ struct Scene {
 impl Scene {
     /// None, after a line, if something is missing.
     fn new() -> Option<Scene> {
-        let programs = programs()?;
-        let (layers, crane, _) = (debian_layers()?, tool("crane")?, tool("runc")?);
-        let registry = Server::distribution_on_disk("docker-registry")?;
+        let Ground { programs, layers, crane, registry } = Ground::new()?;
         let debian = layers.join("debian-rootfs.go.tar.gz");
         index(&push(&crane, &registry.host, "app", &[&debian]));
         let (link, passed) = throttled_and_counted(&registry.host, FAST);
@@ -67,14 +64,6 @@ impl Scene {
         assert!(passed < self.size / 4, "{passed} of {} bytes", self.size);
         assert!(!self.node.lazy_mounts().is_empty());
     }
-
-    fn nothing_is_left(&self) {
-        let left = || {
-            let node = &self.node;
-            node.in_dir("lazy/snapshots") + node.in_dir("lazy/images") + node.lazy_mounts().len()
-        };
-        wait_until("nothing is left", || left() == 0);
-    }
 }
 
 #[test]
@@ -99,7 +88,7 @@ fn nerdctl_runs_a_lazy_image() {
     let run = ["run", "--rm", "--net=none", &scene.image, "/bin/sh", "-c", SCRIPT];
     scene.is_lazy(&nerdctl(&run));
     nerdctl(&["rmi", &scene.image]);
-    scene.nothing_is_left();
+    scene.node.wait_until_clear();
     serving.kill();
     containerd.kill();
 }
@@ -163,7 +152,7 @@ fn docker_runs_a_lazy_image() {
     scene.is_lazy(&call("GET", "containers/app/logs?stdout=true&stderr=true", json!({})).unwrap());
     call("DELETE", "containers/app", json!({})).unwrap();
     call("DELETE", &format!("images/{}", scene.image), json!({})).unwrap();
-    scene.nothing_is_left();
+    scene.node.wait_until_clear();
     docker.kill();
     serving.kill();
     containerd.kill();

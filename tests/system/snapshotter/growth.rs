@@ -2,17 +2,15 @@
 //! docs/contributing/measuring.md.
 
 use std::fs::{self, File};
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, fadvise};
-use rustix::process::Signal;
 
 use super::node::{Node, container};
-use super::{indexed, programs};
-use crate::bundle::{self, rootfs};
+use super::{indexed, numbered_rootfs, programs};
+use crate::bundle;
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings};
 use ociseek_testkit::mounts::wait_until;
@@ -29,20 +27,6 @@ const IDLE: Duration = Duration::from_secs(70);
 const KILLS: usize = 10;
 /// How much more memory the server of the same age may have, in bytes.
 const MORE: u64 = 24 << 20;
-
-/// The files of an image that shares no layer with the others.
-fn files(busybox: &Path, number: usize) -> Vec<u8> {
-    let mut builder = tar::Builder::new(Vec::new());
-    let mut header = tar::Header::new_gnu();
-    header.set_mode(0o644);
-    header.set_size(0);
-    builder.append_data(&mut header, format!("number-{number}"), &b""[..]).unwrap();
-    let mut archive = builder.into_inner().unwrap();
-    // Without the end of the archive.
-    archive.truncate(archive.len() - 1024);
-    archive.extend(rootfs(busybox));
-    archive
-}
 
 /// The descriptors, threads and bytes of memory (`Pss`) of a process.
 fn taken(pid: u32) -> (usize, usize, u64) {
@@ -93,8 +77,8 @@ fn cycles(
             at if at == kills => node.kill_keeper(),
             _ => {}
         }
-        node.ctr(&["images", "rm", "--sync", image]);
-        wait_until("nothing is left", || is_clear(node));
+        node.remove(image);
+        node.wait_until_clear();
         if cycle % (2 * kills) == 2 * kills - 1 {
             print(cycle + 1, serving.id());
             let (descriptors, _, memory) = taken(serving.id());
@@ -106,29 +90,17 @@ fn cycles(
     }
 }
 
-/// Where images are mounted.
-fn mount_points(node: &Node) -> Vec<String> {
-    let mounts = node.lazy_mounts();
-    mounts.iter().map(|mount| mount.split(' ').nth(1).unwrap().to_owned()).collect()
-}
-
-fn is_clear(node: &Node) -> bool {
-    node.in_dir("lazy/snapshots") + node.in_dir("lazy/images") + node.lazy_mounts().len() == 0
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_grows_while_images_come_and_go() {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let registry = Faulty::honest(settings).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     tokio::task::block_in_place(|| {
-        let images = indexed(&registry, (0..2).map(|number| files(&busybox, number)));
+        let images = indexed(&registry, (0..2).map(|number| numbered_rootfs(&busybox, number)));
         let node = Node::new(programs, &images[0]);
         let mut serving = node.snapshotter();
         let _containerd = node.containerd();
         cycles(&node, &mut serving, &images, 30, 5, |_, _| {});
-        serving.signal(Signal::TERM);
-        assert!(serving.end().success());
+        serving.stop();
     });
 }
 
@@ -140,12 +112,11 @@ async fn lists_of_files_of_many_images_stay_within_their_memory() {
     /// In MiB.
     const LISTS: u64 = 17;
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let registry = Faulty::honest(settings).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let layer = |number: usize| {
         let mut tar: Vec<u8> =
             (0..FILES).flat_map(|n| file(&format!("list-{number}/{n}"), b"")).collect();
-        tar.extend(files(&busybox, number));
+        tar.extend(numbered_rootfs(&busybox, number));
         tar
     };
     tokio::task::block_in_place(|| {
@@ -154,7 +125,7 @@ async fn lists_of_files_of_many_images_stay_within_their_memory() {
         node.config = format!("max-memory = \"{LISTS}MiB\"\n");
         let mut serving = node.snapshotter();
         let _containerd = node.containerd();
-        let unpacked = || node.metric(r#"ociseek_snapshotter_unpacked_total{reason="memory"}"#);
+        let unpacked = || node.unpacked("memory");
         for image in &images {
             node.pull(image, "ociseek");
             assert_eq!(node.shell(image, "echo READY"), "READY\n");
@@ -166,20 +137,19 @@ async fn lists_of_files_of_many_images_stay_within_their_memory() {
         assert!(peak < (LISTS + 192) << 20, "{peak}");
         // The memory of an image that is removed is for another one.
         for image in &images {
-            node.ctr(&["images", "rm", "--sync", image]);
+            node.remove(image);
         }
-        wait_until("nothing is left", || is_clear(&node));
+        node.wait_until_clear();
         wait_until("another image starts lazily", || {
             node.pull(&images[5], "ociseek");
             let is_lazy = node.metric("ociseek_snapshotter_images") == 1;
             if !is_lazy {
-                node.ctr(&["images", "rm", "--sync", &images[5]]);
+                node.remove(&images[5]);
             }
             is_lazy
         });
         assert_eq!(node.shell(&images[5], "echo READY"), "READY\n");
-        serving.signal(Signal::TERM);
-        assert!(serving.end().success());
+        serving.stop();
     });
 }
 
@@ -187,12 +157,11 @@ async fn lists_of_files_of_many_images_stay_within_their_memory() {
 /// Returns how many start lazily.
 async fn all_start_at_once(images: usize, files_each: usize, lists: u64) -> usize {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return images };
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let registry = Faulty::honest(settings).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let layer = |number: usize| {
         let mut tar: Vec<u8> =
             (0..files_each).flat_map(|n| file(&format!("list-{number}/{n}"), b"")).collect();
-        tar.extend(files(&busybox, number));
+        tar.extend(numbered_rootfs(&busybox, number));
         tar
     };
     tokio::task::block_in_place(|| {
@@ -206,7 +175,7 @@ async fn all_start_at_once(images: usize, files_each: usize, lists: u64) -> usiz
                 scope.spawn(|| node.pull(image, "ociseek"));
             }
         });
-        let unpacked = node.metric(r#"ociseek_snapshotter_unpacked_total{reason="memory"}"#);
+        let unpacked = node.unpacked("memory");
         let begun = Instant::now();
         let node = &node;
         let started = |number: usize, image: &str| {
@@ -248,8 +217,7 @@ async fn all_start_at_once(images: usize, files_each: usize, lists: u64) -> usiz
         for (_, name) in &took {
             node.end(name);
         }
-        serving.signal(Signal::TERM);
-        assert!(serving.end().success());
+        serving.stop();
         lazy
     })
 }
@@ -276,10 +244,10 @@ async fn a_node_whose_cache_holds_half_of_what_is_read() {
     const READERS: usize = 20;
     const ROUNDS: usize = 4;
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let registry = Faulty::honest(settings).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     tokio::task::block_in_place(|| {
-        let images = indexed(&registry, (0..IMAGES).map(|number| files(&busybox, number)));
+        let images =
+            indexed(&registry, (0..IMAGES).map(|number| numbered_rootfs(&busybox, number)));
         let mut node = Node::new(programs, &images[0]);
         node.config = format!("cache-size = \"{}MB\"\n", IMAGES * bundle::UNREAD / 2_000_000);
         let mut serving = node.snapshotter();
@@ -314,7 +282,7 @@ async fn a_node_whose_cache_holds_half_of_what_is_read() {
         at_once(IMAGES, &|number| node.pull(&images[number], "ociseek"));
         at_once(CONTAINERS, &|number| node.start(&name(number), &images[number % IMAGES]));
         said("200 containers started");
-        let points = mount_points(&node);
+        let points = node.mount_points();
         assert_eq!(points.len(), IMAGES);
         let expected = fs::read(format!("{}/srv/unread", points[0])).unwrap();
         let read = |number: usize| {
@@ -333,8 +301,7 @@ async fn a_node_whose_cache_holds_half_of_what_is_read() {
         for number in 0..CONTAINERS {
             node.end(&name(number));
         }
-        serving.signal(Signal::TERM);
-        assert!(serving.end().success());
+        serving.stop();
     });
 }
 
@@ -342,10 +309,10 @@ async fn a_node_whose_cache_holds_half_of_what_is_read() {
 #[ignore = "takes minutes, for docs/contributing/measuring.md"]
 async fn a_node_with_a_hundred_images_and_a_thousand_cycles() {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let registry = Faulty::honest(settings).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     tokio::task::block_in_place(|| {
-        let images = indexed(&registry, (0..IMAGES).map(|number| files(&busybox, number)));
+        let images =
+            indexed(&registry, (0..IMAGES).map(|number| numbered_rootfs(&busybox, number)));
         let node = Node::new(programs, &images[0]);
         let mut serving = node.snapshotter();
         let _containerd = node.containerd();
@@ -376,7 +343,7 @@ async fn a_node_with_a_hundred_images_and_a_thousand_cycles() {
             node.start(name, image);
         }
         print("100 images mounted", serving.id());
-        let points = mount_points(&node);
+        let points = node.mount_points();
         assert_eq!(points.len(), IMAGES);
         serving.kill();
         let begun = Instant::now();
@@ -409,9 +376,9 @@ async fn a_node_with_a_hundred_images_and_a_thousand_cycles() {
             node.end(name);
         }
         for image in &images {
-            node.ctr(&["images", "rm", "--sync", image]);
+            node.remove(image);
         }
-        wait_until("nothing is left", || is_clear(&node));
+        node.wait_until_clear();
         print("all removed", serving.id());
 
         cycles(&node, &mut serving, &images[..3], CYCLES, KILLS, |cycle, serving| {
@@ -419,7 +386,6 @@ async fn a_node_with_a_hundred_images_and_a_thousand_cycles() {
         });
         thread::sleep(IDLE);
         print("after 70 s", serving.id());
-        serving.signal(Signal::TERM);
-        assert!(serving.end().success());
+        serving.stop();
     });
 }

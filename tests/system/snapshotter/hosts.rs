@@ -2,16 +2,12 @@
 
 use std::fs;
 
-use super::{Node, index, programs, push};
-use ociseek_testkit::corpus::debian_layers;
+use super::{Ground, Node, index, push};
 use ociseek_testkit::mounts::wait_until;
-use ociseek_testkit::servers::{Server, tool};
 
 #[test]
 fn a_change_of_the_hosts_file_counts_for_the_next_image() {
-    let Some(programs) = programs() else { return };
-    let (Some(layers), Some(crane)) = (debian_layers(), tool("crane")) else { return };
-    let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
+    let Some(Ground { programs, layers, crane, registry }) = Ground::new() else { return };
     let image = push(&crane, &registry.host, "app", &[&layers.join("../small/plain-6MB.tar.gz")]);
     index(&image);
     let mut node = Node::new(programs, &image);
@@ -28,8 +24,8 @@ fn a_change_of_the_hosts_file_counts_for_the_next_image() {
     let mut serving = node.snapshotter();
     let mut containerd = node.containerd();
     node.pull(&image, "ociseek");
-    assert_eq!(node.metric(r#"ociseek_snapshotter_unpacked_total{reason="failed"}"#), 1);
-    node.ctr(&["images", "rm", "--sync", &image]);
+    assert_eq!(node.unpacked("failed"), 1);
+    node.remove(&image);
     wait_until("nothing is left", || node.metric("ociseek_snapshotter_snapshots") == 0);
 
     fs::write(&file, format!("server = \"http://{}\"\n", registry.host)).unwrap();

@@ -7,11 +7,10 @@ use std::process::Command;
 
 use yaml_rust2::{Yaml, YamlLoader};
 
-use super::{Node, index, programs, push};
-use ociseek_testkit::corpus::debian_layers;
+use super::{Ground, Node, index, made_to_sleep, programs, push};
 use ociseek_testkit::mounts::wait_until;
 use ociseek_testkit::sandbox::program;
-use ociseek_testkit::servers::{Server, run, tool};
+use ociseek_testkit::servers::{run, tool};
 
 fn packaged(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging").join(name)
@@ -327,22 +326,14 @@ fn in_pod(node: &Node, image: &str, handler: &str) -> Result<String, String> {
 
 #[test]
 fn pods_of_the_runtime_class_start_lazily_beside_others() {
-    let Some(programs) = programs() else { return };
-    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc"))
-    else {
-        return;
-    };
-    let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
+    let Some(Ground { programs, layers, crane, registry }) = Ground::new() else { return };
     let debian = layers.join("debian-rootfs.go.tar.gz");
     let base = push(&crane, &registry.host, "app", &[&debian]);
     // The sandboxes share no layer with it.
     let bottom = layers.join("../small/pax-binary-xattr.tar.gz");
     let other = layers.join("debian-rootfs.go1.tar.gz");
     let pause = push(&crane, &registry.host, "pause", &[&bottom, &other]);
-    run(
-        &crane,
-        &["mutate", "--insecure", "--entrypoint", "/bin/sleep,infinity", "-t", &pause, &pause],
-    );
+    made_to_sleep(&crane, &pause, &pause);
     index(&base);
 
     let node = Node::new(programs, &pause);

@@ -40,9 +40,6 @@ fn an_image_whose_login_only_the_pull_has_is_unpacked() {
     let mut node = Node::new(programs, &name);
     let serving = node.snapshotter();
     let _containerd = node.containerd();
-    let unpacked = |node: &Node, reason: &str| {
-        node.metric(&format!("ociseek_snapshotter_unpacked_total{{reason=\"{reason}\"}}"))
-    };
     // Whether it is lazy.
     let pulled = |node: &Node| {
         node.crictl(&["pull", "--creds", "u:s3cret", &name]);
@@ -70,7 +67,7 @@ fn an_image_whose_login_only_the_pull_has_is_unpacked() {
     assert!(refused.contains("whole  the registry wants a login: "), "{refused}");
     assert!(refused.contains("(login)\n") && refused.contains("image-service"), "{refused}");
     assert!(!pulled(&node));
-    assert_eq!((unpacked(&node, "login"), unpacked(&node, "failed")), (1, 0));
+    assert_eq!((node.unpacked("login"), node.unpacked("failed")), (1, 0));
 
     // With a login of its own, the snapshotter needs none from the pull.
     drop(serving);
@@ -121,10 +118,7 @@ fn an_image_is_lazy_by_the_login_of_its_pull() {
         assert!(pulled.status.success(), "{}", text(pulled.stderr));
     };
     pull();
-    assert_eq!(
-        (images(), node.metric("ociseek_snapshotter_unpacked_total{reason=\"login\"}")),
-        (1, 0)
-    );
+    assert_eq!((images(), node.unpacked("login")), (1, 0));
     refuse(&["--creds", "u:wrong"]);
     refuse(&[]);
 

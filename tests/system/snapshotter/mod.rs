@@ -11,13 +11,14 @@ use std::sync::atomic::Ordering;
 use rustix::process::Signal;
 use serde_json::json;
 
+use crate::bundle::rootfs;
 use node::{Node, container};
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::corpus::{Image, debian_layers};
-use ociseek_testkit::faulty::Faulty;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings};
 use ociseek_testkit::mounts::{assert_same, can_mount, seen, wait_until};
 use ociseek_testkit::sandbox::program;
-use ociseek_testkit::servers::{self, Server, run, tool};
+use ociseek_testkit::servers::{self, Server, pushed_by_crane, run, tool};
 use ociseek_testkit::throttle::throttled_and_counted;
 
 mod disks;
@@ -44,6 +45,28 @@ fn programs() -> Option<PathBuf> {
     if can_mount() { servers::consumer() } else { None }
 }
 
+/// What tests of real images need.
+struct Ground {
+    programs: PathBuf,
+    /// The layers of Debian in the corpus.
+    layers: PathBuf,
+    crane: PathBuf,
+    registry: Server,
+}
+
+impl Ground {
+    /// None, after a line, if something is missing.
+    fn new() -> Option<Ground> {
+        tool("runc")?;
+        Some(Ground {
+            programs: programs()?,
+            layers: debian_layers()?,
+            crane: tool("crane")?,
+            registry: Server::distribution_on_disk("docker-registry")?,
+        })
+    }
+}
+
 #[test]
 fn containerds_own_suite_passes() {
     let Some(programs) = programs() else { return };
@@ -66,16 +89,14 @@ fn containerds_own_suite_passes() {
 /// Pushes an image of these layers to a registry, and returns its name.
 fn push(crane: &Path, host: &str, name: &str, layers: &[&Path]) -> String {
     let reference = format!("{host}/{name}:v1");
-    let layers: Vec<_> = layers.iter().map(|layer| layer.to_str().unwrap()).collect();
-    run(
-        crane,
-        &["append", "--insecure", "--oci-empty-base", "-f", &layers.join(","), "-t", &reference],
-    );
-    run(
-        crane,
-        &["mutate", "--insecure", "--set-platform", "linux/amd64", "-t", &reference, &reference],
-    );
+    pushed_by_crane(crane, &reference, layers);
     reference
+}
+
+/// Gives an image a process that does nothing, and another name.
+fn made_to_sleep(crane: &Path, from: &str, to: &str) {
+    let entrypoint = ["--entrypoint", "/bin/sleep,infinity"];
+    run(crane, &[&["mutate", "--insecure"], &entrypoint[..], &["-t", to, from]].concat());
 }
 
 fn index(image: &str) {
@@ -83,6 +104,23 @@ fn index(image: &str) {
         Path::new(program()),
         &["index", "--kind=v1,fine", "--min-layer-size=0", "--quiet", "--no-cache", image],
     );
+}
+
+/// A layer of busybox. Each number gives another one, because of what follows its end.
+fn numbered_rootfs(busybox: &Path, number: usize) -> Vec<u8> {
+    let mut layer = rootfs(busybox);
+    layer.extend([number as u8; 512]);
+    layer
+}
+
+/// A registry with an indexed image of busybox, and the name of that.
+async fn busybox_image() -> Option<(Faulty, String)> {
+    let busybox = tool("busybox")?;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
+    registry.add_image("v1", &rootfs(&busybox));
+    let image = format!("{}/a/b:v1", registry.host());
+    tokio::task::block_in_place(|| index(&image));
+    Some((registry, image))
 }
 
 /// The names of images with one layer each, which are pushed as `v0`, `v1` and so on, and indexed.
@@ -118,8 +156,7 @@ fn a_container_outlives_the_snapshotter(
     });
     assert!(read("/usr/share/common-licenses/Artistic").contains("Artistic License"));
     // An orderly stop answers what is being read, or leaves it to the next server.
-    serving.signal(Signal::TERM);
-    assert!(serving.end().success());
+    serving.stop();
     *serving = node.snapshotter();
     assert!(read("/usr/share/common-licenses/BSD").contains("Redistribution"));
     node.end(name);
@@ -130,7 +167,7 @@ fn come_and_go(node: &Node, image: &str, rounds: usize) {
     for _ in 0..rounds {
         node.pull(image, "ociseek");
         assert_eq!(node.shell(image, "cat /etc/passwd >/dev/null && echo READY"), "READY\n");
-        node.ctr(&["images", "rm", "--sync", image]);
+        node.remove(image);
     }
 }
 
@@ -198,12 +235,7 @@ fn a_pod_starts_lazily(node: &Node, image: &str) {
 
 #[test]
 fn an_image_is_started_lazily_and_removed_without_a_trace() {
-    let Some(programs) = programs() else { return };
-    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc"))
-    else {
-        return;
-    };
-    let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
+    let Some(Ground { programs, layers, crane, registry }) = Ground::new() else { return };
     let debian = layers.join("debian-rootfs.go.tar.gz");
     let files = layers.join("../small/plain-6MB.tar.gz");
     let (link, passed) = throttled_and_counted(&registry.host, FAST);
@@ -218,18 +250,7 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
 
     let pushed = format!("{}/two:pause", registry.host);
     let pause = format!("{link}/two:pause");
-    run(
-        &crane,
-        &[
-            "mutate",
-            "--insecure",
-            "--entrypoint",
-            "/bin/sleep,infinity",
-            "-t",
-            &pushed,
-            &two_pushed,
-        ],
-    );
+    made_to_sleep(&crane, &two_pushed, &pushed);
     index(&pushed);
 
     let node = Node::new(programs, &pause);
@@ -311,11 +332,9 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     }
 
     for image in [&two, &base, &above] {
-        node.ctr(&["images", "rm", "--sync", image]);
+        node.remove(image);
     }
-    let left =
-        || node.in_dir("lazy/snapshots") + node.in_dir("lazy/images") + node.lazy_mounts().len();
-    wait_until("nothing is left", || left() == 0);
+    node.wait_until_clear();
     let state = fs::read_to_string(node.at("lazy/state.json")).unwrap();
     assert!(state.contains(r#""rows":{}"#), "{state}");
 
@@ -324,15 +343,15 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     let started = passed.load(Ordering::Relaxed) - before;
     println!("{started} bytes for a pod");
     assert!(started < size / 4, "{started} of {size} bytes");
-    wait_until("nothing is left", || left() == 0);
+    node.wait_until_clear();
 
     // The first round opens what is kept, such as a connection.
     come_and_go(&node, &two, 1);
     let descriptors = || fs::read_dir(format!("/proc/{}/fd", serving.id())).unwrap().count();
-    wait_until("nothing is left", || left() == 0);
+    node.wait_until_clear();
     let before = descriptors();
     come_and_go(&node, &two, 6);
-    wait_until("nothing is left", || left() == 0);
+    node.wait_until_clear();
     wait_until("no descriptor is left", || descriptors() <= before);
 
     // Without an index, containerd pulls and unpacks.
@@ -340,14 +359,13 @@ fn an_image_is_started_lazily_and_removed_without_a_trace() {
     assert!(passed.load(Ordering::Relaxed) > size);
     assert_eq!(node.shell(&base, "echo READY"), "READY\n");
     assert_eq!(node.lazy_mounts(), Vec::<String>::new());
-    assert_eq!(node.metric(r#"ociseek_snapshotter_unpacked_total{reason="no-index"}"#), 1);
+    assert_eq!(node.unpacked("no-index"), 1);
     // So is an image above one that is unpacked, and that is said.
     node.pull(&above, "ociseek");
-    assert_eq!(node.metric(r#"ociseek_snapshotter_unpacked_total{reason="unpacked-base"}"#), 1);
-    assert_eq!(node.metric(r#"ociseek_snapshotter_unpacked_total{reason="no-index"}"#), 1);
+    assert_eq!(node.unpacked("unpacked-base"), 1);
+    assert_eq!(node.unpacked("no-index"), 1);
     node.ctr(&["images", "rm", "--sync", &above, &base]);
-    serving.signal(Signal::TERM);
-    assert!(serving.end().success());
+    serving.stop();
     containerd.kill();
 }
 
@@ -383,9 +401,8 @@ fn layers_of_zstd_are_started_lazily() {
     // Another server reads by the same cache.
     node.restart(&mut serving);
     assert_eq!(node.shell(&name, script), format!("{digest}  /usr/share/common-licenses/GPL-3\n"));
-    node.ctr(&["images", "rm", "--sync", &name]);
+    node.remove(&name);
     wait_until("nothing is left", || node.lazy_mounts().is_empty());
-    serving.signal(Signal::TERM);
-    assert!(serving.end().success());
+    serving.stop();
     containerd.kill();
 }

@@ -6,10 +6,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{FAST, Node, index, programs, push};
-use ociseek_testkit::corpus::debian_layers;
+use super::{FAST, Ground, Node, index, made_to_sleep, push};
 use ociseek_testkit::mounts::wait_until;
-use ociseek_testkit::servers::{Server, run, skip, tool};
+use ociseek_testkit::servers::{run, skip, tool};
 use ociseek_testkit::throttle::throttled_and_counted;
 
 /// Where Debian has the CNI plugins (containernetworking-plugins).
@@ -66,21 +65,13 @@ impl Drop for Network {
 
 #[test]
 fn a_lazy_pod_has_an_address_and_a_port_of_the_host() {
-    let Some(programs) = programs() else { return };
-    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc"))
-    else {
-        return;
-    };
-    let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
+    let Some(Ground { programs, layers, crane, registry }) = Ground::new() else { return };
     if !Path::new(PLUGINS).join("bridge").exists() {
         return skip(&format!("no CNI plugins in {PLUGINS}"));
     }
     let (Some(_), Some(_)) = (tool("ip"), tool("iptables")) else { return };
     let pushed = push(&crane, &registry.host, "app", &[&layers.join("debian-rootfs.go.tar.gz")]);
-    run(
-        &crane,
-        &["mutate", "--insecure", "--entrypoint", "/bin/sleep,infinity", "-t", &pushed, &pushed],
-    );
+    made_to_sleep(&crane, &pushed, &pushed);
     index(&pushed);
     let (link, passed) = throttled_and_counted(&registry.host, FAST);
     let image = format!("{link}/app:v1");

@@ -235,6 +235,11 @@ impl Node {
         value.map_or(0, |value| value.parse().unwrap())
     }
 
+    /// How many images were unpacked for this reason.
+    pub fn unpacked(&self, reason: &str) -> u64 {
+        self.metric(&format!("ociseek_snapshotter_unpacked_total{{reason={reason:?}}}"))
+    }
+
     pub fn try_ctr(&self, args: &[&str]) -> Output {
         let mut command = Command::new(self.programs.join("ctr"));
         command.args(["--address", &self.at("containerd.sock")]).args(args).stdin(Stdio::null());
@@ -299,6 +304,11 @@ impl Node {
         self.succeeded(&pull, output);
     }
 
+    /// Removes an image, and waits for what containerd removes with it.
+    pub fn remove(&self, image: &str) {
+        self.ctr(&["images", "rm", "--sync", image]);
+    }
+
     /// The output of a shell in a new container.
     pub fn shell(&self, image: &str, script: &str) -> String {
         // Several tests have such a container at the same time.
@@ -361,6 +371,12 @@ impl Node {
         mounts_below(&self.dir.path().join("lazy/images"))
     }
 
+    /// Where images are mounted.
+    pub fn mount_points(&self) -> Vec<String> {
+        let mounts = self.lazy_mounts();
+        mounts.iter().map(|mount| mount.split(' ').nth(1).unwrap().to_owned()).collect()
+    }
+
     /// The process that keeps the devices of mounts.
     pub fn keeper(&self) -> Option<i32> {
         let state = fs::read(self.at("lazy/keeper.json")).ok()?;
@@ -396,6 +412,14 @@ impl Node {
 
     pub fn in_dir(&self, dir: &str) -> usize {
         fs::read_dir(self.at(dir)).unwrap().count()
+    }
+
+    /// Waits until the snapshotter has no snapshot and no mount.
+    pub fn wait_until_clear(&self) {
+        wait_until("nothing is left", || {
+            let files = self.in_dir("lazy/snapshots") + self.in_dir("lazy/images");
+            files + self.lazy_mounts().len() == 0
+        });
     }
 }
 

@@ -14,8 +14,8 @@ use rustix::process::Signal;
 use tokio::runtime::Handle;
 
 use super::node::Node;
-use super::{index, indexed, programs};
-use crate::bundle::{UNREAD, rootfs};
+use super::{busybox_image, indexed, numbered_rootfs, programs};
+use crate::bundle::UNREAD;
 use ociseek_node::serves;
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::faulty::{Faulty, ReceivedRequest, RegistrySettings, problem};
@@ -36,31 +36,21 @@ async fn reads_are_measured_and_the_configuration_is_read_again() {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
     let refuses = Arc::new(AtomicBool::new(false));
     let refused = Arc::clone(&refuses);
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let settings = RegistrySettings::with_referrers();
     let lie = move |request: &ReceivedRequest, _: &Faulty| {
         let is_refused = refused.load(Ordering::Relaxed) && request.path.contains("/blobs/");
         is_refused.then(|| problem(403, "DENIED", "the login ended"))
     };
     let registry = Faulty::start(settings, lie).await;
-    let image = |tag: &str| format!("{}/a/b:{tag}", registry.host());
-    for tag in ["v1", "v2"] {
-        let mut layer = rootfs(&busybox);
-        // What follows the end of an archive makes it another layer.
-        layer.extend(tag.as_bytes());
-        registry.add_image(tag, &layer);
-    }
     tokio::task::block_in_place(|| {
-        for tag in ["v1", "v2"] {
-            index(&image(tag));
-        }
-        let node = Node::new(programs, &image("v1"));
+        let images = indexed(&registry, (0..2).map(|number| numbered_rootfs(&busybox, number)));
+        let node = Node::new(programs, &images[0]);
         let mut serving = node.snapshotter();
         let _containerd = node.containerd();
         let metric = |name: &str| node.metric(&format!("ociseek_snapshotter_{name}"));
-        node.pull(&image("v1"), "ociseek");
-        assert_eq!(node.shell(&image("v1"), "echo READY"), "READY\n");
-        let mounts = node.lazy_mounts();
-        let file = format!("{}/srv/unread", mounts[0].split(' ').nth(1).unwrap());
+        node.pull(&images[0], "ociseek");
+        assert_eq!(node.shell(&images[0], "echo READY"), "READY\n");
+        let file = format!("{}/srv/unread", node.mount_points()[0]);
         assert!(metric("read_seconds_count") > 0);
         assert!(metric("registry_requests_total{code=\"2xx\"}") > 0);
         assert!(metric("registry_request_seconds_count") > 0);
@@ -86,31 +76,27 @@ async fn reads_are_measured_and_the_configuration_is_read_again() {
         reload(&node, &serving, &excluding, "reloaded");
         assert_eq!(node.logged("reloaded")[0]["changed"], "[\"lazy-from\"]");
         assert_eq!(node.logged("needs-restart")[0]["keys"], "[\"cache-dir\"]");
-        node.pull(&image("v2"), "ociseek");
-        assert_eq!(metric("unpacked_total{reason=\"not-listed\"}"), 1);
+        node.pull(&images[1], "ociseek");
+        assert_eq!(node.unpacked("not-listed"), 1);
         // What is mounted stays.
         assert_eq!(fs::read(&file).unwrap().len(), UNREAD);
         reload(&node, &serving, &format!("{valid}log-level = \"warn\"\n"), "reloaded");
-        for tag in ["v1", "v2"] {
-            node.ctr(&["images", "rm", "--sync", &image(tag)]);
+        for image in &images {
+            node.remove(image);
         }
         wait_until("nothing is mounted", || node.lazy_mounts().is_empty());
         assert_eq!(node.logged("unmounted").len(), 0);
-        serving.signal(Signal::TERM);
-        assert!(serving.end().success());
+        serving.stop();
     });
 }
 
 /// A mount that does not answer: another file system is mounted on it, and nobody serves that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_mount_that_is_silent_is_counted_until_it_answers() {
-    let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let registry = Faulty::honest(settings).await;
-    registry.add_image("v1", &rootfs(&busybox));
-    let image = format!("{}/a/b:v1", registry.host());
+    let (Some(programs), Some((_registry, image))) = (programs(), busybox_image().await) else {
+        return;
+    };
     tokio::task::block_in_place(|| {
-        index(&image);
         let node = Node::new(programs, &image);
         let mut serving = node.snapshotter();
         let _containerd = node.containerd();
@@ -123,8 +109,7 @@ async fn a_mount_that_is_silent_is_counted_until_it_answers() {
             (counted, node.monitored("/readyz").0, node.monitored("/healthz").0, is_serving)
         };
         assert_eq!(silent(), (0, 200, 200, true));
-        let mounts = node.lazy_mounts();
-        let point = mounts[0].split(' ').nth(1).unwrap();
+        let point = &node.mount_points()[0];
         let device = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
         let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
         let data = CString::new(data).unwrap();
@@ -136,8 +121,7 @@ async fn a_mount_that_is_silent_is_counted_until_it_answers() {
         drop(device);
         wait_until("the mount answers", || silent() == (0, 200, 200, true));
         assert_eq!(node.shell(&image, "echo READY"), "READY\n");
-        serving.signal(Signal::TERM);
-        assert!(serving.end().success());
+        serving.stop();
     });
 }
 
@@ -146,16 +130,9 @@ async fn a_mount_that_is_silent_is_counted_until_it_answers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_is_fetched_is_limited_and_the_rest_of_images_comes_if_asked_for() {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let registry = Faulty::honest(settings).await;
-    let layers = (0..2).map(|number| {
-        let mut layer = rootfs(&busybox);
-        // What follows the end of an archive makes it another layer.
-        layer.extend([number as u8; 512]);
-        layer
-    });
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     tokio::task::block_in_place(|| {
-        let images = indexed(&registry, layers);
+        let images = indexed(&registry, (0..2).map(|number| numbered_rootfs(&busybox, number)));
         let mut node = Node::new(programs, &images[0]);
         let mut serving = node.snapshotter();
         let _containerd = node.containerd();
@@ -166,7 +143,7 @@ async fn what_is_fetched_is_limited_and_the_rest_of_images_comes_if_asked_for() 
         };
         let fetched = |node: &Node| metric(node, "fetched_bytes_total");
         start(&node, &images[0]);
-        let file = format!("{}/srv/unread", node.lazy_mounts()[0].split(' ').nth(1).unwrap());
+        let file = format!("{}/srv/unread", node.mount_points()[0]);
         let valid = fs::read_to_string(node.at("snapshotter.toml")).unwrap();
         // The file takes some hours at this speed.
         reload(&node, &serving, &format!("{valid}bandwidth = \"8kbit\"\n"), "reloaded");
@@ -198,8 +175,7 @@ async fn what_is_fetched_is_limited_and_the_rest_of_images_comes_if_asked_for() 
         node.restart(&mut serving);
         wait_until("there is room in the cache", || metric(&node, "cache_bytes") <= 4 << 20);
         assert!(metric(&node, "cache_evictions_total") > 0);
-        serving.signal(Signal::TERM);
-        assert!(serving.end().success());
+        serving.stop();
     });
 }
 

@@ -51,13 +51,6 @@ fn registry(others: &[&str]) -> Option<(Server, String)> {
     Some((registry, image))
 }
 
-fn nothing_is_left(node: &Node) {
-    wait_until("nothing is left", || {
-        let files = node.in_dir("lazy/snapshots") + node.in_dir("lazy/images");
-        files + node.lazy_mounts().len() == 0
-    });
-}
-
 #[test]
 fn containers_outlive_the_snapshotter_and_the_keeper() {
     let (Some(programs), Some((registry, image))) = (programs(), registry(&[])) else { return };
@@ -88,10 +81,9 @@ fn containers_outlive_the_snapshotter_and_the_keeper() {
     node.restart(&mut serving);
     assert!(node.read_in(name, "/usr/share/common-licenses/Artistic").contains("Artistic License"));
     node.end(name);
-    node.ctr(&["images", "rm", "--sync", &image]);
-    nothing_is_left(&node);
-    serving.signal(Signal::TERM);
-    assert!(serving.end().success());
+    node.remove(&image);
+    node.wait_until_clear();
+    serving.stop();
     wait_until("the keeper ends", || node.keeper().is_none());
 }
 
@@ -125,8 +117,8 @@ fn containers_outlive_the_end_of_the_snapshotters_process_group() {
         assert_eq!(node.keeper(), keeper, "{signal:?}");
     }
     node.end(name);
-    node.ctr(&["images", "rm", "--sync", &image]);
-    nothing_is_left(&node);
+    node.remove(&image);
+    node.wait_until_clear();
 }
 
 #[test]
@@ -155,8 +147,8 @@ fn containers_outlive_a_kill_of_everything_if_the_service_manager_keeps_devices(
         });
     }
     node.end(name);
-    node.ctr(&["images", "rm", "--sync", &image]);
-    nothing_is_left(&node);
+    node.remove(&image);
+    node.wait_until_clear();
 }
 
 /// Not only with systemd: the process that keeps the devices has the socket, too. How long calls
@@ -289,12 +281,11 @@ fn images_are_mounted_again_after_a_reboot_also_if_their_registry_is_away() {
     assert!(node.read_in(name, UNREAD).contains(OF_UNREAD));
     node.end(name);
     for image in [&image, &another] {
-        node.ctr(&["images", "rm", "--sync", image]);
+        node.remove(image);
     }
-    nothing_is_left(&node);
+    node.wait_until_clear();
     containerd.kill();
-    serving.signal(Signal::TERM);
-    assert!(serving.end().success());
+    serving.stop();
 }
 
 #[test]
@@ -316,8 +307,8 @@ fn a_kill_while_an_image_is_mounted_or_removed_leaves_nothing() {
     });
     assert_eq!(node.shell(&image, "cat /etc/issue >/dev/null && echo READY"), "READY\n");
     assert_eq!(node.lazy_mounts().len(), 1);
-    node.ctr(&["images", "rm", "--sync", &image]);
-    nothing_is_left(&node);
+    node.remove(&image);
+    node.wait_until_clear();
     fs::remove_dir_all(node.at("cache")).unwrap();
     for delay in [0, 5, 10, 20, 40, 80] {
         node.pull(&image, "ociseek");
@@ -331,8 +322,8 @@ fn a_kill_while_an_image_is_mounted_or_removed_leaves_nothing() {
     }
     node.pull(&image, "ociseek");
     assert_eq!(node.shell(&image, "cat /etc/issue >/dev/null && echo READY"), "READY\n");
-    node.ctr(&["images", "rm", "--sync", &image]);
-    nothing_is_left(&node);
+    node.remove(&image);
+    node.wait_until_clear();
 }
 
 /// As on a full disk: a directory is in the way.
@@ -353,10 +344,9 @@ fn a_mount_serves_although_the_answers_of_the_registry_cannot_be_written() {
     assert_eq!(node.metric(r#"ociseek_snapshotter_replacements_total{result="replaced"}"#), 0);
     node.end(name);
     in_the_way.iter().for_each(|dir| fs::remove_dir_all(dir).unwrap());
-    node.ctr(&["images", "rm", "--sync", &image]);
+    node.remove(&image);
     wait_until("nothing is mounted", || node.lazy_mounts().is_empty());
-    serving.signal(Signal::TERM);
-    assert!(serving.end().success());
+    serving.stop();
 }
 
 /// The snapshotter gives up before its own answer is due.
@@ -378,7 +368,7 @@ async fn unpacked(
     lists: impl Fn() -> Response<Body> + Send + Sync + 'static,
 ) {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let settings = RegistrySettings::with_referrers();
     let is_list = |request: &ReceivedRequest| {
         request.path.contains("/referrers/") || request.path.contains("/manifests/sha256-")
     };
@@ -392,17 +382,15 @@ async fn unpacked(
         let mut containerd = node.containerd();
         node.pull(&image, "ociseek");
         assert_eq!(node.shell(&image, "echo READY"), "READY\n");
-        let counted = format!("ociseek_snapshotter_unpacked_total{{reason={reason:?}}}");
-        assert_eq!(node.metric(&counted), 1);
+        assert_eq!(node.unpacked(reason), 1);
         let logged = node.logged("unpacked");
         assert_eq!((logged.len(), &logged[0]["reason"]), (1, &json!(reason)), "{logged:?}");
         assert!(logged[0]["error"].as_str().unwrap().contains(why), "{logged:?}");
         assert_eq!(node.metric(r#"ociseek_snapshotter_failures_total{method="Prepare"}"#), 0);
-        node.ctr(&["images", "rm", "--sync", &image]);
-        nothing_is_left(&node);
+        node.remove(&image);
+        node.wait_until_clear();
         containerd.kill();
-        serving.signal(Signal::TERM);
-        assert!(serving.end().success());
+        serving.stop();
     });
 }
 
@@ -423,7 +411,7 @@ async fn promoted(gone: impl Fn() -> Response<Body> + Send + Sync + 'static) {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
     let is_gone = Arc::new(AtomicBool::new(false));
     let is_over = Arc::clone(&is_gone);
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
+    let settings = RegistrySettings::with_referrers();
     let lie = move |request: &ReceivedRequest, _: &Faulty| {
         let is_there = !is_over.load(Ordering::Relaxed) || !request.path.starts_with("/v2/dev/");
         (!is_there).then(&gone)
@@ -456,12 +444,11 @@ async fn promoted(gone: impl Fn() -> Response<Body> + Send + Sync + 'static) {
         assert_eq!(count("two", name), format!("{} /srv/unread\n", bundle::UNREAD));
         node.end(name);
         for image in [&dev, &prod] {
-            node.ctr(&["images", "rm", "--sync", image]);
+            node.remove(image);
         }
-        nothing_is_left(&node);
+        node.wait_until_clear();
         containerd.kill();
-        serving.signal(Signal::TERM);
-        assert!(serving.end().success());
+        serving.stop();
     });
 }
 
@@ -512,10 +499,9 @@ async fn containers_read_on_after_a_token_became_invalid() {
         assert_eq!(counted, format!("{} /srv/unread\n", bundle::UNREAD));
         assert!(issued() > before, "a new token");
         node.end(name);
-        node.ctr(&["images", "rm", "--sync", &image]);
-        nothing_is_left(&node);
+        node.remove(&image);
+        node.wait_until_clear();
         containerd.kill();
-        serving.signal(Signal::TERM);
-        assert!(serving.end().success());
+        serving.stop();
     });
 }

@@ -8,11 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{Advice, fadvise};
-use rustix::process::Signal;
 
 use super::node::{Node, container};
-use super::{indexed, programs};
-use crate::bundle::{UNREAD, rootfs};
+use super::{indexed, numbered_rootfs, programs};
+use crate::bundle::UNREAD;
 use ociseek_testkit::faulty::{Faulty, RegistrySettings};
 use ociseek_testkit::mounts::wait_until;
 use ociseek_testkit::servers::tool;
@@ -40,16 +39,10 @@ fn read_places(file: &str, expected: &[u8]) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn reads_are_right_while_all_that_serves_them_is_killed() {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let registry = Faulty::honest(settings).await;
-    let layers = (0..IMAGES).map(|number| {
-        let mut layer = rootfs(&busybox);
-        // What follows the end of an archive makes it another layer.
-        layer.extend([number as u8; 512]);
-        layer
-    });
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     tokio::task::block_in_place(|| {
-        let images = indexed(&registry, layers);
+        let images =
+            indexed(&registry, (0..IMAGES).map(|number| numbered_rootfs(&busybox, number)));
         let node = Node::new(programs, &images[0]);
         let mut serving = node.snapshotter();
         let _containerd = node.containerd();
@@ -59,9 +52,8 @@ async fn reads_are_right_while_all_that_serves_them_is_killed() {
             node.pull(image, "ociseek");
             node.start(name, image);
         }
-        let mounts = node.lazy_mounts();
-        let file = |mount: &String| format!("{}/srv/unread", mount.split(' ').nth(1).unwrap());
-        let files: Vec<String> = mounts.iter().map(file).collect();
+        let points = node.mount_points();
+        let files: Vec<String> = points.iter().map(|point| format!("{point}/srv/unread")).collect();
         assert_eq!(files.len(), IMAGES);
         let expected = fs::read(&files[0]).unwrap();
         let stop = AtomicBool::new(false);
@@ -94,13 +86,9 @@ async fn reads_are_right_while_all_that_serves_them_is_killed() {
         }
         names.iter().for_each(|name| node.end(name));
         for image in &images {
-            node.ctr(&["images", "rm", "--sync", image]);
+            node.remove(image);
         }
-        wait_until("nothing is left", || {
-            node.in_dir("lazy/snapshots") + node.in_dir("lazy/images") + node.lazy_mounts().len()
-                == 0
-        });
-        serving.signal(Signal::TERM);
-        assert!(serving.end().success());
+        node.wait_until_clear();
+        serving.stop();
     });
 }

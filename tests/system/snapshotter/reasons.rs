@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-use rustix::process::Signal;
 use serde_json::json;
 
 use super::node::Node;
@@ -34,8 +33,7 @@ fn tar(seed: u64, size: usize) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn images_are_unpacked_for_the_reason_that_is_counted_and_logged() {
     let Some(programs) = programs() else { return };
-    let settings = RegistrySettings { referrers: true, ..RegistrySettings::default() };
-    let registry = Faulty::honest(settings).await;
+    let registry = Faulty::honest(RegistrySettings::with_referrers()).await;
     let name = |tag: &str| format!("{}/a/b:{tag}", registry.host());
     let add = |tag: &str, tars: &[Vec<u8>], media_type, compress: &dyn Fn(&[u8]) -> Vec<u8>| {
         let layers = tars.iter().map(|tar| (media_type, compress(tar)));
@@ -58,15 +56,16 @@ async fn images_are_unpacked_for_the_reason_that_is_counted_and_logged() {
         let node = Node::new(programs, &none);
         let mut serving = node.snapshotter();
         let _containerd = node.containerd();
-        let counted = |reason: &str| {
-            node.metric(&format!("ociseek_snapshotter_unpacked_total{{reason={reason:?}}}"))
-        };
         let unpacks = |namespace: &str, image: &str, reason: &str| {
-            let before = (node.logged("unpacked").len(), counted(reason));
+            let before = (node.logged("unpacked").len(), node.unpacked(reason));
             let pull = ["images", "pull", "--plain-http", "--snapshotter", "ociseek", image];
             node.ctr(&[&["--namespace", namespace][..], &pull].concat());
             let logged = node.logged("unpacked");
-            assert_eq!((logged.len(), counted(reason)), (before.0 + 1, before.1 + 1), "{reason}");
+            assert_eq!(
+                (logged.len(), node.unpacked(reason)),
+                (before.0 + 1, before.1 + 1),
+                "{reason}"
+            );
             let line = logged.last().unwrap();
             assert_eq!(line["reason"], json!(reason), "{line}");
             assert!(line["image"].as_str().unwrap().starts_with(image), "{line}");
@@ -82,7 +81,6 @@ async fn images_are_unpacked_for_the_reason_that_is_counted_and_logged() {
         let signed = format!("{signed}signature-key = [{:?}]\n", node.at("key.pem"));
         reload(&node, &serving, &signed, "reloaded");
         unpacks("three", &alike, "untrusted");
-        serving.signal(Signal::TERM);
-        assert!(serving.end().success());
+        serving.stop();
     });
 }

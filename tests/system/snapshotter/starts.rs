@@ -6,11 +6,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{Node, index, programs, push};
-use ociseek_testkit::corpus::debian_layers;
+use super::{Ground, Node, index, push};
 use ociseek_testkit::mounts::wait_until;
 use ociseek_testkit::sandbox::program;
-use ociseek_testkit::servers::{Server, run, tool};
+use ociseek_testkit::servers::run;
 
 /// Whether the image's fine index has a recorded start.
 fn has_recorded_start(image: &str) -> bool {
@@ -19,12 +18,7 @@ fn has_recorded_start(image: &str) -> bool {
 
 #[test]
 fn an_index_is_made_from_a_start_that_containerd_recorded() {
-    let Some(programs) = programs() else { return };
-    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc"))
-    else {
-        return;
-    };
-    let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
+    let Some(Ground { programs, layers, crane, registry }) = Ground::new() else { return };
     let image = push(&crane, &registry.host, "app", &[&layers.join("debian-rootfs.go.tar.gz")]);
     index(&image);
     assert!(!has_recorded_start(&image));
@@ -41,7 +35,7 @@ fn an_index_is_made_from_a_start_that_containerd_recorded() {
         );
     };
     let remove = || {
-        node.ctr(&["images", "rm", "--sync", &image]);
+        node.remove(&image);
         wait_until("nothing is mounted", || node.lazy_mounts().is_empty());
     };
     start();

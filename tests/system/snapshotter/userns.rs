@@ -4,10 +4,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::node::{Node, container};
-use super::{index, programs, push};
-use ociseek_testkit::corpus::debian_layers;
+use super::{Ground, index, push};
 use ociseek_testkit::mounts::wait_until;
-use ociseek_testkit::servers::{Server, tool};
 
 /// The owners of files of different users and groups, and of one that is copied up and a new one.
 const OWNERS: &str = "chmod +x /etc/hostname; echo x > /new; \
@@ -39,12 +37,7 @@ fn owners(node: &Node, image: &str, snapshotter: &str, options: &[&str]) -> Stri
 
 #[test]
 fn files_of_a_user_namespace_have_their_owners() {
-    let Some(programs) = programs() else { return };
-    let (Some(layers), Some(crane), Some(_)) = (debian_layers(), tool("crane"), tool("runc"))
-    else {
-        return;
-    };
-    let Some(registry) = Server::distribution_on_disk("docker-registry") else { return };
+    let Some(Ground { programs, layers, crane, registry }) = Ground::new() else { return };
     let image = push(&crane, &registry.host, "app", &[&layers.join("debian-rootfs.go.tar.gz")]);
     index(&image);
 
@@ -82,8 +75,6 @@ fn files_of_a_user_namespace_have_their_owners() {
     drop(containerd);
     let _containerd = node.containerd();
     assert_eq!(owners(&node, &image, "ociseek", &labelled), plain);
-    node.ctr(&["images", "rm", "--sync", &image]);
-    wait_until("nothing is left", || {
-        node.in_dir("lazy/snapshots") == 0 && node.lazy_mounts().is_empty()
-    });
+    node.remove(&image);
+    node.wait_until_clear();
 }
