@@ -311,7 +311,7 @@ fn slips_are_named() {
         (&["try", "--until-output=", "r.io/a:1"], "is a variable not set?"),
         (&["try", "--record=no/dir/f", "r.io/a:1"], "no/dir/f: cannot write: No such file"),
         (&["try", "--record=no/dir/f", "r.io/a:1"], "mkdir -p no/dir"),
-        (&["index", "--profile=/dev/zero", "r.io/a:1"], "longer than 67108864 bytes"),
+        (&["index", "--profile=/dev/zero", "r.io/a:1"], "longer than 64MiB"),
         (&["backfill", "https://r.io"], "write it without https://: r.io"),
         (&["backfill", "r.io/team/**"], "--filter 'team/**' r.io"),
         (&["backfill", "oci:dir"], "backfill works on registries"),

@@ -390,7 +390,7 @@ async fn skipped_images_have_the_right_reason() {
         assert_eq!(told(&sandbox, &["--dry-run", &place]), want);
         assert_eq!(told(&sandbox, &[&place]), want);
         let said = sandbox.run(&["backfill", "--jobs=1", &place]);
-        assert!(said.contains(": all of its layers are smaller than 10485760 bytes"), "{said}");
+        assert!(said.contains(": all of its layers are smaller than 10MiB"), "{said}");
         assert!(
             said.contains(": none of its layers can be served lazily (too-small, zstd)"),
             "{said}"

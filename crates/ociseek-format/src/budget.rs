@@ -4,6 +4,7 @@
 //! is charged to the image's budget before its memory is allocated. All work on the image shares
 //! the budget. Exceeding it is an error that names what did not fit.
 
+use crate::printable::{exact_size, human_size};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +14,10 @@ pub const DEFAULT_LIMIT: u64 = 384 << 20;
 /// Something did not fit into the rest of a budget.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{what} needs {needed} bytes of memory, but {used} of the {limit} bytes allowed for the image are in use"
+    "{what} needs {} of memory, but {} of the {} allowed for the image are in use",
+    human_size(*needed),
+    human_size(*used),
+    exact_size(*limit)
 )]
 pub struct OverBudget {
     /// What did not fit, with its digest or path.
@@ -180,7 +184,7 @@ mod tests {
             error,
             OverBudget { what: "manifest x".into(), needed: 41, used: 60, limit: 100 }
         );
-        let text = "manifest x needs 41 bytes of memory, but 60 of the 100 bytes allowed for the image are in use";
+        let text = "manifest x needs 41 B of memory, but 60 B of the 100B allowed for the image are in use";
         assert_eq!(error.to_string(), text);
         let mut second = budget.charge(40, String::new).unwrap();
         drop(first);

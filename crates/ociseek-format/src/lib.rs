@@ -57,8 +57,8 @@
 //! |---|---|
 //! | [`offset`] | compressed and uncompressed offsets, span numbers: separate types |
 //! | [`time`] | points in time, in the representations of tar and Go |
+//! | [`printable`] | writes JSON that moves no cursor, and sizes |
 //! | [`budget`] | the memory limit for the work on one image |
-//! | [`printable`] | writes JSON that moves no cursor |
 //! | [`digest`] | content digests and hashing |
 //! | [`code`] | the stable words for faults of an index, an image or a ztoc |
 //! | [`progress`] | progress events |

@@ -1,9 +1,30 @@
-//! Foreign text that people may see: which characters are escaped, and JSON in which they are.
+//! What people see: foreign text, in which characters are escaped, also in JSON; and sizes.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
+
+/// The units of sizes, the largest first.
+pub const SIZE_UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+
+/// A limit as people type it, in the largest unit of which it is a multiple: `10MiB`.
+pub fn exact_size(bytes: u64) -> String {
+    let unit = SIZE_UNITS.iter().find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor));
+    match unit {
+        Some((name, factor)) => format!("{}{name}", bytes / factor),
+        None if bytes == 0 => "0".to_owned(),
+        None => format!("{bytes}B"),
+    }
+}
+
+/// `bytes` with about three digits: `17.3 MiB`.
+pub fn human_size(bytes: u64) -> String {
+    match SIZE_UNITS.iter().find(|(_, factor)| bytes >= *factor) {
+        Some((name, factor)) => format!("{:.1} {name}", bytes as f64 / *factor as f64),
+        None => format!("{bytes} B"),
+    }
+}
 
 /// Whether a character is a control character, or invisible with an effect on the rest of its line.
 pub fn is_hostile(c: char) -> bool {

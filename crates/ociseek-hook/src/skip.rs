@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use ociseek_format::digest::Digest;
 use ociseek_format::image::TagError;
+use ociseek_format::printable::{exact_size, human_size};
 use ociseek_ops::index::LeftOutReason;
 
 /// Why there is nothing to do for a pushed manifest.
@@ -20,9 +21,9 @@ pub enum SkipReason {
     Subject(Digest),
     #[error("it is a SOCI-enabled image, or belongs to one")]
     SociEnabled,
-    #[error("its layers have {size} bytes; the limit is {limit}")]
+    #[error("its layers have {}; the limit is {}", human_size(*size), exact_size(*limit))]
     TooLarge { size: u64, limit: u64 },
-    #[error("all of its layers are smaller than {least} bytes")]
+    #[error("all of its layers are smaller than {}", exact_size(*least))]
     LayersTooSmall { least: u64 },
     /// The stable words of the reasons.
     #[error("none of its layers can be served lazily ({})", .0.join(", "))]

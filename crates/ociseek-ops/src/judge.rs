@@ -24,6 +24,7 @@ use super::open::{OpenImageError, OpenOptions, read_config};
 use super::trust::{Chosen, TrustOfLayers, choose};
 use ociseek_format::digest::Digest;
 use ociseek_format::image::{Coverage, Descriptor, LayerKind, Platform, config, coverage::Share};
+use ociseek_format::printable::{exact_size, human_size};
 use ociseek_format::progress::{Progress, causes, sources};
 use ociseek_rootfs::layers::Caches;
 use ociseek_store::blob::Target;
@@ -100,7 +101,7 @@ pub enum NotLazy {
     #[error("the registry fails: {0}")]
     Registry(String),
     /// The lists of files of other images leave no memory for its own.
-    #[error("the lists of files of other images take {used} of {limit} bytes")]
+    #[error("the lists of files of other images take {} of {}", human_size(*used), exact_size(*limit))]
     Memory {
         /// The bytes in use.
         used: u64,

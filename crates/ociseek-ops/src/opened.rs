@@ -16,6 +16,7 @@ use ociseek_format::image::soci::ZtocRef;
 use ociseek_format::layer::servable;
 use ociseek_format::layer::span::SpanTable;
 use ociseek_format::offset::SpanSize;
+use ociseek_format::printable::exact_size;
 use ociseek_format::progress::causes;
 use ociseek_format::ztoc;
 use ociseek_rootfs::layers::{FetchedDocument, fit_document};
@@ -38,8 +39,10 @@ pub(crate) async fn open_ztoc(
 ) -> Result<Result<Opened<SpanTable>, String>, StoreError> {
     if listed.size > MAX_ZTOC {
         return Ok(Err(format!(
-            "ztoc {} has {} bytes; the limit is {MAX_ZTOC}",
-            listed.ztoc, listed.size
+            "ztoc {} has {} bytes; the limit is {}",
+            listed.ztoc,
+            listed.size,
+            exact_size(MAX_ZTOC)
         )));
     }
     let size = layer.size;

@@ -28,9 +28,18 @@ pub(crate) const UNFINISHED: &str = "unfinished-";
 /// If it cannot be written.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(dir)?;
+    let file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(dir);
+    let mut file = file.map_err(without_path)?;
     file.write_all(content)?;
     persist(file, path, true)
+}
+
+/// An error of `tempfile` without the name of the temporary file, which nobody typed.
+pub fn without_path(error: io::Error) -> io::Error {
+    match error.to_string().split_once(" at path ") {
+        Some((why, _)) => io::Error::new(error.kind(), why.to_owned()),
+        None => error,
+    }
 }
 
 /// Creates a directory and its parents as far as they are missing.
@@ -74,6 +83,14 @@ pub fn sync(file: &File) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_error_of_a_temporary_file_is_the_systems() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = NamedTempFile::new_in(dir.path().join("none")).unwrap_err();
+        let system = io::Error::from_raw_os_error(2);
+        assert_eq!(without_path(error).to_string(), system.to_string());
+    }
 
     #[test]
     fn pipes_need_no_sync() {

@@ -10,6 +10,8 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{Mode, OFlags};
 use tempfile::NamedTempFile;
 
+use crate::durable::without_path;
+
 /// The prefix of files that are being written.
 const TEMPORARY: &str = ".tmp-";
 /// How entries are opened.
@@ -34,7 +36,7 @@ pub fn make_dir(dir: &Path) -> io::Result<()> {
 
 /// A file for writing an entry. If the directory was deleted in the meantime, it is created again.
 pub fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
-    let make = || tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(dir);
+    let make = || tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(dir).map_err(without_path);
     match make() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             make_dir(dir).and_then(|()| make())

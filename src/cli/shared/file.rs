@@ -8,7 +8,8 @@ use tempfile::NamedTempFile;
 
 use crate::cli::shared::error::CliError;
 use crate::cli::shared::signals;
-use ociseek_store::durable::persist;
+use ociseek_format::printable::exact_size;
+use ociseek_store::durable::{persist, without_path};
 
 /// A file that gets its name when it is complete. Until then, a file of that name stays as it is.
 /// Devices, pipes and the like are written to directly.
@@ -104,14 +105,6 @@ fn temporary(target: &Path) -> io::Result<NamedTempFile> {
     made.map_err(without_path)
 }
 
-/// An error of `tempfile` without the name of the temporary file, which nobody typed.
-pub(crate) fn without_path(error: io::Error) -> io::Error {
-    match error.to_string().split_once(" at path ") {
-        Some((why, _)) => io::Error::new(error.kind(), why.to_owned()),
-        None => error,
-    }
-}
-
 /// The content of a file that the user names, of at most `most` bytes.
 ///
 /// # Errors
@@ -121,7 +114,7 @@ pub(crate) fn read_input(path: &Path, most: u64) -> Result<Vec<u8>, CliError> {
         let mut content = Vec::new();
         File::open(path)?.take(most.saturating_add(1)).read_to_end(&mut content)?;
         if content.len() as u64 > most {
-            let text = format!("it is longer than {most} bytes");
+            let text = format!("it is longer than {}", exact_size(most));
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         }
         Ok(content)
@@ -133,14 +126,6 @@ pub(crate) fn read_input(path: &Path, most: u64) -> Result<Vec<u8>, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_error_of_a_temporary_file_is_the_systems() {
-        let dir = tempfile::tempdir().unwrap();
-        let error = NamedTempFile::new_in(dir.path().join("none")).unwrap_err();
-        let system = io::Error::from_raw_os_error(2);
-        assert_eq!(without_path(error).to_string(), system.to_string());
-    }
 
     #[test]
     fn a_file_is_replaced_only_by_a_complete_one() {

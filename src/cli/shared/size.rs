@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+pub(crate) use ociseek_format::printable::human_size as human;
+use ociseek_format::printable::{SIZE_UNITS, exact_size};
 
 /// Units that are accepted but never printed. A single letter is a power of 1024, as in ls, dd and
 /// docker.
@@ -57,7 +58,7 @@ impl FromStr for ByteSize {
             return Err(SizeError::NotASize);
         }
         let unit = unit.trim_start();
-        let factor = match UNITS
+        let factor = match SIZE_UNITS
             .iter()
             .chain(&ALSO_READ)
             .find(|(name, _)| name.eq_ignore_ascii_case(unit))
@@ -85,23 +86,8 @@ impl FromStr for ByteSize {
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, factor) in UNITS {
-            if self.0 > 0 && self.0.is_multiple_of(factor) {
-                return write!(f, "{}{name}", self.0 / factor);
-            }
-        }
-        if self.0 == 0 { f.write_str("0") } else { write!(f, "{}B", self.0) }
+        f.write_str(&exact_size(self.0))
     }
-}
-
-/// `bytes` with about three digits: `17.3 MiB`.
-pub(crate) fn human(bytes: u64) -> String {
-    for (name, factor) in UNITS {
-        if bytes >= factor {
-            return format!("{:.1} {name}", bytes as f64 / factor as f64);
-        }
-    }
-    format!("{bytes} B")
 }
 
 /// A rate in megabytes (10^6) per second, as usual for networks and disks. Empty if the time is too

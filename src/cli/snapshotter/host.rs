@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::cli::shared::error::CliError;
-use ociseek_store::durable::persist;
+use ociseek_store::durable::{persist, without_path};
 
 /// An absolute path of the host.
 pub(super) fn below(host: &Path, path: &str) -> PathBuf {
@@ -24,7 +24,7 @@ pub(super) fn put(host: &Path, path: &str, content: &[u8], mode: u32) -> Result<
         }
         let dir = path.parent().unwrap_or(host);
         DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
-        let mut file = NamedTempFile::new_in(dir)?;
+        let mut file = NamedTempFile::new_in(dir).map_err(without_path)?;
         file.write_all(content)?;
         file.as_file().set_permissions(Permissions::from_mode(mode))?;
         // A program that runs cannot be written to, but replaced.

@@ -17,7 +17,6 @@ use super::{Ran, TryArgs};
 use crate::cli::image_fs::OpenedImage;
 use crate::cli::image_fs::bundle::mount_bundle;
 use crate::cli::shared::error::{CliError, DONE, FAILED};
-use crate::cli::shared::file::without_path;
 use crate::cli::shared::signals::Interrupt;
 use crate::cli::shared::terminal::{Style, complain, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
@@ -28,6 +27,7 @@ use ociseek_ops::container::{Container, PidQuery};
 use ociseek_ops::mount::{LiveMount, Prefetch, Record};
 use ociseek_ops::open::RootFs;
 use ociseek_ops::resolve::host_architecture;
+use ociseek_store::durable::without_path;
 
 /// The most reads that are recorded.
 const MAX_READS: usize = 1_000_000;

@@ -26,7 +26,7 @@ use ociseek_format::layer::{BuiltZtoc, IndexedLayer, LayerError, LayerOptions, O
 use ociseek_format::offset::{Compressed, SpanId, Uncompressed};
 use ociseek_format::ztoc::{Checkpoints, Ztoc, decode};
 use ociseek_store::Buffers;
-use ociseek_store::durable::persist;
+use ociseek_store::durable::{persist, without_path};
 
 /// Builds the ztoc of a layer blob, and writes it only after it is complete.
 pub(crate) fn create(
@@ -127,11 +127,7 @@ fn write_whole(path: &Path, bytes: &[u8], force: bool) -> io::Result<()> {
         // The umask reduces this mode, as for any new file.
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
-    // The error would name the temporary file, which means nothing to the user.
-    let mut file = builder
-        .prefix(".ociseek-")
-        .tempfile_in(dir)
-        .map_err(|error| io::Error::from(error.kind()))?;
+    let mut file = builder.prefix(".ociseek-").tempfile_in(dir).map_err(without_path)?;
     file.write_all(bytes)?;
     persist(file, &path, force)
 }

@@ -12,6 +12,7 @@ use crate::cli::shared::error::CliError;
 use crate::cli::shared::size::{counted, human};
 use crate::cli::shared::stdout::Stdout;
 use ociseek_format::digest::Digest;
+use ociseek_format::printable::exact_size;
 use ociseek_format::printable::is_hostile;
 use ociseek_format::ztoc::{FileKind, FileMetadata, MAX_ENCODED, Ztoc, decode};
 
@@ -140,7 +141,8 @@ pub(crate) fn read_ztoc_bytes(path: &Path) -> Result<Vec<u8>, CliError> {
         .read_to_end(&mut bytes)
         .map_err(|source| unreadable(path, source))?;
     if bytes.len() as u64 > limit {
-        let what = format!("{}: not a ztoc: it is larger than {limit} bytes", path.display());
+        let limit = exact_size(limit);
+        let what = format!("{}: not a ztoc: it is larger than {limit}", path.display());
         return Err(CliError::new(what));
     }
     Ok(bytes)

@@ -494,7 +494,7 @@ fn hostile_image_indexes_get_a_clear_error_and_no_name() {
         ("many", make("many", &many(1001)), "at most 1000 can be converted"),
         ("more", make("more", &many(10_001)), "more than 10000 elements"),
         ("deep", make("deep", &deep), "nested more than 4 deep"),
-        ("large", make("large", &large), "bytes; the limit is 4194304"),
+        ("large", make("large", &large), "bytes; the limit is 4MiB"),
         ("repeated", make("repeated", &repeated), "exceed 67108864 bytes in total"),
         ("liar", make("liar", &liar), "bytes, but its descriptor says 1"),
         ("path", make("path", &path), "invalid digest"),

@@ -31,6 +31,7 @@ use serde::de::IgnoredAny;
 use crate::digest::Digest;
 use crate::image::json::parse_lenient;
 use crate::image::{JsonFault, Reference};
+use crate::printable::exact_size;
 use fields::{PushFields, image_media_type, split_name};
 
 mod clouds;
@@ -222,7 +223,7 @@ pub struct Events {
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum EventError {
-    #[error("the body is larger than {MAX_BODY} bytes")]
+    #[error("the body is larger than {}", exact_size(MAX_BODY as u64))]
     TooLarge,
     #[error("the body is nested more than {MAX_DEPTH} levels deep")]
     TooDeep,

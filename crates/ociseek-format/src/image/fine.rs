@@ -19,6 +19,7 @@ use super::json::{self, JsonError, Level};
 use super::manifest::{MAX_DESCRIPTORS, MAX_DOCUMENT, OCI_MANIFEST};
 use super::soci::{CONFIG, EncodedIndex};
 use crate::digest::{Algorithm, Digest};
+use crate::printable::exact_size;
 
 /// The artifact type of a fine index.
 pub const FINE_INDEX: &str = "application/vnd.ociseek.fine.v1+json";
@@ -115,7 +116,10 @@ pub enum FineIndexError {
         "document {document} is said to have {size} bytes, {head} of them in its head and {start} for a start"
     )]
     Sizes { document: Digest, size: u64, head: u64, start: u64 },
-    #[error("document {document} is said to have a head of {head} bytes; the limit is {MAX_HEAD}")]
+    #[error(
+        "document {document} is said to have a head of {head} bytes; the limit is {}",
+        exact_size(MAX_HEAD)
+    )]
     HeadTooLarge { document: Digest, head: u64 },
     #[error("the fine index lists a second document for layer {0}")]
     Twice(Digest),

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt;
 
+use crate::printable::exact_size;
 use serde::de::{self, DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -13,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 #[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum JsonError {
-    #[error("it has {size} bytes; the limit is {limit}")]
+    #[error("it has {size} bytes; the limit is {}", exact_size(*limit))]
     TooLarge { size: u64, limit: u64 },
     #[error("it begins with a byte order mark")]
     ByteOrderMark,

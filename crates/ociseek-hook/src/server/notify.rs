@@ -25,7 +25,7 @@ use crate::job::Job;
 use crate::log::TARGET;
 use crate::metrics::Counter;
 use crate::secret::{RequestCredentials, SecretCheck, Secrets};
-use ociseek_format::event::{Events, Headers, MAX_BODY, parse};
+use ociseek_format::event::{EventError, Events, Headers, MAX_BODY, parse};
 use ociseek_format::image::{CANONICAL_REGISTRY, is_canonical_registry};
 use ociseek_format::progress::causes;
 use ociseek_store::lock::Hold;
@@ -174,7 +174,7 @@ async fn take(app: &App, request: Request) -> Result<Response, Refusal> {
 }
 
 fn too_large() -> Refusal {
-    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {MAX_BODY} bytes"))
+    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, EventError::TooLarge.to_string())
 }
 
 /// Checks as much as possible by the header, so that unauthenticated clients cost no memory for a

@@ -15,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ociseek_format::image::json::JsonError;
+use ociseek_format::printable::exact_size;
 use ociseek_rootfs::content::ReadError;
 use ociseek_rootfs::fuse::MountError;
 
@@ -62,7 +63,7 @@ pub enum BundleError {
     User { text: String, source: UserError },
     #[error("cannot read {path} of the image")]
     Accounts { path: &'static str, source: ReadError },
-    #[error("{path} of the image has {size} bytes; the limit is {limit}")]
+    #[error("{path} of the image has {size} bytes; the limit is {}", exact_size(*limit))]
     AccountsTooLarge { path: &'static str, size: u64, limit: u64 },
     #[error(transparent)]
     Mount(#[from] MountError),

@@ -11,6 +11,7 @@ use ociseek_format::image::soci::{
     self, FoundIndex, INDEX_V1, PREFETCH, SociIndexError, Version, ZtocRef,
 };
 use ociseek_format::image::{Coverage, Descriptor, LayerKind};
+use ociseek_format::printable::exact_size;
 use ociseek_store::StoreError;
 
 /// A usable index.
@@ -196,7 +197,8 @@ impl fmt::Display for Note {
                 write!(f, "ztoc {ztoc} is not used: the index lists another one for layer {layer} after it")
             }
             Note::TooLarge { ztoc, layer, size } => {
-                write!(f, "ztoc {ztoc} of layer {layer} has {size} bytes; the limit is {MAX_ZTOC}")
+                let limit = exact_size(MAX_ZTOC);
+                write!(f, "ztoc {ztoc} of layer {layer} has {size} bytes; the limit is {limit}")
             }
             Note::NotServable { ztoc, layer, media_type } => {
                 write!(f, "ztoc {ztoc} is for layer {layer}, whose type {media_type:?} cannot have one")

@@ -17,6 +17,7 @@ use ociseek_format::image::fine::FineRef;
 use ociseek_format::image::manifest::Manifest;
 use ociseek_format::image::soci::{Version, ZtocRef};
 use ociseek_format::image::{Coverage, Descriptor, Platform};
+use ociseek_format::printable::exact_size;
 use ociseek_format::progress::{Progress, ProgressEvent, causes};
 use ociseek_format::ztoc::MAX_ENCODED;
 use ociseek_store::blob::Target;
@@ -44,7 +45,7 @@ pub enum DiscoverError {
     Resolve(#[from] ResolveError),
     #[error("SOCI index {digest} cannot be used")]
     Index { digest: Digest, source: UnusableIndexError },
-    #[error("ztoc {ztoc} of layer {layer} has {size} bytes; the limit is {MAX_ZTOC}")]
+    #[error("ztoc {ztoc} of layer {layer} has {size} bytes; the limit is {}", exact_size(MAX_ZTOC))]
     ZtocTooLarge { ztoc: Digest, layer: Digest, size: u64 },
     #[error("cannot read ztoc {ztoc} of layer {layer}")]
     Ztoc { ztoc: Digest, layer: Digest, source: StoreError },

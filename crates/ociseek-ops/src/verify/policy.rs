@@ -10,6 +10,7 @@ use ociseek_format::digest::Digest;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::coverage::{Coverage, Share};
 use ociseek_format::image::soci::ZtocRef;
+use ociseek_format::printable::{exact_size, human_size};
 
 /// The requirements for every index that is found. None by default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -112,15 +113,6 @@ pub(crate) fn judge(policy: &Policy, subject: &JudgedIndex<'_>) -> Vec<Ruling> {
     rulings
 }
 
-/// A size for people: whole MiB as `10 MiB`, all others in bytes.
-fn least_size(bytes: u64) -> String {
-    match bytes {
-        0 => "0 bytes".to_owned(),
-        _ if bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
-        _ => format!("{bytes} bytes"),
-    }
-}
-
 fn coverage(
     layers: &[Descriptor],
     covered: &BTreeMap<Digest, ZtocRef>,
@@ -129,14 +121,17 @@ fn coverage(
 ) -> Ruling {
     let large = layers.iter().filter(|layer| layer.size >= min_layer_size);
     let is = Coverage::of(large, |layer| covered.contains_key(&layer.digest));
+    let of_what = match min_layer_size {
+        0 => "layers".to_owned(),
+        least => format!("layers of at least {}", exact_size(least)),
+    };
     let found = format!(
-        "{} ({} of {} layers of at least {}, {} of {} bytes)",
+        "{} ({} of {} {of_what}, {} of {})",
         is.share(),
         is.layers,
         is.of_layers,
-        least_size(min_layer_size),
-        is.bytes,
-        is.of_bytes
+        human_size(is.bytes),
+        human_size(is.of_bytes)
     );
     let violation = || {
         Problem::new(

@@ -52,6 +52,7 @@ use ociseek_format::fine::FineError;
 use ociseek_format::image::Descriptor;
 use ociseek_format::layer::span::SpanError;
 use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
+use ociseek_format::printable::exact_size;
 use ociseek_format::progress::Progress;
 use ociseek_format::tree::{Extent, NodeKind};
 use ociseek_store::{Source, StoreError};
@@ -401,7 +402,7 @@ pub enum ReadError {
     Contradicted { why: Arc<str> },
     #[error("layer {layer} cannot be read")]
     Span { layer: Digest, source: SpanError },
-    #[error("span {span} of layer {layer} has {bytes} compressed bytes; the limit is {limit}")]
+    #[error("span {span} of layer {layer} has {bytes} compressed bytes; the limit is {}", exact_size(*limit))]
     TooLarge { layer: Digest, span: SpanId, bytes: u64, limit: u64 },
     #[error("layer {layer} cannot be decoded again for its span {span}")]
     Unpack { layer: Digest, span: SpanId, source: Arc<OpenError> },

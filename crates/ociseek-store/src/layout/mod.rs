@@ -22,6 +22,7 @@ use ociseek_format::budget::Budget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::config::ConfigError;
 use ociseek_format::image::{Descriptor, ImageSelector, JsonError, json};
+use ociseek_format::printable::exact_size;
 use ociseek_format::tar::SparseMap;
 use read::LayoutFiles;
 
@@ -399,7 +400,7 @@ pub enum LayoutError {
     Missing { path: PathBuf, digest: Digest },
     #[error("{digest} in {} has {actual} bytes, but its descriptor says {expected}", path.display())]
     Size { path: PathBuf, digest: Digest, expected: u64, actual: u64 },
-    #[error("{digest} in {} has {size} bytes; the limit is {limit}", path.display())]
+    #[error("{digest} in {} has {size} bytes; the limit is {}", path.display(), exact_size(*limit))]
     TooLarge { path: PathBuf, digest: Digest, size: u64, limit: u64 },
     #[error("{expected} in {} is damaged: its content is {actual}", path.display())]
     Damaged { path: PathBuf, expected: Digest, actual: Digest },

@@ -15,7 +15,7 @@ use super::read::{
 };
 use super::{Layout, LayoutError};
 use crate::blob::Target;
-use crate::durable::{create_directories, persist};
+use crate::durable::{create_directories, persist, without_path};
 use crate::entries::STALE;
 use ociseek_format::digest::{Algorithm, Digest, Hasher};
 use ociseek_format::image::select::Child;
@@ -345,8 +345,8 @@ fn replace(dir: &Path, path: &Path, content: &[u8]) -> Result<(), LayoutError> {
 fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     // The mode that other tools use: readable by all, as far as the umask allows.
-    let file =
-        builder.prefix(TEMPORARY).permissions(Permissions::from_mode(0o644)).tempfile_in(dir)?;
+    builder.prefix(TEMPORARY).permissions(Permissions::from_mode(0o644));
+    let file = builder.tempfile_in(dir).map_err(without_path)?;
     let _no_lock_on_this_file_system = file.as_file().try_lock();
     Ok(file)
 }

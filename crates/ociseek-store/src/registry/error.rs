@@ -17,6 +17,7 @@ use crate::{Cause, read_times};
 use ociseek_format::budget::OverBudget;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::JsonFault;
+use ociseek_format::printable::exact_size;
 use ociseek_format::progress::causes;
 
 /// A request in messages: the method, and the URL without query and user.
@@ -164,7 +165,7 @@ pub enum RegistryError {
     /// more.
     #[error("{line}: the answer is not the expected JSON{}", read_times(*.reads))]
     Json { line: RequestLine, source: JsonFault, reads: u32 },
-    #[error("{line}: the answer is larger than {limit} bytes")]
+    #[error("{line}: the answer is larger than {}", exact_size(*limit))]
     TooLarge { line: RequestLine, limit: u64 },
     /// `reads` as above.
     #[error("{line}: the content has the digest {found}, not {expected}{}", read_times(*.reads))]
@@ -180,7 +181,7 @@ pub enum RegistryError {
     /// The uploaded content does not match its descriptor. The registry was not told to keep it.
     #[error("the content for {expected} is {found}")]
     Blob { expected: Box<Digest>, found: Box<Digest> },
-    #[error("blob {digest} has {size} bytes; the limit is {limit}")]
+    #[error("blob {digest} has {size} bytes; the limit is {}", exact_size(*limit))]
     BlobTooLarge { digest: Digest, size: u64, limit: u64 },
     #[error("the registry lost the upload of {digest} {times} times")]
     UploadLost { digest: Digest, times: u32, source: Box<RegistryError> },

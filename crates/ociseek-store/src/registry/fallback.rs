@@ -21,6 +21,7 @@ use crate::lock::Hold;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::manifest::OCI_INDEX;
 use ociseek_format::image::{Descriptor, referrers_tag};
+use ociseek_format::printable::exact_size;
 use ociseek_format::progress::ProgressEvent;
 
 /// The number of writes before we give up because other clients overwrite ours.
@@ -261,7 +262,10 @@ impl Repository {
                 .ok_or_else(|| failed("its index has no list".into()))?;
             let bytes = Bytes::from(after.to_string());
             if bytes.len() as u64 > MANIFEST {
-                return Err(failed(format!("its index would be larger than {MANIFEST} bytes")));
+                return Err(failed(format!(
+                    "its index would be larger than {}",
+                    exact_size(MANIFEST)
+                )));
             }
             let base = there.as_ref().map(|index| index.digest);
             let condition = if refused == Some(base) { None } else { condition(there.as_ref()) };

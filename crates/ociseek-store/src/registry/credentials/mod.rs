@@ -17,6 +17,7 @@ use tracing::debug;
 use crate::registry::TARGET;
 use crate::registry::config::CredentialSource;
 use docker::{DockerConfig, is_docker_hub, parse};
+use ociseek_format::printable::exact_size;
 use ociseek_format::progress::causes;
 
 mod docker;
@@ -88,7 +89,7 @@ impl fmt::Debug for Credential {
 pub enum CredentialError {
     #[error("{path} cannot be read", path = .path.display())]
     File { path: PathBuf, source: io::Error },
-    #[error("{path} is larger than {FILE} bytes", path = .path.display())]
+    #[error("{} is larger than {}", .path.display(), exact_size(FILE))]
     TooLarge { path: PathBuf },
     #[error("{path} is not a valid docker configuration: line {line}, column {column}", path = .path.display())]
     Json { path: PathBuf, line: usize, column: usize },

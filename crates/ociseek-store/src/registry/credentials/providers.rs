@@ -19,6 +19,7 @@ use super::{
     Credential, CredentialError, CredentialLookup, FILE, Login, Wanted, is_docker_hub, log_lookup,
 };
 use ociseek_format::glob;
+use ociseek_format::printable::exact_size;
 
 /// The size limit of a program's output in bytes.
 const OUTPUT: u64 = 1 << 20;
@@ -51,7 +52,7 @@ struct Provider {
 pub enum ProviderConfigError {
     #[error("{path} cannot be read", path = .path.display())]
     File { path: PathBuf, source: io::Error },
-    #[error("{path} is larger than {FILE} bytes", path = .path.display())]
+    #[error("{} is larger than {}", .path.display(), exact_size(FILE))]
     TooLarge { path: PathBuf },
     #[error("{path} has no *.json, *.yaml or *.yml", path = .path.display())]
     Empty { path: PathBuf },
