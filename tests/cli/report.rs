@@ -362,3 +362,49 @@ fn the_page_is_written_to_standard_output_or_a_file() {
     let failed = sandbox.json(1, &["try", "--json", "oci:nothing"]);
     assert!(failed["error"]["message"].as_str().unwrap().contains("nothing"));
 }
+
+/// The kernel says "no such file" of the program.
+#[test]
+fn a_program_without_its_interpreter_is_named() {
+    let sandbox = Sandbox::new();
+    // A program with one header, which names the loader behind it.
+    let loader = b"/lib/ld-none.so.9\0";
+    let mut program = vec![0; 120];
+    program[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    program[32] = 64;
+    program[56] = 1;
+    program[64] = 3;
+    program[72] = 120;
+    program[96] = u8::try_from(loader.len()).unwrap();
+    program.extend_from_slice(loader);
+    let files = [
+        ("script", &b"#! /bin/none -e\n"[..]),
+        ("windows", b"#!/script\r\n"),
+        ("right", b"#!/script\n"),
+        ("program", &program),
+    ];
+    let mut tar = tar::Builder::new(Vec::new());
+    for (name, content) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o755);
+        tar.append_data(&mut header, name, content).unwrap();
+    }
+    ociseek_testkit::mounts::image(&sandbox, "img", &[tar.into_inner().unwrap()], &json!({}));
+    let run = |program: &str| {
+        sandbox.run(&["try", "--no-run", "--no-cache", "oci:img:v1", "--", program])
+    };
+    assert_snapshot!(run("/script"), @r#"
+    --- stderr ---
+    error: "/script" of the image needs the interpreter "/bin/none", which the image does not have
+    --- status 127 ---
+    "#);
+    assert_snapshot!(run("/windows"), @r#"
+    --- stderr ---
+    error: "/windows" of the image needs the interpreter "/script\r", which the image does not have
+    hint: its lines end as on Windows: save it with Unix line ends
+    --- status 127 ---
+    "#);
+    assert!(run("/program").contains("needs the interpreter \"/lib/ld-none.so.9\""));
+    assert!(run("/right").ends_with("--- status 0 ---"));
+}

@@ -134,7 +134,8 @@ fn a_trial_lists_what_was_read() {
     assert_eq!(mounts_below(sandbox.dir.path()), Vec::<String>::new());
 }
 
-/// A tar of one file that makes an image so large that loading it lazily pays.
+/// A tar with a file that makes an image so large that loading it lazily pays, and a script whose
+/// interpreter the image does not have.
 fn large() -> Vec<u8> {
     let mut state = 1_u64;
     let noise = std::iter::repeat_with(|| {
@@ -147,6 +148,10 @@ fn large() -> Vec<u8> {
     header.set_mode(0o644);
     let mut builder = tar::Builder::new(Vec::new());
     builder.append_data(&mut header, "srv/large", &noise[..]).unwrap();
+    let script = b"#!/bin/none\n";
+    header.set_size(script.len() as u64);
+    header.set_mode(0o755);
+    builder.append_data(&mut header, "srv/script", &script[..]).unwrap();
     builder.into_inner().unwrap()
 }
 
@@ -196,6 +201,8 @@ fn a_container_that_was_not_ready_promises_nothing() {
     assert!(said.contains("No container ran (/bin/true could not start it"), "{said}");
     let (said, code) = trial(&["--entrypoint=/etc", "oci:large:v1"]);
     assert!(code == Some(126) && said.contains("is a directory, not a program"), "{said}");
+    let (said, code) = trial(&["--entrypoint=/srv/script", "oci:large:v1"]);
+    assert!(code == Some(127) && said.contains("needs the interpreter \"/bin/none\""), "{said}");
 }
 
 /// The files of the container have no place.

@@ -51,6 +51,10 @@ pub enum ProgramError {
     Directory(String),
     #[error("{path:?} of the image is not executable: its mode is {mode:04o}")]
     NotExecutable { path: String, mode: u32 },
+    #[error(
+        "{path:?} of the image needs the interpreter {interpreter:?}, which the image does not have"
+    )]
+    NoInterpreter { path: String, interpreter: String },
 }
 
 /// The files that `command` needs, as reads of all of each. Without a command, that of the image.
@@ -79,6 +83,7 @@ pub async fn startup_files(
     let program =
         found.program(name, &search, &directory).ok_or_else(|| found.absent(name, &directory))?;
     found.check(&program)?;
+    found.check_interpreter(&program).await?;
     found.follow(program, &search, &directory).await;
     // `python3 main.py`, `sh -c "exec nginx"`
     let words = arguments.iter().skip(1).flat_map(|argument| argument.split_whitespace());
@@ -131,6 +136,25 @@ impl Files<'_> {
         }
     }
 
+    /// Checks that the image has what the kernel starts for the program: for a script, the
+    /// interpreter in its first line, and for a program with libraries, their loader.
+    async fn check_interpreter(&self, path: &str) -> Result<(), ProgramError> {
+        let start = self.read(path, 0..START).await;
+        let interpreter = match &start[..] {
+            // The name ends at a blank, but not at the carriage return of a line from Windows.
+            [b'#', b'!', line @ ..] => {
+                let mut words = line.split(|byte| b" \t\n\0".contains(byte));
+                let word = words.find(|word| !word.is_empty()).unwrap_or_default();
+                String::from_utf8_lossy(word).into_owned()
+            }
+            _ => self.loader(path, &start).await.unwrap_or_default(),
+        };
+        match interpreter.starts_with('/') && !self.has(&interpreter) {
+            true => Err(ProgramError::NoInterpreter { path: path.to_owned(), interpreter }),
+            false => Ok(()),
+        }
+    }
+
     /// The error for a program that the image does not have.
     fn absent(&self, name: &str, directory: &str) -> ProgramError {
         let path =
@@ -173,10 +197,7 @@ impl Files<'_> {
                     let words = line.split_whitespace().take(2);
                     ahead.extend(words.filter_map(|word| self.program(word, search, directory)));
                 }
-                [0x7f, b'E', b'L', b'F', 2, 1, ..] => {
-                    ahead.extend(self.libraries(&path, &start).await);
-                }
-                _ => {}
+                _ => ahead.extend(self.libraries(&path, &start).await),
             }
         }
     }
@@ -188,14 +209,17 @@ impl Files<'_> {
         self.image.content.read_file(file, range).await.unwrap_or_default()
     }
 
-    /// The interpreter and the libraries of a program with 64 bits, the lowest byte first.
+    /// What loads the libraries of a program.
+    async fn loader(&self, path: &str, start: &[u8]) -> Option<String> {
+        let segments = segments(start);
+        let segment = segments.iter().find(|segment| segment.kind == INTERPRETER)?;
+        Some(text(&self.read(path, segment.in_file()).await, 0))
+    }
+
+    /// The loader and the libraries of a program.
     async fn libraries(&self, path: &str, start: &[u8]) -> Vec<String> {
         let segments = segments(start);
-        let mut needed = Vec::new();
-        if let Some(interpreter) = segments.iter().find(|segment| segment.kind == INTERPRETER) {
-            let name = self.read(path, interpreter.in_file()).await;
-            needed.push(text(&name, 0));
-        }
+        let mut needed = Vec::from_iter(self.loader(path, start).await);
         let Some(dynamic) = segments.iter().find(|segment| segment.kind == DYNAMIC) else {
             return needed;
         };
@@ -253,8 +277,12 @@ impl Segment {
     }
 }
 
-/// The program headers in the start of a program.
+/// The program headers in the start of a program with 64 bits, the lowest byte first. None of any
+/// other file.
 fn segments(start: &[u8]) -> Vec<Segment> {
+    if !start.starts_with(b"\x7fELF\x02\x01") {
+        return Vec::new();
+    }
     let table = number(start, 32, 8).and_then(|at| usize::try_from(at).ok());
     let table = table.and_then(|at| start.get(at..)).unwrap_or_default();
     let count = number(start, 56, 2).unwrap_or(0) as usize;

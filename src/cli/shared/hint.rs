@@ -276,19 +276,25 @@ impl ForUser for PathError {
 
 impl ForUser for ProgramError {
     fn hint(&self) -> Option<String> {
-        let ProgramError::NotFound(name) = self else { return None };
-        Some(if name.contains(' ') {
-            "write the words of a command without quotes, or -- sh -c 'COMMAND'".into()
-        } else {
-            "ociseek ls -R IMAGE lists all files of the image".into()
-        })
+        match self {
+            ProgramError::NotFound(name) if name.contains(' ') => {
+                Some("write the words of a command without quotes, or -- sh -c 'COMMAND'".into())
+            }
+            ProgramError::NotFound(_) => {
+                Some("ociseek ls -R IMAGE lists all files of the image".into())
+            }
+            ProgramError::NoInterpreter { interpreter, .. } if interpreter.ends_with('\r') => {
+                Some("its lines end as on Windows: save it with Unix line ends".into())
+            }
+            _ => None,
+        }
     }
 
     /// As for a shell, docker and podman.
     fn exit_code(&self) -> u8 {
         match self {
             ProgramError::NotExecutable { .. } | ProgramError::Directory(_) => 126,
-            ProgramError::NotFound(_) => 127,
+            ProgramError::NotFound(_) | ProgramError::NoInterpreter { .. } => 127,
             _ => FAILED,
         }
     }

@@ -62,7 +62,7 @@ pub(super) struct RunFacts {
     pub missed: Option<String>,
     /// The ports that it listened on when it was ended, if another one was asked for.
     pub ports: Vec<u16>,
-    /// Whether the image's own command ended at once without a word, as a shell without input does.
+    /// Whether a command without arguments ended without a word, as a shell without input does.
     pub is_mute: bool,
     pub seconds: f64,
     /// What was fetched from the registry meanwhile, in bytes.

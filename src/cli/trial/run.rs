@@ -132,7 +132,9 @@ pub(super) async fn container(
     }
     let fetched = opened.image.content.stats().bytes_fetched;
     let runtime = args.runtime().display();
-    let is_of_runtime = |error: &str| RUNTIME_ERRORS.iter().any(|text| error.contains(text));
+    let is_of_runtime = |error: &str| {
+        RUNTIME_ERRORS.iter().any(|text| error.contains(text)) || lacks_interpreter(error)
+    };
     let not_started = |error: &str| {
         let why = RUNTIME_ERRORS.iter().fold(error, |why, text| {
             why.split_once(text).map_or(why, |(_, why)| why.trim_start_matches(": "))
@@ -161,8 +163,8 @@ pub(super) async fn container(
         }
         Ok(watched) => {
             let status = watched.status.map(code);
-            let is_own = args.command.is_empty() && args.entrypoint.is_none();
-            let is_mute = is_own && status == Some(DONE) && !watched.has_printed;
+            let is_alone = args.command.len() <= 1 && args.entrypoint.is_none();
+            let is_mute = is_alone && status == Some(DONE) && !watched.has_printed;
             let Watched { missed, ports, .. } = watched;
             let facts = RunFacts { status, missed, ports, is_mute, seconds, fetched };
             Ok(Ran { touches, facts })
@@ -176,6 +178,11 @@ pub(super) async fn container(
 /// image before.
 const RUNTIME_ERRORS: [&str; 3] =
     ["runc run failed", "unable to start container process", "crun: "];
+
+/// Whether it is what runc says of a program whose interpreter the image does not have.
+fn lacks_interpreter(error: &str) -> bool {
+    error.starts_with("exec ") && error.ends_with(": no such file or directory")
+}
 
 /// Whether the image is for another architecture than this machine's.
 fn is_foreign(image: &RootFs) -> bool {
