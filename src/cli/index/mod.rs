@@ -18,9 +18,10 @@ use crate::cli::shared::indexing::{
 };
 use crate::cli::shared::json::{milliseconds, text as text_of};
 use crate::cli::shared::progress::Display;
+use crate::cli::shared::remedy::new_name;
 use crate::cli::shared::source::{Images, home, output_layout};
 use crate::cli::shared::stdout::Stdout;
-use crate::cli::shared::terminal::{Style, complain, quoted};
+use crate::cli::shared::terminal::{Style, complain, quoted, safe};
 use crate::cli::shared::verbosity::VerbosityArgs;
 use crate::cli::shared::{caches, layers, parse, report};
 use ociseek_format::image::{ImageName, ImageSelector, Reference};
@@ -187,10 +188,21 @@ pub(crate) struct IndexArgs {
     pub format: FormatArgs,
 }
 
-/// What a reader of the default's report may expect, and does not get.
-const DEFAULT_KIND: &str = "\
-note: this is version 1, which soci-snapshotter reads with soci_v1 enabled, and ociseek's own programs read; for \
-soci-snapshotter's default settings and AWS Fargate: --kind 'v2={tag}-soci'";
+/// Which kind is made by default, why, and what to do for the runtimes that do not read it.
+fn default_kind(images: &[ImageName]) -> String {
+    let convert = match images {
+        [image] => format!(
+            "{} {}",
+            quoted(image.to_string().as_bytes()),
+            quoted(new_name(image).as_bytes())
+        ),
+        _ => "IMAGE NEW-NAME".to_owned(),
+    };
+    format!(
+        "note: without --kind, index attaches version 1, which leaves the image as it is; AWS Fargate, SageMaker \
+         Studio and soci-snapshotter with its default settings read version 2: ociseek convert {convert}"
+    )
+}
 
 /// Indexes all images one after the other, and continues after failures.
 pub(super) async fn run(args: IndexArgs, verbosity: VerbosityArgs) -> Result<(), CliError> {
@@ -235,7 +247,7 @@ pub(super) async fn run(args: IndexArgs, verbosity: VerbosityArgs) -> Result<(),
         seconds: milliseconds(started.elapsed().as_secs_f64()),
     };
     if args.kinds.is_default() && failed == 0 && !verbosity.quiet && io::stderr().is_terminal() {
-        complain(DEFAULT_KIND);
+        complain(&safe(&default_kind(&args.images)));
     }
     files.write(&document)?;
     if args.format.get() == OutputFormat::Json {

@@ -23,8 +23,8 @@ use ociseek_ops::index::{
 use ociseek_ops::versions::{EnabledReport, EnabledResult, VersionsResult};
 use ociseek_store::blob::AttachMethod;
 
-const READERS: &str = "read by soci-snapshotter with [pull_modes.soci_v1] enable = true, \
-    or when given this index digest";
+const READERS: &str = "version 1: read by ociseek's own programs, and by soci-snapshotter with \
+    soci_v1 enabled or before 0.10";
 
 /// How many other SOCI indexes are named. The rest are counted.
 const MOST_OTHERS: usize = 16;

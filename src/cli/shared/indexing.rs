@@ -25,8 +25,8 @@ use ociseek_ops::versions::Versions;
 const LONG_HELP: &str = "\
 What to make; several with commas between them, such as v1,v2={tag}-soci
 
-v1: an index attached to the image, for soci-snapshotter with [pull_modes.soci_v1] enable = true. The image stays \
-as it is.
+v1: an index attached to the image, for ociseek's own programs, and for soci-snapshotter with [pull_modes.soci_v1] \
+enable = true or before 0.10. The image stays as it is.
 
 v2=TAG: a SOCI-enabled image under another tag of the same repository, for Fargate, SageMaker Studio and \
 soci-snapshotter with its default settings. {tag} in TAG is the tag in the image's name, {digest} the first 12 hex \

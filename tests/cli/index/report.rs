@@ -19,7 +19,7 @@ fn the_text_report() {
       bbd59e0ff808     2.0 KiB   1 span   1 file   ztoc 32.4 KiB
       index sha256:7ba91f25e64fb255f5510254beaeae348c0ee10f47410cae69a419f778d6ac95
       written as a referrer into the image's layout
-      read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when given this index digest
+      version 1: read by ociseek's own programs, and by soci-snapshotter with soci_v1 enabled or before 0.10
       covers 3 of 4 layers, 99.99% of 262.2 KiB
     read 262.2 KiB, wrote 324.4 KiB, in …
     --- stderr ---
@@ -234,7 +234,7 @@ fn a_layer_that_two_platforms_share_is_read_once() {
       b1a090c9a649    42.0 KiB  2 spans  2 files   ztoc 64.7 KiB
       index sha256:cb0bc10a529cd8114f6ef4e257eca331f8749db1e13d69479aba003329a1852d
       written as a referrer into the image's layout
-      read by soci-snapshotter with [pull_modes.soci_v1] enable = true, or when given this index digest
+      version 1: read by ociseek's own programs, and by soci-snapshotter with soci_v1 enabled or before 0.10
     oci:img linux/arm64
       manifest sha256:90399e5d0ee827a0b067de30b552c917528926e8383f1bcf09fade9c55d698a5
       b7ffb93ee50b   199.1 KiB  9 spans  4 files  ztoc 289.6 KiB  duplicate of another layer
