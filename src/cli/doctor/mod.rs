@@ -31,17 +31,16 @@ use cure::next;
 use details::details;
 
 const LONG_ABOUT: &str = "\
-Explains which runtimes would use which SOCI index of an image, and why the others would not (of the platform of \
-this machine, unless --platform or --all-platforms is given): soci-snapshotter by \
-version and settings, AWS Fargate, SageMaker Studio. It then lists problems (several indexes, wrong or missing \
-pieces, layers without a ztoc), each with the command to fix it. With --verbose it shows what the indexes contain: \
-the tool that made them, how they were found, and what they have of each layer.
+Says which runtimes start an image lazily, by which index, and why the others do not: soci-snapshotter by version and \
+settings, AWS Fargate, SageMaker Studio, and ociseek's own programs. It judges the platform of this machine, unless \
+--platform or --all-platforms is given. It then lists problems (several indexes, wrong or missing pieces, layers \
+without a ztoc), each with the command that fixes it. With --verbose it shows what the indexes contain: the tool that \
+made them, how they were found, and what they have of each layer.
 
 No layer is read. The ztocs that consumers would use are read, and their sizes compared with the layers; ociseek \
-verify checks them fully. The last rows are ociseek's own ways to start containers, by the rules that they state. \
-They read SOCI indexes and fine indexes; no other runtime reads fine indexes. Shares are of the image's compressed \
-layers. The behaviour of consumers is taken from their sources and documentation, which --format json names. IMAGE \
-is as for ociseek index, or docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER] for an archive from docker save.";
+verify checks them fully. Only ociseek's own programs read fine indexes. Shares are of the image's compressed layers. \
+The behaviour of consumers is taken from their sources and documentation, which --format json names. IMAGE is as for \
+ociseek index, or docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER] for an archive from docker save.";
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -95,8 +95,8 @@ pub(crate) struct SnapshotterArgs {
     /// Read options from this TOML file
     ///
     /// Its keys are the long names of the options. Options of the command line and variables of the
-    /// environment have precedence. Unknown keys are errors. SIGHUP has it read again, and then
-    /// does not end the snapshotter.
+    /// environment have precedence. Unknown keys are errors. On SIGHUP, the snapshotter reads it
+    /// again, and does not end.
     #[arg(long, value_name = "FILE", env = "OCISEEK_SNAPSHOTTER_CONFIG")]
     pub config: Option<PathBuf>,
 
@@ -135,8 +135,8 @@ pub(crate) struct SnapshotterArgs {
 
     /// Take the logins of pulls, such as imagePullSecrets, by serving containerd's image service
     ///
-    /// Kubelet's option image-service-endpoint names --socket then. Calls are passed on unchanged
-    /// to --containerd. A login is in memory only, and is used for the repository of its pull
+    /// Set kubelet's option image-service-endpoint to --socket. Calls are passed on unchanged to
+    /// --containerd. A login is in memory only, and is used for the repository of its pull
     /// (docs/kubernetes.md).
     #[arg(long, env = "OCISEEK_SNAPSHOTTER_IMAGE_SERVICE", value_parser = parse::switch)]
     pub image_service: bool,

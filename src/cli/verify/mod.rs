@@ -52,11 +52,11 @@ documents are checked completely, and some spans of each layer.
 docker save keeps no index: for docker-archive:FILE[:[REPOSITORY:]TAG|:@NUMBER], all layers are read and compared with \
 the config.
 
-The cache remembers indexes that were compared completely and are right as verified on this machine: mount, bundle \
-and try then use them for an image that is named by its digest.
+The cache remembers indexes that were compared completely and are right: mount, bundle and try then use them for an \
+image that is named by its digest.
 
-With a policy, each index must also satisfy its rules: how much it covers, how large its ztocs are, which tool made \
-it, who signed it. A platform without an index violates any policy.";
+With a policy, each index must also keep its rules: how much it covers, and who signed it. A platform without an index \
+breaks any policy.";
 
 const VERIFY_AFTER_HELP: &str = "\
 Examples:
@@ -123,7 +123,9 @@ pub(super) async fn run(args: VerifyArgs, verbosity: VerbosityArgs) -> Result<()
     let progress: Arc<dyn Progress> = display.clone();
     let images = Images::new(args.registry, [&args.image], &progress).await?;
     // The standard library has no random numbers, but its hash keys are chosen by the system.
-    let seed = args.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
+    // Short, because people type it to see the same again.
+    let random = || RandomState::new().build_hasher().finish() % 1_000_000;
+    let seed = args.seed.unwrap_or_else(random);
     let mut options = VerifyOptions {
         platforms: args.platforms.platform,
         index: None,
@@ -401,7 +403,8 @@ fn advice(code: Code) -> Option<&'static str> {
             "ociseek doctor says what to run; or select the platforms to check with --platform",
         ),
         Code::Coverage => Some(
-            "cover more with ociseek index --existing replace --min-layer-size SIZE, or lower the requirement",
+            "ociseek doctor says why layers are not covered; index again with a smaller --min-layer-size, or lower the \
+             requirement",
         ),
         Code::FineIndex => Some("remove it, or allow fine indexes: --fine-index same, or unsigned"),
         Code::SignatureMissing => Some(

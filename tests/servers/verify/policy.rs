@@ -128,7 +128,7 @@ fn the_text_names_the_violation_and_the_remedy() {
     oci:img:v1 linux/amd64: index INDEX: 1 violation (…)
       policy min-coverage: violated: 99.97% (…)
         coverage: the index covers 99.97% (…)
-        hint: cover more with ociseek index --existing replace --min-layer-size SIZE, or lower the requirement
+        hint: ociseek doctor says why layers are not covered; index again with a smaller --min-layer-size, or lower the requirement
     --- stderr ---
     --- status 3 ---
     "#);
