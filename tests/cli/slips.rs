@@ -98,6 +98,8 @@ fn commands_of_other_tools_get_a_hint() {
         (&["cache", "prune"], "ociseek cache clear"),
         (&["cache", "clear", "--all"], "cache clear empties"),
         (&["hook", "start"], "ociseek hook serve"),
+        (&["hook", "serve", "--kind=v1"], "such as --allow registry.example"),
+        (&["--no-color"], "--color never"),
         (&["hook", "serve", "--port", "80"], "--listen IP:PORT"),
         (&["hook", "worker", "--nats", "x"], "--queue nats://"),
         (&["backfill", "--all", "localhost:5000"], "all repositories and tags"),
@@ -228,7 +230,8 @@ fn slips_are_named() {
         (&["ls", "--layer", "-1", "r.io/a:1"], "no number is negative here"),
         (&["mount", "-d", "r.io/a:1", "d"], "use --detach"),
         (&["--platform", "linux/amd64", "ls", "r.io/a:1"], "ociseek ls --platform"),
-        (&["rpull", "r.io/a:1"], "start from an image without pulling it"),
+        (&["rpull", "r.io/a:1"], "nothing is pulled"),
+        (&["run", "r.io/a:1"], "ociseek try IMAGE -- COMMAND runs a container once"),
         (&["hook", "status"], "/healthz"),
         (
             &["hook", "serve", "--allow=r.io", "--kind=v1", "--journal=c.toml"],
@@ -426,9 +429,14 @@ fn a_local_folder_is_not_looked_up_on_docker_hub() {
                 hint: to read the layout, use oci:img\n--- status 2 ---";
     assert_eq!(sandbox.run(&["ls", "img"]), want);
     // Nor are the names that other tools have for folders, read or written.
-    for args in [&["ls", "dir:img"][..], &["convert", "oci:img", "dir:out"]] {
+    for (args, answer) in [
+        (&["ls", "dir:img"][..], "unsupported prefix \"dir:\": use oci:DIR"),
+        (&["convert", "oci:img", "dir:out"], "cannot write to \"dir:\": write REGISTRY"),
+        (&["ls", "./img"], "\"./img\" is a path: write oci:./img for an image layout"),
+        (&["ls", "./img.tar"], "write oci-archive:./img.tar, or docker-archive:./img.tar"),
+    ] {
         let said = sandbox.run(args);
-        assert!(said.contains("unsupported prefix \"dir:\": use oci:DIR"), "{said}");
+        assert!(said.contains(answer), "{said}");
         assert!(said.ends_with("--- status 2 ---"), "{said}");
     }
 }

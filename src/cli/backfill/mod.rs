@@ -308,7 +308,8 @@ impl Summary {
             let images = counted(all as u64, "image", "images");
             let read = human(self.bytes_read);
             let line = if counts.is_empty() {
-                let why = if self.lists == 0 { ": no repository has a tag" } else { "" };
+                let is_empty = self.lists == 0 && !self.has_filter;
+                let why = if is_empty { ": no repository has a tag" } else { "" };
                 format!("{images}, in {}{why}", duration(seconds))
             } else {
                 format!("{images}: {}; read {read}, in {}", counts.join(", "), duration(seconds))

@@ -389,23 +389,18 @@ fn enabled(text: &mut String, name: &ImageName, done: &ConvertReport, style: Sty
         }
     };
     let _ = writeln!(text, "  {line}");
-    if done.digest != done.source && matches!(done.outcome, ConvertStatus::Written { .. }) {
+    // Signatures are in registries.
+    if let ImageName::Registry(reference) = name
+        && done.digest != done.source
+        && matches!(done.outcome, ConvertStatus::Written { .. })
+    {
+        let signed = format!("{}/{}@{}", reference.registry, reference.repository, done.digest);
         let _ = writeln!(
             text,
             "  {} signatures of the source do not apply to the new digest: sign {}",
             style.yellow("note:"),
-            safe(&to_sign(name, done))
+            safe(&signed)
         );
-    }
-}
-
-/// The name of the new image for signing tools.
-fn to_sign(name: &ImageName, done: &ConvertReport) -> String {
-    match name {
-        ImageName::Registry(r) => format!("{}/{}@{}", r.registry, r.repository, done.digest),
-        ImageName::Layout { .. } | ImageName::Archive { .. } | ImageName::Saved { .. } => {
-            done.digest.to_string()
-        }
     }
 }
 

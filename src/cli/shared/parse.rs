@@ -12,7 +12,9 @@ use super::size::ByteSize;
 use ociseek_format::digest::Digest;
 use ociseek_format::image::coverage::Share;
 use ociseek_format::image::ecr::is_account;
-use ociseek_format::image::{CANONICAL_REGISTRY, ImageName, Platform, is_canonical_registry};
+use ociseek_format::image::{
+    CANONICAL_REGISTRY, ImageName, ImageNameError, Platform, is_canonical_registry,
+};
 use ociseek_format::offset::SpanSize;
 use ociseek_format::time::Time;
 
@@ -344,13 +346,22 @@ pub(crate) fn start_of_digest(text: &str) -> Result<String, String> {
     }
 }
 
+/// The prefixes of other tools for what only they can write.
+const LOCAL_STORES: [&str; 6] =
+    ["containers-storage:", "dir:", "docker:", "docker-daemon:", "ostree:", "podman:"];
+
 /// The name of an image to write. In a registry it has a tag, so that none appears that nobody
 /// typed.
 pub(crate) fn destination(text: &str) -> Result<ImageName, String> {
-    let name = text.parse::<ImageName>().map_err(|error| match text.strip_prefix(':') {
-        Some(tag) => format!("{error} If {tag} is the tag, write REPOSITORY:{tag}"),
-        None => error.to_string(),
-    })?;
+    let name =
+        text.parse::<ImageName>().map_err(|error| match (&error, text.strip_prefix(':')) {
+            (_, Some(tag)) => format!("{error} If {tag} is the tag, write REPOSITORY:{tag}"),
+            // The error says how to read from there.
+            (ImageNameError::Scheme { scheme, .. }, _) if LOCAL_STORES.contains(&&**scheme) => {
+                format!("cannot write to {scheme:?}: write REGISTRY/REPOSITORY:TAG, or oci:DIR")
+            }
+            _ => error.to_string(),
+        })?;
     let last = text.rsplit('/').next().unwrap_or(text);
     match &name {
         ImageName::Registry(_) if is_archive(text) => {
@@ -442,6 +453,9 @@ mod tests {
         assert!(destination("localhost:5000/app:v1").is_ok() && destination("oci:app").is_ok());
         assert!(destination("v1-soci").is_err_and(|why| why.contains("REPOSITORY:v1-soci")));
         assert!(destination("localhost:5000/app").is_err());
+        for store in ["docker-daemon:app:v1", "containers-storage:app:v1", "podman:me/app:v1"] {
+            assert!(destination(store).is_err_and(|why| why.starts_with("cannot write to")));
+        }
         assert!(layout_dir("oci:").is_err());
         assert_eq!(since("2024-02-29"), Ok(1_709_164_800));
         assert_eq!(since("2024-02-29T12:00:00Z"), Ok(1_709_208_000));

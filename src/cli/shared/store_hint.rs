@@ -192,6 +192,9 @@ fn answer_hint(error: &RegistryError, host: &str) -> Option<String> {
             "404 from {host}: check the tag (ociseek list {repository} lists those that there are) and the name; for a \
              private image, run {login} first"
         ),
+        (404, _) if error.is_without_code() => format!(
+            "404 from {host}: check the name, and that {host} is a registry; for a private image, run {login} first"
+        ),
         (404, _) if error.url().is_some_and(|url| url.ends_with("/manifests/latest")) => format!(
             "404 from {host}: check the name, and add the tag if there is none called latest; for a private image, run \
              {login} first"

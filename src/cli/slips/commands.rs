@@ -2,7 +2,7 @@
 
 /// Words of other tools, and what does the same here. The first text is the command whose
 /// subcommand a row is about; an empty one is any.
-pub(super) const COMMANDS: [(&str, &[&str], &str); 51] = [
+pub(super) const COMMANDS: [(&str, &[&str], &str); 52] = [
     (
         "snapshotter",
         &["list", "ls", "ps", "mounts"],
@@ -226,8 +226,13 @@ pub(super) const COMMANDS: [(&str, &[&str], &str); 51] = [
     ),
     (
         "",
-        &["pull", "rpull", "run", "start", "exec"],
-        "ociseek mount IMAGE DIR and ociseek bundle IMAGE DIR start from an image without pulling it",
+        &["run", "start", "exec"],
+        "ociseek try IMAGE -- COMMAND runs a container once, and ociseek bundle IMAGE DIR makes what runc runs",
+    ),
+    (
+        "",
+        &["pull", "rpull"],
+        "nothing is pulled: ociseek mount IMAGE DIR and ociseek ls IMAGE show its files",
     ),
     (
         "",

@@ -308,7 +308,10 @@ fn is_behind_dashes(error: &clap::Error, typed: &[String]) -> bool {
 
 /// The hint for an option before the command that has it.
 fn behind(option: &str, typed: &[String], program: Command) -> Option<String> {
-    let place = typed.iter().position(|word| program.find_subcommand(word).is_some())?;
+    let is_command = |word: &String| program.find_subcommand(word).is_some();
+    let Some(place) = typed.iter().position(is_command) else {
+        return of_another_tool(option, "", &program);
+    };
     let name = &typed[place];
     let command = called(program, &typed[place..]);
     if option.starts_with("--") && has_option(&command, option) {
@@ -391,6 +394,9 @@ fn missing(
     match (command, typed) {
         ("try" | "bundle", [_, dashes, ..]) if dashes == "--" => {
             Some(format!("the image comes before the two dashes: ociseek {command} IMAGE -- COMMAND"))
+        }
+        ("hook", _) if absent.starts_with("--allow") => {
+            Some("name the registries whose images may be indexed, such as --allow registry.example".to_owned())
         }
         ("completions", [_]) => Some("the shells are bash, elvish, fish, powershell and zsh".to_owned()),
         ("convert", [_, ..]) => Some(

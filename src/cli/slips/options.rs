@@ -5,7 +5,7 @@ const ENGINES: &str =
 
 /// The same for options. The first text is the command that a row is for; an empty one is any that
 /// has the options which the hint names.
-pub(super) const OPTIONS: [(&str, &[&str], &str); 146] = [
+pub(super) const OPTIONS: [(&str, &[&str], &str); 147] = [
     ("index", &["--all", "-a"], "not needed: all platforms are the default"),
     ("convert", &["--all", "-a"], "not needed: all platforms are the default"),
     ("verify", &["--all", "-a"], "not needed: all platforms are the default"),
@@ -642,11 +642,8 @@ pub(super) const OPTIONS: [(&str, &[&str], &str); 146] = [
         "use --jobs N",
     ),
     ("", &["--no-progress"], "use --progress none, or --quiet"),
-    (
-        "",
-        &["--no-color", "--no-colour", "--colour"],
-        "use --color never, --color always or --color auto",
-    ),
+    ("", &["--no-color", "--no-colour"], "use --color never, or set NO_COLOR=1"),
+    ("", &["--colour"], "use --color never, --color always or --color auto"),
     (
         "",
         &["--config-file", "--registries-conf"],

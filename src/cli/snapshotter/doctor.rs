@@ -26,7 +26,7 @@ use ociseek_store::recall::Recall;
 
 /// The snapshotter has the logins of pulls in memory.
 const LOGINS_ARE_ELSEWHERE: &str =
-    "the snapshotter may have the login of a pull, which this command has not";
+    "the snapshotter may have the login of a pull; this command does not have it";
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -113,9 +113,9 @@ pub enum ImageNameError {
     #[error("{typed:?}: unsupported prefix {scheme:?}: use {meant}")]
     Scheme { typed: String, scheme: String, meant: String },
     #[error(
-        "{typed:?} is a path: write oci:{typed} for an image layout, oci-archive:{typed} for its tar, or \
-         docker-archive:{typed} for what docker save wrote{}",
-        if typed.starts_with('/') { "; or is the variable of a registry not set?" } else { "" }
+        "{typed:?} is a path: write {}{}",
+        with_prefix(typed),
+        if typed.starts_with('/') { ". Or is the variable of a registry not set?" } else { "" }
     )]
     Path { typed: String },
     #[error(
@@ -260,6 +260,14 @@ fn refuse_slips(typed: &str) -> Result<(), ImageNameError> {
             }),
             None => without_login(typed),
         },
+    }
+}
+
+/// The names of the images that may be at this path.
+fn with_prefix(path: &str) -> String {
+    match [".tar", ".tar.gz", ".tgz"].iter().any(|ending| path.ends_with(ending)) {
+        true => format!("oci-archive:{path}, or docker-archive:{path} for what docker save wrote"),
+        false => format!("oci:{path} for an image layout"),
     }
 }
 

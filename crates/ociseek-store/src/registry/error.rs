@@ -438,6 +438,12 @@ impl RegistryError {
         words.iter().any(|word| message.contains(word))
     }
 
+    /// Whether the answer to a GET has no code of an error, as that of another web server.
+    pub fn is_without_code(&self) -> bool {
+        let RegistryError::Answer(answer) = self.root() else { return false };
+        answer.codes.is_empty() && self.refused_method() == Some("GET")
+    }
+
     /// Whether the registry says that it does not know the repository (`NAME_UNKNOWN`).
     pub fn is_name_unknown(&self) -> bool {
         self.has_code("NAME_UNKNOWN")
