@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::discover::{DiscoverError, DiscoveredImage, PlatformImage, UnusableIndexError, both};
+use super::discover::{DiscoverError, DiscoveredImage, PlatformImage, both};
 use super::open::{OpenImageError, OpenOptions, read_config};
 use super::trust::{Chosen, TrustOfLayers, choose};
 use ociseek_format::digest::Digest;
@@ -250,7 +250,7 @@ impl Judged {
         covers_enough(&self.found.layers, &self.trust.left_out, |layer| {
             self.found.read_by(&layer.digest).is_some()
         })
-        .map_err(|why| match (why, self.unseen()) {
+        .map_err(|why| match (why, self.found.unseen()) {
             (NotLazy::NoIndex, Some(error)) => NotLazy::of(error),
             (why, _) => why,
         })?;
@@ -262,20 +262,6 @@ impl Judged {
                 document: self.found.read_by(&layer.digest),
             })
             .collect())
-    }
-
-    /// Why an index that the image may have was not seen.
-    fn unseen(&self) -> Option<&StoreError> {
-        let DiscoveredImage { listing, indexes, fine, .. } = &self.found;
-        let soci = indexes.iter().map(|index| index.content.as_ref().err());
-        let mut unusable =
-            soci.chain(fine.iter().map(|index| index.content.as_ref().err())).flatten();
-        listing.as_ref().err().or_else(|| {
-            unusable.find_map(|why| match why {
-                UnusableIndexError::Fetch(error) if !error.is_not_found() => Some(error),
-                _ => None,
-            })
-        })
     }
 }
 
@@ -313,7 +299,7 @@ pub fn covers_enough(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::{DiscoveryMethod, FoundIndexRef};
+    use crate::discover::{DiscoveryMethod, FoundIndexRef, UnusableIndexError};
     use ociseek_format::image::soci::Version;
 
     #[test]

@@ -7,8 +7,9 @@ use ociseek_format::digest::Digest;
 use serde_json::{Value, json};
 
 use super::push;
+use ociseek_testkit::faulty::{Faulty, RegistrySettings, status};
 use ociseek_testkit::sandbox::{
-    Layout, OCI_INDEX, OCI_MANIFEST, Sandbox, enabled, index, two_platforms,
+    Layout, OCI_INDEX, OCI_MANIFEST, Sandbox, enabled, index, tar, two_platforms,
 };
 use ociseek_testkit::servers::Server;
 
@@ -382,6 +383,24 @@ fn doors(diagnosis: &Value) -> Vec<&str> {
 fn by_mount(sandbox: &Sandbox, image: &str) -> Option<String> {
     let text = sandbox.run(&["doctor", image]);
     text.lines().find(|line| line.starts_with("  ociseek mount, bundle ")).map(str::to_owned)
+}
+
+/// A registry that does not show its indexes is not an image without one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn doctor_says_that_indexes_could_not_be_asked_for() {
+    let registry = Faulty::start(RegistrySettings::default(), |seen, _| {
+        let is_list = seen.is("GET", "/referrers/") || seen.is("GET", "/manifests/sha256-");
+        is_list.then(|| status(418))
+    })
+    .await;
+    registry.add_image("v1", &tar(1, 4, 50_000));
+    let image = format!("{}/a/b:v1", registry.host());
+    tokio::task::block_in_place(|| {
+        let diagnosis = diagnosis(&Sandbox::new(), 3, 0, &image);
+        assert_eq!(doors(&diagnosis), ["failed"; 3], "{diagnosis}");
+        let said = diagnosis["ociseek"][0].to_string();
+        assert!(said.contains("/referrers/") && said.contains("418"), "{said}");
+    });
 }
 
 #[test]

@@ -169,6 +169,18 @@ impl DiscoveredImage {
         let document = self.document_for(layer).map(|document| document.head_digest);
         document.or_else(|| self.ztoc_for(layer).map(|ztoc| ztoc.ztoc))
     }
+
+    /// Why an index that the image may have was not seen.
+    pub(crate) fn unseen(&self) -> Option<&StoreError> {
+        let soci = self.indexes.iter().map(|index| index.content.as_ref().err());
+        let fine = self.fine.iter().map(|index| index.content.as_ref().err());
+        self.listing.as_ref().err().or_else(|| {
+            soci.chain(fine).flatten().find_map(|why| match why {
+                UnusableIndexError::Fetch(error) if !error.is_not_found() => Some(error),
+                _ => None,
+            })
+        })
+    }
 }
 
 impl DiscoveredImage {

@@ -81,11 +81,12 @@ impl Door {
                 None => !is_damaged && image.ztoc_for(layer).is_some(),
             }
         };
-        self.with(&image.layers, is_read).map_err(|why| match why {
-            NotLazy::NoIndex if is_damaged => {
+        self.with(&image.layers, is_read).map_err(|why| match (why, image.unseen()) {
+            (NotLazy::NoIndex, _) if is_damaged => {
                 NotLazy::Failed("its index has missing or damaged parts".to_owned())
             }
-            why => why,
+            (NotLazy::NoIndex, Some(error)) => NotLazy::of(error),
+            (why, _) => why,
         })
     }
 
