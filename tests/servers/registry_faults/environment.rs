@@ -1,5 +1,7 @@
 //! Secrets in errors, addresses, proxies and logins.
 
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 use ociseek_testkit::passes;
 
@@ -227,60 +229,62 @@ async fn expiring(
 #[test]
 fn logins_that_expire_are_looked_up_again() {
     let dir = tempfile::tempdir().unwrap();
-    in_child(
-        "the_login_in_docker_config_changes",
-        &[("DOCKER_CONFIG", dir.path().to_str().unwrap())],
-    );
+    let helper = dir.path().join("docker-credential-test");
+    std::fs::write(&helper, "#!/bin/sh\nexec cat \"$DOCKER_CONFIG/answer\"\n").unwrap();
+    std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let dir = dir.path().to_str().unwrap();
+    let path = format!("{dir}:{}", std::env::var("PATH").unwrap());
+    let variables = [("DOCKER_CONFIG", dir), ("PATH", &path)];
+    in_child("the_login_in_docker_config_changes", &variables);
 }
 
 #[tokio::test]
 #[ignore = "run by logins_that_expire_are_looked_up_again"]
 async fn the_login_in_docker_config_changes() {
-    let file = std::path::Path::new(&std::env::var("DOCKER_CONFIG").unwrap()).join("config.json");
-    for (refusal, bearer) in [(401, false), (403, false), (401, true), (403, true), (400, true)] {
-        for stale in [Duration::ZERO, Duration::from_secs(3600)] {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let dir = std::path::PathBuf::from(std::env::var("DOCKER_CONFIG").unwrap());
+    // A file is read again at each refusal. A helper is asked again after a while.
+    for (by_helper, stale, is_renewed) in
+        [(false, HOUR, true), (true, Duration::ZERO, true), (true, HOUR, false)]
+    {
+        for (refusal, bearer) in [(401, false), (403, false), (401, true), (403, true), (400, true)]
+        {
             let password = Arc::new(std::sync::Mutex::new("one"));
             let faulty = expiring(refusal, bearer, &password).await;
             faulty.add_blob("x");
             let store = |password: &str| {
-                let login =
-                    json!({"auths": {faulty.host(): {"username": "AWS", "password": password}}});
-                std::fs::write(&file, login.to_string()).unwrap();
+                let login = json!({"Username": "AWS", "Secret": password}).to_string();
+                let config = if by_helper {
+                    std::fs::write(dir.join("answer"), login).unwrap();
+                    json!({"credsStore": "test"})
+                } else {
+                    json!({"auths": {faulty.host(): {"username": "AWS", "password": password}}})
+                };
+                std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
             };
             store("one");
             let limits = Limits { stale, ..limits() };
-            let repository = repository(
-                &faulty,
-                ClientConfig { credentials: CredentialSource::Ambient, limits, ..config() },
-            );
+            let credentials = CredentialSource::Ambient;
+            let config = ClientConfig { credentials, limits, ..config() };
+            let repository = repository(&faulty, config);
             let blob = Descriptor::of("x/y", b"x");
             repository.blob_bytes(&blob, 1).await.unwrap();
 
-            // Both change. The registry is asked once more if the login may have expired.
+            // Both change.
             *password.lock().unwrap() = "two";
             store("two");
-            let before = faulty.saw("GET", "/blobs/").len();
+            let asked = || faulty.saw("GET", "/blobs/").len();
+            let before = asked();
             let again = repository.blob_bytes(&blob, 1).await;
-            let asked = faulty.saw("GET", "/blobs/").len() - before;
-            if stale.is_zero() {
-                assert_eq!(
-                    (again.unwrap(), asked),
-                    (Bytes::from_static(b"x"), 2),
-                    "{refusal} {bearer}"
-                );
-            } else {
-                assert!(again.is_err() && asked == 1, "{refusal} {bearer}: {asked} {again:?}");
-                continue;
-            }
+            let case = format!("{refusal} {bearer} {by_helper}: {again:?}");
+            assert_eq!(again.is_ok(), is_renewed, "{case}");
+            assert_eq!(asked() - before, if is_renewed { 2 } else { 1 }, "{case}");
 
             // Only the registry's changes: there is nothing else to show it.
             *password.lock().unwrap() = "three";
-            let before = faulty.saw("GET", "/blobs/").len();
+            let before = asked();
             let error = repository.blob_bytes(&blob, 1).await.unwrap_err();
-            assert_eq!(
-                (error.status(), faulty.saw("GET", "/blobs/").len() - before),
-                (Some(refusal), 1)
-            );
+            assert_eq!((error.status(), asked() - before), (Some(refusal), 1), "{case}");
         }
     }
 }

@@ -137,8 +137,8 @@ pub struct Limits {
     pub slowest: u64,
     /// For the response of a credential helper.
     pub helper: Duration,
-    /// Credentials and tokens that are older than this are looked up again when a registry refuses
-    /// them, because they may have expired.
+    /// Tokens, and credentials that programs gave, are looked up again when a registry refuses
+    /// them, if they are older than this. Files with credentials are read again at once.
     pub stale: Duration,
     /// Stored passwords for Amazon ECR that are older than this are looked up again before they
     /// expire, which is after 12 hours.

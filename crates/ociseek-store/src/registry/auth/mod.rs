@@ -236,12 +236,16 @@ impl Authorizer {
         if Generation(slot.generation) != used {
             return slot.header.is_some();
         }
-        let Some(challenge) = slot.challenge.clone() else { return false };
-        if slot.header.as_ref().is_none_or(|header| header.issued.elapsed() < http.limits.stale) {
+        let (Some(challenge), Some(header)) = (slot.challenge.clone(), &slot.header) else {
+            return false;
+        };
+        let is_old = header.issued.elapsed() >= http.limits.stale;
+        let (known, _) = self.credential(http, &scope.repository).await;
+        let is_other = self.another_login(http, &scope.repository, &known).await.is_some();
+        if !is_old && !is_other {
             return false;
         }
         let before = slot.header.take();
-        self.forget_stale(http, &scope.repository).await;
         if let Err(error) = Box::pin(self.fill(&mut slot, http, base, scope, challenge)).await {
             // The refusal itself is reported.
             debug!(name: "renewal", target: TARGET, registry = &*self.registry, error = causes(&error));
@@ -276,43 +280,34 @@ impl Authorizer {
                 is_issued: false,
             }))
         };
-        slot.header =
-            match (&challenge, lookup.found.as_ref().map(|found| found.credential.clone())) {
-                (_, Some(Credential::Registry(token))) => plain(format!("Bearer {token}"))?,
-                (
-                    Challenge::Basic,
-                    Some(
-                        Credential::Password(login)
-                        | Credential::Identity { login: Some(login), .. },
-                    ),
-                ) => plain(login.basic())?,
-                (Challenge::Basic, _) => None,
-                (Challenge::Bearer { realm, service, scope: requested }, _) => {
-                    let scopes = union(scope, requested.as_deref());
-                    let token =
-                        |lookup| self.token(http, base, realm, service.as_deref(), &scopes, lookup);
-                    let mut fetched = token(lookup.clone()).await;
-                    // The password may have been changed since it was looked up.
-                    if fetched
-                        .as_ref()
-                        .is_err_and(|error| matches!(error.status(), Some(400 | 401 | 403)))
-                        && self.forget_stale(http, &scope.repository).await
-                    {
-                        let (again, _) = self.credential(http, &scope.repository).await;
-                        if again.found.as_ref().map(|now| &now.credential)
-                            != lookup.found.as_ref().map(|then| &then.credential)
-                        {
-                            fetched = token(again).await;
-                        }
-                    }
-                    let wrap = |source| RegistryError::Token {
-                        registry: Arc::clone(&self.registry),
-                        realm: elsewhere(base, realm),
-                        source: Box::new(source),
-                    };
-                    Some(fetched.map_err(wrap)?)
+        slot.header = match (&challenge, lookup.credential().cloned()) {
+            (_, Some(Credential::Registry(token))) => plain(format!("Bearer {token}"))?,
+            (
+                Challenge::Basic,
+                Some(Credential::Password(login) | Credential::Identity { login: Some(login), .. }),
+            ) => plain(login.basic())?,
+            (Challenge::Basic, _) => None,
+            (Challenge::Bearer { realm, service, scope: requested }, _) => {
+                let scopes = union(scope, requested.as_deref());
+                let token =
+                    |lookup| self.token(http, base, realm, service.as_deref(), &scopes, lookup);
+                let mut fetched = token(lookup.clone()).await;
+                // The password may have been changed since it was looked up.
+                if fetched
+                    .as_ref()
+                    .is_err_and(|error| matches!(error.status(), Some(400 | 401 | 403)))
+                    && let Some(other) = self.another_login(http, &scope.repository, &lookup).await
+                {
+                    fetched = token(other).await;
                 }
-            };
+                let wrap = |source| RegistryError::Token {
+                    registry: Arc::clone(&self.registry),
+                    realm: elsewhere(base, realm),
+                    source: Box::new(source),
+                };
+                Some(fetched.map_err(wrap)?)
+            }
+        };
         *self.last() = Some(challenge.clone().without_scope());
         slot.challenge = Some(challenge);
         slot.generation += 1;
@@ -413,28 +408,40 @@ impl Authorizer {
 
     /// Whether the image was pulled with another login since these credentials were looked up.
     fn has_another_login(&self, repository: &str, known: &CredentialLookup) -> bool {
-        let known = known.found.as_ref().map(|found| &found.credential);
         match &self.source {
             CredentialSource::Pull { login, .. } => {
-                login.has_other(&self.registry, repository, known)
+                login.has_other(&self.registry, repository, known.credential())
             }
             _ => false,
         }
     }
 
-    /// Forgets credentials that may have expired. Returns whether they will be looked up again.
-    async fn forget_stale(&self, http: &Http, repository: &Arc<str>) -> bool {
+    /// The credentials that are found now, if they are not those that are `known`.
+    async fn another_login(
+        &self,
+        http: &Arc<Http>,
+        repository: &Arc<str>,
+        known: &CredentialLookup,
+    ) -> Option<CredentialLookup> {
+        self.forget_stale(http, repository).await;
+        let (now, _) = self.credential(http, repository).await;
+        (now.credential() != known.credential()).then_some(now)
+    }
+
+    /// Forgets credentials that a registry refuses, so that they are looked up again. A login may
+    /// have been stored in a file a moment ago, but a program that gave one is not asked at each
+    /// refusal.
+    async fn forget_stale(&self, http: &Http, repository: &Arc<str>) {
         let mut known = self.credentials.lock().await;
         let stale = http.limits.stale;
-        let cached = known.by_repository.get(repository);
-        let is_stale = cached.is_some_and(|cached| {
-            cached.at.elapsed() >= stale || self.has_another_login(repository, cached)
-        });
-        if is_stale {
+        if known.by_repository.get(repository).is_some_and(|cached| {
+            !cached.has_asked_provider
+                || cached.at.elapsed() >= stale
+                || self.has_another_login(repository, cached)
+        }) {
             known.by_repository.remove(repository);
             known.helpers.forget(stale);
         }
-        is_stale
     }
 }
 

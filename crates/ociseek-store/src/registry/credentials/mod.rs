@@ -118,6 +118,9 @@ pub(super) struct CredentialLookup {
     pub failures: Vec<Arc<CredentialError>>,
     /// When the credentials were looked up, or given by a helper.
     pub at: Instant,
+    /// Whether a credential provider was asked, which takes time. Answers of helpers are
+    /// remembered by [`HelperAnswers`].
+    pub has_asked_provider: bool,
 }
 
 /// A registry's repository, as it is searched for.
@@ -131,7 +134,16 @@ pub(super) struct Wanted<'a> {
 
 impl CredentialLookup {
     fn new() -> CredentialLookup {
-        CredentialLookup { found: None, failures: Vec::new(), at: Instant::now() }
+        CredentialLookup {
+            found: None,
+            failures: Vec::new(),
+            at: Instant::now(),
+            has_asked_provider: false,
+        }
+    }
+
+    pub(super) fn credential(&self) -> Option<&Credential> {
+        self.found.as_ref().map(|found| &found.credential)
     }
 
     fn failed(&mut self, wanted: &Wanted<'_>, error: impl Into<Arc<CredentialError>>) {

@@ -163,6 +163,7 @@ impl CredentialProviders {
     pub(super) async fn find(&self, wanted: &Wanted<'_>, lookup: &mut CredentialLookup) {
         let Wanted { registry, repository, limit } = *wanted;
         for provider in self.0.iter().filter(|provider| provider.is_for(registry, repository)) {
+            lookup.has_asked_provider = true;
             let found = provider.ask(registry, repository, limit).await;
             let place = format!("credential provider {}", provider.name);
             log_lookup(registry, &place, "", matches!(found, Ok(Some(_))));
