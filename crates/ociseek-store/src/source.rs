@@ -33,7 +33,7 @@ async fn fetched(repository: &Repository, target: Target) -> Result<Document, St
             let ask = |repository: Repository| async move {
                 repository.manifest(&Target::Digest(digest)).await
             };
-            repository.anywhere(ask).await?
+            repository.anywhere(false, ask).await?
         }
         Target::Tag(_) => repository.manifest(&target).await?,
     };
@@ -138,7 +138,7 @@ impl Source {
                 let ask = |repository: Repository| async move {
                     repository.blob_bytes(blob, limit).await
                 };
-                repository.anywhere(ask).await?
+                repository.anywhere(false, ask).await?
             }
             Source::Layout(layout) => {
                 local(layout, move |layout| layout.blob_bytes(&blob, limit)).await?
@@ -178,7 +178,7 @@ impl Source {
                 let ask = |repository: Repository| async move {
                     repository.layer(wanted, bypass_caches).await
                 };
-                return Ok(Blob::of_registry(repository.anywhere(ask).await?));
+                return Ok(Blob::of_registry(repository.anywhere(bypass_caches, ask).await?));
             }
             Source::Layout(layout) => local(layout, move |layout| layout.blob(&wanted)).await?,
             Source::Archive(archive) => {
@@ -245,7 +245,7 @@ impl Source {
                     let range = range.clone();
                     async move { repository.blob_part(wanted, range, bypass_caches).await }
                 };
-                return Ok(Part::of_registry(repository.anywhere(ask).await?));
+                return Ok(Part::of_registry(repository.anywhere(bypass_caches, ask).await?));
             }
             Source::Layout(layout) => {
                 local(layout, move |layout| layout.blob_range(&wanted, range)).await?
@@ -308,7 +308,7 @@ impl Source {
                 let ask = |repository: Repository| async move {
                     repository.recalled_referrers(&subject, None).await
                 };
-                Ok(repository.anywhere(ask).await?)
+                Ok(repository.anywhere(false, ask).await?)
             }
             Source::Layout(layout) => {
                 local(layout, move |layout| layout.referrers(&subject, None)).await
@@ -353,7 +353,7 @@ impl Source {
                 let ask = |repository: Repository| async move {
                     repository.recalled_referrers(&subject, wanted).await
                 };
-                Ok(repository.anywhere(ask).await?)
+                Ok(repository.anywhere(false, ask).await?)
             }
             Source::Layout(layout) => {
                 local(layout, move |layout| layout.referrers(&subject, wanted)).await

@@ -23,7 +23,8 @@ use crate::bundle::{self, rootfs};
 use ociseek_testkit::child_process::ChildProcess;
 use ociseek_testkit::corpus::debian_layers;
 use ociseek_testkit::faulty::{
-    Faulty, ReceivedRequest, RegistrySettings, no_response, problem, stalls, status,
+    Faulty, ReceivedRequest, RegistrySettings, body_of, damaged, no_response, problem, stalls,
+    status,
 };
 use ociseek_testkit::mounts::{can_mount, wait_until};
 use ociseek_testkit::sandbox::program;
@@ -397,24 +398,36 @@ async fn unpacked(
 /// The same manifest in `dev`, which was pulled first, and in `prod`. Then `dev` is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_image_that_was_promoted_outlives_its_first_repository() {
-    promoted(|| problem(404, "NAME_UNKNOWN", "the repository does not exist")).await;
+    promoted(|_, _| problem(404, "NAME_UNKNOWN", "the repository does not exist")).await;
 }
 
 /// The same, but `dev` takes requests and never answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_image_that_was_promoted_outlives_the_silence_of_its_first_repository() {
-    promoted(no_response).await;
+    promoted(|_, _| no_response()).await;
+}
+
+/// The same, but `dev` sends other bytes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_image_that_was_promoted_outlives_damage_in_its_first_repository() {
+    promoted(|request, truth| {
+        let (answer, content) = body_of(truth.truth_now(request));
+        if content.is_empty() { answer } else { damaged(answer, &content) }
+    })
+    .await;
 }
 
 /// `gone` is what `dev` answers in the end.
-async fn promoted(gone: impl Fn() -> Response<Body> + Send + Sync + 'static) {
+async fn promoted(
+    gone: impl Fn(&ReceivedRequest, &Faulty) -> Response<Body> + Send + Sync + 'static,
+) {
     let (Some(programs), Some(busybox)) = (programs(), tool("busybox")) else { return };
     let is_gone = Arc::new(AtomicBool::new(false));
     let is_over = Arc::clone(&is_gone);
     let settings = RegistrySettings::with_referrers();
-    let lie = move |request: &ReceivedRequest, _: &Faulty| {
+    let lie = move |request: &ReceivedRequest, truth: &Faulty| {
         let is_there = !is_over.load(Ordering::Relaxed) || !request.path.starts_with("/v2/dev/");
-        (!is_there).then(&gone)
+        (!is_there).then(|| gone(request, truth))
     };
     let registry = Faulty::start(settings, lie).await;
     registry.add_image("v1", &rootfs(&busybox));

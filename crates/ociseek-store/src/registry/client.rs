@@ -157,16 +157,18 @@ impl Repository {
         self.known.as_ref()
     }
 
-    /// The same repository. What it does not have any more, or refuses, comes from those that
-    /// `find` returns, as far as it is named by its digest.
+    /// The same repository. What it does not give comes from those that `find` returns, as far as it
+    /// is named by its digest.
     #[must_use]
     pub fn with_others(&self, find: FindRepositories) -> Repository {
         Repository { others: Some(Arc::new(Others::new(find))), ..self.clone() }
     }
 
-    /// What `ask` gets from this repository, or from another one.
+    /// What `ask` gets from this repository, or from another one. If it `was_wrong` before, another
+    /// one is asked first.
     pub(crate) async fn anywhere<T, F>(
         &self,
+        was_wrong: bool,
         ask: impl Fn(Repository) -> F,
     ) -> Result<T, RegistryError>
     where
@@ -178,7 +180,11 @@ impl Repository {
             let Repository { registry, name, .. } = other;
             ask(Repository { registry, name, others: None, ..self.clone() })
         };
-        others.ask(self, ask_at).await
+        if was_wrong {
+            others.ask_again(self, ask_at).await
+        } else {
+            others.ask(self, ask_at).await
+        }
     }
 
     pub(crate) fn recall(&self) -> Option<&Recall> {

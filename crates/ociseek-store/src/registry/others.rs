@@ -20,7 +20,7 @@ const SILENT: Duration = Duration::from_secs(5);
 pub(super) struct Others<R> {
     find: Arc<dyn Fn() -> BoxFuture<'static, Vec<R>> + Send + Sync>,
     found: tokio::sync::Mutex<Option<(Instant, Vec<R>)>>,
-    /// The one that had the content last, after the repository itself had refused it or was silent.
+    /// The one that had the content last, after the repository itself had failed. None for that one.
     current: Mutex<Option<R>>,
     /// [`SILENT`], and less in tests.
     silent: Duration,
@@ -49,7 +49,7 @@ impl<R: Clone> Others<R> {
     }
 
     /// What `ask` gets from `itself`, or from another one, which is asked first from then on.
-    /// Others are asked if the first one does not have it any more, and if it is silent.
+    /// Others are asked if the first one fails or is silent.
     pub(super) async fn ask<T, F>(
         &self,
         itself: &R,
@@ -59,22 +59,12 @@ impl<R: Clone> Others<R> {
         F: Future<Output = Result<T, RegistryError>>,
     {
         let current = self.current.hold().clone();
-        let itself_later = current.is_some().then(|| itself.clone());
-        let from_others = async {
-            for other in itself_later.into_iter().chain(self.found().await) {
-                let asked = timeout(self.silent, Box::pin(ask(other.clone())));
-                if let Ok(Ok(answer)) = asked.await {
-                    *self.current.hold() = Some(other);
-                    return Some(answer);
-                }
-            }
-            None
-        };
+        let from_others = self.from_others(itself, current.as_ref(), &ask);
         // In boxes: these futures are large, and are part of others.
-        let mut first = Box::pin(ask(current.unwrap_or_else(|| itself.clone())));
+        let mut first = Box::pin(ask(current.clone().unwrap_or_else(|| itself.clone())));
         tokio::pin!(from_others);
         let error = match timeout(self.silent, &mut first).await {
-            Ok(Err(error)) if is_gone(&error) => error,
+            Ok(Err(error)) => error,
             Ok(answer) => return answer,
             Err(_) => tokio::select! {
                 answer = &mut from_others => match answer {
@@ -82,18 +72,53 @@ impl<R: Clone> Others<R> {
                     None => return first.await,
                 },
                 answer = &mut first => match answer {
-                    Err(error) if is_gone(&error) => error,
+                    Err(error) => error,
                     answer => return answer,
                 },
             },
         };
         from_others.await.ok_or(error)
     }
-}
 
-/// Whether a repository does not have the content any more, or not for this login.
-fn is_gone(error: &RegistryError) -> bool {
-    matches!(error.status(), Some(401 | 403 | 404 | 410))
+    /// As [`Others::ask`], after the one that is asked first sent something wrong: it is asked
+    /// last.
+    pub(super) async fn ask_again<T, F>(
+        &self,
+        itself: &R,
+        ask: impl Fn(R) -> F,
+    ) -> Result<T, RegistryError>
+    where
+        F: Future<Output = Result<T, RegistryError>>,
+    {
+        let current = self.current.hold().clone();
+        match self.from_others(itself, current.as_ref(), &ask).await {
+            Some(answer) => Ok(answer),
+            None => Box::pin(ask(current.unwrap_or_else(|| itself.clone()))).await,
+        }
+    }
+
+    /// The first answer of those that are not asked first: `itself`, if there is a `current` one, and
+    /// those that are found.
+    async fn from_others<T, F>(
+        &self,
+        itself: &R,
+        current: Option<&R>,
+        ask: &impl Fn(R) -> F,
+    ) -> Option<T>
+    where
+        F: Future<Output = Result<T, RegistryError>>,
+    {
+        // None is the repository itself.
+        let itself_later = current.map(|_| None);
+        for other in itself_later.into_iter().chain(self.found().await.into_iter().map(Some)) {
+            let asked = ask(other.clone().unwrap_or_else(|| itself.clone()));
+            if let Ok(Ok(answer)) = timeout(self.silent, Box::pin(asked)).await {
+                *self.current.hold() = other;
+                return Some(answer);
+            }
+        }
+        None
+    }
 }
 
 #[cfg(test)]
@@ -120,6 +145,28 @@ mod tests {
         assert!(begun.elapsed() >= 2 * silent);
         // From then on, it is asked first.
         assert_eq!(others.ask(&"itself", ask).now_or_never().unwrap().unwrap(), "other");
+    }
+
+    #[tokio::test]
+    async fn every_failure_and_wrong_content_lead_to_the_others() {
+        let others = Others::new(Arc::new(|| async { vec!["other"] }.boxed()));
+        let refused = || RegistryError::BlobTooLarge {
+            digest: ociseek_format::digest::Digest::sha256(b""),
+            size: 2,
+            limit: 1,
+        };
+        let failing = |name| async move { if name == "other" { Ok(name) } else { Err(refused()) } };
+        assert_eq!(others.ask(&"itself", failing).await.unwrap(), "other");
+        // From then on, the other one is asked first, unless it was wrong.
+        let any = |name: &'static str| async move { Ok(name) };
+        assert_eq!(others.ask(&"itself", any).await.unwrap(), "other");
+        assert_eq!(others.ask_again(&"itself", any).await.unwrap(), "itself");
+        assert_eq!(others.ask_again(&"itself", any).await.unwrap(), "other");
+        let nobody = |_| async { Err::<&str, _>(refused()) };
+        assert!(matches!(
+            others.ask_again(&"itself", nobody).await,
+            Err(RegistryError::BlobTooLarge { .. })
+        ));
     }
 
     #[tokio::test]
