@@ -202,6 +202,57 @@ async fn a_stalled_connection_is_replaced() {
     assert_eq!(faulty.saw("GET", "/blobs/").len(), 2);
 }
 
+/// The rest of a blob from where a request begins.
+fn wanted(seen: &ReceivedRequest, blob: &Bytes) -> Bytes {
+    let range =
+        seen.header("range").and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
+    blob.slice(range.unwrap().0.parse::<usize>().unwrap()..)
+}
+
+/// A body of which a byte comes now and then.
+fn trickle(rest: Bytes) -> Body {
+    Body::from_stream(futures_util::stream::unfold(rest, |mut rest| async move {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let byte = rest.split_to(1);
+        Some((Ok::<_, std::convert::Infallible>(byte), rest))
+    }))
+}
+
+#[tokio::test]
+async fn a_mirror_that_stalls_or_trickles_is_passed_by() {
+    type Silence = fn(Bytes) -> Body;
+    let silences: [Silence; 2] = [|rest| stalls(&rest, 100).into_body(), trickle];
+    for silence in silences {
+        let Served { plain, blob, layer, ztoc } = served();
+        let whole = blob.clone();
+        let mirror = Faulty::start(RegistrySettings::default(), move |seen, truth| {
+            let (head, _) = truth.get_blob(seen, &Digest::sha256(&whole).to_string()).into_parts();
+            Some(Response::from_parts(head, silence(wanted(seen, &whole))))
+        })
+        .await;
+        let faulty = Faulty::honest(RegistrySettings::default()).await;
+        for registry in [&mirror, &faulty] {
+            registry.add_blob(blob.clone());
+        }
+        let hosts = tempfile::tempdir().unwrap();
+        let dir = hosts.path().join(format!("{}_", faulty.host().replace(':', "_")));
+        std::fs::create_dir(&dir).unwrap();
+        let text = format!("[host.\"http://{}\"]\n", mirror.host());
+        std::fs::write(dir.join("hosts.toml"), text).unwrap();
+        let hosts_dir = Some(hosts.path().to_owned());
+        let credentials = CredentialSource::Anonymous;
+        let config = ClientConfig { hosts_dir, credentials, ..ClientConfig::default() };
+        let repository = Client::new(config).unwrap().repository(&faulty.host(), "a/b").unwrap();
+        let source = Source::Registry(repository);
+        let desk = Desk::new(None);
+        let open = desk.open(&source, &layer, Some(ztoc)).await.unwrap();
+        let hasty = ContentOptions { deadline: Duration::from_secs(4), ..options() };
+        let content = desk.content(&source, vec![open], hasty);
+        assert!(read(&content, 1000, 1000).await.unwrap() == plain[1000..2000]);
+        assert!(!mirror.requests().is_empty() && !faulty.requests().is_empty());
+    }
+}
+
 #[tokio::test]
 async fn a_trickling_connection_is_replaced() {
     let Served { plain, blob, layer, ztoc } = served();
@@ -211,18 +262,7 @@ async fn a_trickling_connection_is_replaced() {
         // The second request gets an endless response, a byte at a time.
         (count.fetch_add(1, Ordering::SeqCst) == 1).then(|| {
             let (head, _) = truth.get_blob(seen, &Digest::sha256(&whole).to_string()).into_parts();
-            let from = seen
-                .header("range")
-                .and_then(|range| range.strip_prefix("bytes=")?.split_once('-'))
-                .unwrap()
-                .0;
-            let rest = whole.slice(from.parse::<usize>().unwrap()..);
-            let trickle = futures_util::stream::unfold(rest, |mut rest| async move {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                let byte = rest.split_to(1);
-                Some((Ok::<_, std::convert::Infallible>(byte), rest))
-            });
-            Response::from_parts(head, Body::from_stream(trickle))
+            Response::from_parts(head, trickle(wanted(seen, &whole)))
         })
     })
     .await;

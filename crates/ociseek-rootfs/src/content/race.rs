@@ -26,6 +26,10 @@ pub(super) fn stall(deadline: Duration) -> Duration {
     deadline / PATIENCE
 }
 
+/// Fewer bytes in a second, over the time of a stall, are as good as none: a server that sends one
+/// now and then would never end.
+const TRICKLE: f64 = 1024.0;
+
 /// A request is slow if it takes this many times as long as usual.
 const TIMES: f64 = 4.0;
 /// No request is slow before this time.
@@ -131,8 +135,8 @@ pub(super) struct Race<'a> {
     /// When the first one started, and when its first byte arrived.
     begun: Instant,
     first: Option<Duration>,
-    /// When the last bytes arrived.
-    last_bytes: Instant,
+    /// When more than a trickle had arrived last, and the position then.
+    progress: (Instant, u64),
     /// When the range becomes slow, unless a second connection was tried.
     slow: Option<Instant>,
     /// The position when a second connection was tried.
@@ -150,15 +154,15 @@ impl<'a> Race<'a> {
             on,
             purpose,
             doubled_at: range.start,
+            progress: (now, range.start),
             range,
             lanes: Vec::new(),
             begun: now,
             first: None,
-            last_bytes: now,
             slow: Some(slow),
             stall,
         };
-        race.add_lane();
+        race.add_lane(false);
         race
     }
 
@@ -168,7 +172,7 @@ impl<'a> Race<'a> {
             if self.lanes.is_empty() {
                 return Ok(None);
             }
-            let silent = self.last_bytes + self.stall;
+            let silent = self.progress.0 + self.stall;
             let due = self.slow.map_or(silent, |slow| slow.min(silent));
             let coming = select_all(self.lanes.iter_mut().map(|lane| lane.chunks.next()));
             let Ok((chunk, number, _)) = timeout_at(due, coming).await else {
@@ -194,8 +198,7 @@ impl<'a> Race<'a> {
 
     /// The new bytes among those that a connection delivered.
     fn take(&mut self, number: usize, mut chunk: Bytes) -> Option<Bytes> {
-        self.last_bytes = Instant::now();
-        self.first.get_or_insert(self.last_bytes - self.begun);
+        self.first.get_or_insert_with(|| self.begun.elapsed());
         let lane = self.lanes.get_mut(number)?;
         let known = self.range.start.saturating_sub(lane.position).min(chunk.len() as u64);
         lane.position += chunk.len() as u64;
@@ -205,6 +208,9 @@ impl<'a> Race<'a> {
             return None;
         }
         self.range.start = position;
+        if (position - self.progress.1) as f64 >= TRICKLE * self.stall.as_secs_f64() {
+            self.progress = (Instant::now(), position);
+        }
         // Either the second connection has overtaken the first, or the first was not slow after
         // all.
         if self.lanes.len() > 1 && (number == 1 || position - self.doubled_at >= RECOVERED) {
@@ -225,26 +231,28 @@ impl<'a> Race<'a> {
                 counts.doubled.add(1);
                 counts.retries.add(1);
                 self.doubled_at = self.range.start;
-                self.last_bytes = now;
-                self.add_lane();
+                self.progress = (now, self.range.start);
+                self.add_lane(false);
             }
             return;
         }
-        // Nothing has arrived for long, so try another connection.
+        // Nothing has arrived for long, so try another connection: to another host or repository,
+        // if there is one.
         counts.retries.add(1);
         self.lanes.clear();
-        self.last_bytes = now;
-        self.add_lane();
+        self.progress = (now, self.range.start);
+        self.add_lane(true);
     }
 
-    /// Requests the missing bytes over another connection.
-    fn add_lane(&mut self) {
+    /// Requests the missing bytes over another connection, not from a mirror if that `was_silent`.
+    fn add_lane(&mut self, was_silent: bool) {
         let on = self.on;
         let purpose = self.purpose;
         let range = self.range.clone();
         let position = range.start;
         let open = async move {
-            let part = on.inner.source.blob_part(&on.layer.open.descriptor, range, false).await?;
+            let part =
+                on.inner.source.blob_part(&on.layer.open.descriptor, range, was_silent).await?;
             let part = CountedPart::new(part, &on.inner.counts, purpose);
             let next = |mut part: CountedPart<'a>| async move {
                 Ok::<_, StoreError>(part.next().await?.map(|chunk| (chunk, part)))
