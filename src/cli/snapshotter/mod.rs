@@ -9,7 +9,8 @@ use clap::{Args, Subcommand};
 use futures_util::FutureExt;
 use rustix::process::geteuid;
 use tokio::sync::oneshot;
-use tracing::info;
+use tokio::time::sleep;
+use tracing::{info, warn};
 use url::Url;
 
 use crate::cli::image_fs::LazyArgs;
@@ -51,6 +52,9 @@ mod reads;
 mod reload;
 mod room;
 pub(crate) mod status;
+
+/// A start takes less, unless it waits for a disk.
+const SLOW_START: Duration = Duration::from_secs(5);
 
 const SNAPSHOTTER_LONG_ABOUT: &str = "\
 Serves containerd as a snapshotter: containers start before their image is pulled, through its fine or SOCI index. The \
@@ -262,12 +266,14 @@ pub(crate) async fn run(
             judging.settings().word.rules_for(&ImageName::Registry(image.clone())).is_ok()
         }),
     });
+    let waiting = tokio::spawn(say_what_it_waits_for(root.clone()));
     let snapshotter = Snapshotter::open(&root, Arc::<NodeImages>::clone(&images), memory).await;
     let snapshotter =
         Arc::new(snapshotter.map_err(CliError::at(&root, "the snapshotter cannot use it"))?);
     let service = MonitoredSnapshotter { metrics, snapshotter: Arc::clone(&snapshotter), cache };
     let monitored = metrics::served(monitoring, service);
     let listener = listener.named(|socket| snapshotter.keep_socket(socket));
+    waiting.abort();
     let listener = listener.map_err(CliError::write(&socket))?;
     let reloading = configured.map(|(table, path)| Reloading {
         path,
@@ -306,6 +312,12 @@ pub(crate) async fn run(
         std::process::exit(DONE.into());
     }
     ended
+}
+
+/// A disk that does not answer keeps the server from starting until it does.
+async fn say_what_it_waits_for(root: PathBuf) {
+    sleep(SLOW_START).await;
+    warn!(name: "state", root = %root.display(), "the start waits, probably for the disk");
 }
 
 /// What a configuration says that can be changed while the server runs.

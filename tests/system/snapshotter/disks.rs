@@ -50,3 +50,28 @@ async fn containers_read_on_and_calls_are_answered() {
         serving.stop();
     });
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_start_says_that_it_waits_for_the_disk() {
+    let Some(programs) = programs() else { return };
+    if !have(&["fsfreeze", "mkfs.ext4"]) {
+        return;
+    }
+    tokio::task::block_in_place(|| {
+        let node = Node::new(programs, "");
+        let root = node.dir.path().join("lazy");
+        fs::create_dir(&root).unwrap();
+        mount_disk(&node.dir.path().join("disk"), 64 << 20, &root);
+        fs::write(node.at("snapshotter.log"), "").unwrap();
+        let frozen = Frozen::new(&root);
+        let mut serving = std::thread::scope(|scope| {
+            let starting = scope.spawn(|| node.snapshotter());
+            wait_until("the start says what it waits for", || !node.logged("state").is_empty());
+            assert!(!starting.is_finished());
+            drop(frozen);
+            starting.join().unwrap()
+        });
+        assert_eq!(node.logged("state").len(), 1);
+        serving.stop();
+    });
+}
