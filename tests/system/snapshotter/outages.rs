@@ -14,7 +14,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::json;
 
 use super::node::{Node, ServiceManager, container};
@@ -73,8 +73,14 @@ fn containers_outlive_the_snapshotter_and_the_keeper() {
         registry.signal(Signal::CONT);
         assert!(reader.join().unwrap().contains(OF_UNREAD));
     });
-    // What keeps the device is killed, too, and the server after that.
+    // What keeps the device was stopped when the server ended.
     let keeper = node.keeper();
+    let stopped = keeper.and_then(Pid::from_raw).unwrap();
+    kill_process(stopped, Signal::STOP).unwrap();
+    node.restart(&mut serving);
+    assert!(node.read_in(name, "/usr/share/common-licenses/BSD").contains("Redistribution"));
+    assert_eq!(node.keeper(), keeper);
+    // It is killed, too, and the server after that.
     node.kill_keeper();
     wait_until("another process keeps the device", || {
         node.keeper().is_some_and(|other| Some(other) != keeper)

@@ -20,7 +20,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, accept_with, listen, recvmsg, sendmsg,
 };
-use rustix::process::geteuid;
+use rustix::process::{geteuid, setsid};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -107,6 +107,10 @@ impl Kept {
 /// # Errors
 /// If the socket fails.
 pub fn keep_devices(listener: &OwnedFd) -> io::Result<()> {
+    // Signals for the server are not for the keeper, such as those of a terminal. In the session of
+    // the server, one that is stopped would also get SIGHUP when the server ends (POSIX, _exit()).
+    // It fails only for who leads a group already.
+    let _ = setsid();
     // The server sees by this call who keeps its devices (unix(7), SO_PEERCRED).
     listen(listener, 4)?;
     let mut kept = Kept::default();

@@ -276,7 +276,9 @@ fn found(dir: &Path) -> Option<(Running, Left)> {
     if !keeper.is_ours() {
         return None;
     }
-    match connected(dir, &keeper).and_then(|connection| {
+    // Whoever stopped it, containers wait for it.
+    let resumed = keeper.resume();
+    match resumed.and_then(|()| connected(dir, &keeper)).and_then(|connection| {
         let left = left(&connection)?;
         Ok((Running { connection, child: None }, left))
     }) {
@@ -342,8 +344,7 @@ fn start(dir: &Path, kept: &Kept) -> io::Result<Running> {
     bind(&socket, &address(dir)?.1)?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0("ociseek").arg(KEEPER).stdin(socket).stdout(Stdio::null()).stderr(Stdio::null());
-    // Signals for this process are not for the keeper, such as those of a terminal.
-    command.process_group(0).current_dir("/").env_clear();
+    command.current_dir("/").env_clear();
     let mut child = command.spawn()?;
     let begun = || {
         let gone = || io::Error::other("the process that keeps devices ended");

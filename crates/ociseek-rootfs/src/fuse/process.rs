@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ impl ProcessId {
         ProcessId::of(std::process::id().cast_signed())
     }
 
-    /// Whether the process still exists, has no other user IDs than this one, and is not stopped.
+    /// Whether the process still exists, and has no other user IDs than this one.
     ///
     /// Others can choose the arguments of a set-user-ID program, give it descriptors, and stop it.
     pub fn is_ours(&self) -> bool {
@@ -46,21 +47,20 @@ impl ProcessId {
         ProcessId::of(self.pid) == Some(*self) && runs_as(&status, &geteuid().as_raw().to_string())
     }
 
+    /// Lets the process continue if it was stopped.
+    ///
+    /// # Errors
+    /// If this process may not do that.
+    pub fn resume(&self) -> io::Result<()> {
+        self.signal(Signal::CONT).map(drop)
+    }
+
     /// Kills the process if it still exists, and waits until it has ended.
     ///
     /// # Errors
     /// If this process may not do that, or the other one does not end within 10 s.
     pub fn kill(&self) -> io::Result<()> {
-        let Some(pid) = Pid::from_raw(self.pid) else { return Ok(()) };
-        let process = match pidfd_open(pid, PidfdFlags::empty()) {
-            Err(Errno::SRCH) => return Ok(()),
-            opened => opened?,
-        };
-        // Another process may have got its number before it was opened.
-        if ProcessId::of(self.pid) != Some(*self) {
-            return Ok(());
-        }
-        pidfd_send_signal(&process, Signal::KILL)?;
+        let Some(process) = self.signal(Signal::KILL)? else { return Ok(()) };
         // pidfd_open(2): it becomes readable when the process has ended.
         let mut ended = [PollFd::new(&process, PollFlags::IN)];
         let most = Timespec::try_from(KILLED).map_err(io::Error::other)?;
@@ -69,6 +69,21 @@ impl ProcessId {
             _ => Ok(()),
         }
     }
+
+    /// None if the process does not exist any more.
+    fn signal(&self, signal: Signal) -> io::Result<Option<OwnedFd>> {
+        let Some(pid) = Pid::from_raw(self.pid) else { return Ok(None) };
+        let process = match pidfd_open(pid, PidfdFlags::empty()) {
+            Err(Errno::SRCH) => return Ok(None),
+            opened => opened?,
+        };
+        // Another process may have got its number before it was opened.
+        if ProcessId::of(self.pid) != Some(*self) {
+            return Ok(None);
+        }
+        pidfd_send_signal(&process, signal)?;
+        Ok(Some(process))
+    }
 }
 
 /// Field 22 of a file `stat`. The name of the program, field 2, may have spaces and brackets.
@@ -76,12 +91,10 @@ fn start(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Whether a file `status` shows a process with no other user ID that is not stopped.
+/// Whether a file `status` shows a process with no other user ID. Nobody else can stop it.
 fn runs_as(status: &str, user: &str) -> bool {
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    let has_user = |ids: &str| ids.split_whitespace().all(|id| id == user);
-    let runs = |state: &str| !state.trim_start().starts_with(['T', 't', 'Z', 'X']);
-    field("Uid:").is_some_and(has_user) && field("State:").is_some_and(runs)
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    ids.is_some_and(|ids| ids.split_whitespace().all(|id| id == user))
 }
 
 #[cfg(test)]
@@ -91,13 +104,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_processes_with_no_other_user_that_run_are_ours() {
-        let status =
-            |state: &str, ids: &str| format!("Name:\tociseek\nState:\t{state}\nUid:\t{ids}\n");
-        assert!(runs_as(&status("S (sleeping)", "0\t0\t0\t0"), "0"));
-        assert!(!runs_as(&status("T (stopped)", "0\t0\t0\t0"), "0"));
+    fn only_processes_with_no_other_user_are_ours() {
+        let status = |ids: &str| format!("Name:\tociseek\nUid:\t{ids}\n");
+        assert!(runs_as(&status("0\t0\t0\t0"), "0"));
         // A set-user-ID program that another user started.
-        assert!(!runs_as(&status("S (sleeping)", "1000\t0\t0\t0"), "0"));
+        assert!(!runs_as(&status("1000\t0\t0\t0"), "0"));
         assert!(!runs_as("", "0"));
         let own = ProcessId::own().unwrap();
         assert!(own.is_ours());
