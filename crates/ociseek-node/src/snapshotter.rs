@@ -90,6 +90,7 @@ impl Snapshotter {
             DirBuilder::new().recursive(true).mode(0o700).create(root)?;
             let root = root.canonicalize()?;
             DIRS.iter().try_for_each(|dir| make_directory(&root.join(dir), &warned))?;
+            DIRS.iter().for_each(|dir| close_to_others(&root.join(dir)));
             // They cannot be escaped in the options that containerd passes to the kernel.
             match root.to_str().filter(|path| !path.contains([',', ':', '\\'])) {
                 Some(_) => Ok(root),
@@ -512,6 +513,14 @@ impl Snapshotter {
 
 /// The directories of snapshots and of their mounts.
 const DIRS: [&str; 2] = ["snapshots", "images"];
+
+/// Files of images are for their containers alone: users of the node would find private ones here,
+/// and programs that run as root. Where `root` was made by somebody else, they may get this far.
+fn close_to_others(dir: &Path) {
+    if let Err(error) = fs::set_permissions(dir, Permissions::from_mode(0o700)) {
+        warned(&format!("{}: others may see what is in it: {error}", dir.display()));
+    }
+}
 
 /// The ids of the directories in `root`.
 fn directories(root: &Path) -> io::Result<BTreeSet<u64>> {

@@ -58,7 +58,13 @@ pub fn lock(dir: &Path, user: &str, report: StateReport<'_>) -> io::Result<File>
     }
     let lock = match File::open(&path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => File::create(&path)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut options = File::options();
+            // Who can open it can lock it.
+            #[cfg(unix)]
+            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+            options.write(true).create(true).truncate(false).open(&path)?
+        }
         Err(error) => return Err(error),
     };
     lock_file(&lock).map_err(|error| match error.kind() {

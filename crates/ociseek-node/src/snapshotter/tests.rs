@@ -282,6 +282,25 @@ async fn what_cannot_be_removed_or_is_in_the_way_does_not_keep_it_from_serving()
     assert!(!held.exists());
 }
 
+/// Whoever made it: a private file of an image, or a program of it that runs as root, is not for
+/// users of the node.
+#[tokio::test(flavor = "multi_thread")]
+async fn others_see_nothing_in_a_directory_that_they_may_enter() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("images")).unwrap();
+    for dir in [root.path(), &root.path().join("images")] {
+        fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
+    }
+    let it = open(root.path()).await.unwrap();
+    it.create(SnapshotKind::Active, request("new", "", &[])).await.unwrap();
+    let found: Vec<_> = fs::read_dir(root.path()).unwrap().map(Result::unwrap).collect();
+    assert!(found.len() >= 4, "{found:?}");
+    for entry in found {
+        let mode = entry.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{entry:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn containerd_maps_the_ids_of_the_lower_directory_itself() {
     let root = tempfile::tempdir().unwrap();

@@ -2,10 +2,10 @@
 //! replaced when it ends.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -342,6 +342,8 @@ fn start(dir: &Path, kept: &Kept) -> io::Result<Running> {
         _ => {}
     }
     bind(&socket, &address(dir)?.1)?;
+    // Before it listens.
+    fs::set_permissions(dir.join(SOCKET), Permissions::from_mode(0o600))?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0("ociseek").arg(KEEPER).stdin(socket).stdout(Stdio::null()).stderr(Stdio::null());
     command.current_dir("/").env_clear();
