@@ -1,5 +1,6 @@
 //! The configuration file of `ociseek snapshotter`: its options by their long names, as TOML.
 
+use std::any::TypeId;
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs::File;
@@ -201,6 +202,10 @@ fn takes(arg: &Arg) -> Takes {
     }
 }
 
+fn is_path(arg: &Arg) -> bool {
+    arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()
+}
+
 /// The error for an unknown key: with the one that was meant, if it is written in another way.
 fn unknown(key: &str, value: &Value) -> ConfigFileFault {
     let letters = |key: &str| {
@@ -227,8 +232,17 @@ fn unknown(key: &str, value: &Value) -> ConfigFileFault {
 fn arguments_of(key: &str, value: &Value) -> Result<Vec<String>, ConfigFileFault> {
     let takes = with_option(key, takes).ok_or_else(|| unknown(key, value))?;
     let wrong = |expected| ConfigFileFault::Kind { key: key.to_owned(), expected };
+    let is_path = with_option(key, is_path).unwrap_or(false);
+    let is_absolute = |text: &str| {
+        // A socket may be a URL, and the file of client-cert is behind the name of its registry.
+        let behind_host = text.split_once('=').map(|(_, file)| file);
+        let path = text.strip_prefix("unix:").or(behind_host).unwrap_or(text);
+        Path::new(path).is_absolute()
+    };
     let one = |value: &Value, expected| match value {
-        Value::String(text) => Ok(format!("--{key}={text}")),
+        Value::String(text) if !is_path || is_absolute(text) => Ok(format!("--{key}={text}")),
+        // A service has a working directory that nobody thinks of.
+        _ if is_path => Err(wrong("an absolute path, such as \"/var/lib/ociseek\"")),
         Value::Integer(number) => Ok(format!("--{key}={number}")),
         _ => Err(wrong(expected)),
     };
@@ -265,10 +279,11 @@ pub(super) fn printed() -> String {
         };
         let default =
             arg.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
+        let example = || format!("{}{}", if is_path(arg) { "/" } else { "" }, name());
         let value = match takes(arg) {
             Takes::Nothing | Takes::PerhapsValue => "false".to_owned(),
-            Takes::Value => format!("{:?}", default.unwrap_or_else(|| name().to_owned())),
-            Takes::Values => format!("[{:?}]", default.unwrap_or_else(|| name().to_owned())),
+            Takes::Value => format!("{:?}", default.unwrap_or_else(example)),
+            Takes::Values => format!("[{:?}]", default.unwrap_or_else(example)),
         };
         // Writing to a string cannot fail.
         let _ = write!(text, "\n# {}\n# {key} = {value}\n", help.replace('\n', "\n# "));
@@ -314,8 +329,8 @@ mod tests {
 
     #[test]
     fn the_file_gives_what_the_command_line_does_not() {
-        let text = "root = \"/r\"\nsocket = \"/s\"\ncache-dir = \"/c\"\nplain-http = true\ndeadline = \"5s\"\n\
-            signature-key = [\"/a\", \"/b\"]\n";
+        let text = "root = \"/r\"\nsocket = \"unix:///s\"\ncache-dir = \"/c\"\nplain-http = true\ndeadline = \"5s\"\n\
+            client-cert = \"r.example=/a\"\nclient-key = \"/b\"\nsignature-key = [\"/a\", \"/b\"]\n";
         let args = given(text, "ociseek -q snapshotter --root /typed").unwrap();
         assert_eq!((args.root, args.socket), (PathBuf::from("/typed"), PathBuf::from("/s")));
         assert_eq!(args.lazy.deadline.as_secs(), 5);
@@ -334,10 +349,15 @@ mod tests {
             ("stats-file = \"/x\"", "unknown key \"stats-file\""),
             ("config = \"/x\"", "unknown key \"config\""),
             ("[table]\nroot = \"/r\"", "unknown key \"table\""),
-            ("root = true", "root: expected a string or a number"),
+            ("root = true", "root: expected an absolute path"),
+            ("root = \"\"", "root: expected an absolute path"),
+            ("socket = -1", "socket: expected an absolute path"),
+            ("policy = \"policy.json\"", "policy: expected an absolute path"),
+            ("ca-file = [\"/a\", 1]", "ca-file: expected an absolute path"),
+            ("deadline = true", "deadline: expected a string or a number"),
             ("image-service = \"yes\"", "image-service: expected true or false"),
             ("prefetch = \"fast\"", "expected true, false, or a speed"),
-            ("signature-key = [1.5]", "signature-key: expected an array of strings"),
+            ("lazy-from = [1.5]", "lazy-from: expected an array of strings"),
             ("deadline = \"soon\"", "invalid value 'soon' for '--deadline"),
             ("root = ", "not TOML"),
         ] {
