@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use image::{FetchedBlob, StoredImage, StoredOptions};
@@ -35,7 +36,6 @@ use ociseek_rootfs::fuse::store::{KnownNames, LayerOrigin, LayerSource, NoLayer,
 use ociseek_rootfs::layers::Caches;
 use ociseek_store::blob::Target;
 use ociseek_store::lock::Hold;
-use ociseek_store::recall::Recall;
 use ociseek_store::{Source, state_file};
 use rows::{AnswerFiles, UsedLayers};
 
@@ -77,8 +77,8 @@ pub struct LayerStore {
     dir: PathBuf,
     used: UsedLayers,
     recent: Mutex<HashMap<WantedImage, Arc<Attempt>>>,
-    /// Open images, by repository and manifest.
-    open: Mutex<HashMap<(String, Digest), OpenedImage>>,
+    /// By repository and manifest.
+    open: Mutex<OpenImages>,
     answers: AnswerFiles,
     /// What the kernel knows, and where. None once another process may serve the state.
     served: Mutex<Option<ServedNames>>,
@@ -107,11 +107,8 @@ struct Attempt {
     image: OnceCell<Option<Arc<StoredImage>>>,
 }
 
-/// An image that may be open, and what the registry said when it was opened.
-struct OpenedImage {
-    image: Weak<StoredImage>,
-    answers: Recall,
-}
+/// Images that may be open.
+type OpenImages = HashMap<(String, Digest), Weak<StoredImage>>;
 
 impl LayerStore {
     /// A store that keeps its state in `dir`. Blocks.
@@ -249,15 +246,45 @@ impl LayerStore {
         let found = StoredImage::find(&source, &root, &options, &self.progress).await;
         let found = found.map_err(|error| causes(&error))?;
         let key = (repository, found.manifest.descriptor.digest);
-        if let Some(image) = self.open.hold().get(&key).and_then(|opened| opened.image.upgrade()) {
+        if let Some(image) = self.open.hold().get(&key).and_then(Weak::upgrade) {
             return Ok(image);
         }
         let image = StoredImage::open(&source, found, &options, caches, &self.progress).await;
         let image = Arc::new(image.map_err(|error| causes(&error))?);
-        let mut open = self.open.hold();
-        open.retain(|_, opened| opened.image.strong_count() > 0);
-        open.insert(key, OpenedImage { image: Arc::downgrade(&image), answers });
+        self.add(key.clone(), &image);
+        let files = self.answers.clone();
+        let written = spawn_blocking(move || {
+            let written = files.write(&key.0, &key.1, &answers);
+            // The image would keep what strangers list for it.
+            answers.forget();
+            written
+        });
+        if let Ok(Err(error)) = written.await {
+            self.warn(format!("{name} cannot be opened without its registry: {error}"));
+        }
         Ok(image)
+    }
+
+    /// Adds an image that was opened, and forgets those that are closed.
+    fn add(&self, key: (String, Digest), image: &Arc<StoredImage>) {
+        let mut open = self.open.hold();
+        open.insert(key, Arc::downgrade(image));
+        let closed: Vec<Digest> = open
+            .extract_if(|_, image| image.strong_count() == 0)
+            .map(|((_, manifest), _)| manifest)
+            .collect();
+        for manifest in closed {
+            self.remove_answers(&open, &manifest);
+        }
+    }
+
+    /// Removes what registries said of an image that is neither used nor open. One that is open may
+    /// be used again.
+    fn remove_answers(&self, open: &OpenImages, manifest: &Digest) {
+        let mut images = open.iter().filter(|((_, other), _)| other == manifest);
+        if !self.used.has(manifest) && images.all(|(_, image)| image.strong_count() == 0) {
+            self.answers.remove(manifest);
+        }
     }
 
     async fn layer(&self, name: &str, layer: &Digest) -> Result<StoredLayer, NoLayer> {
@@ -328,13 +355,6 @@ impl LayerSource for LayerStore {
         if let Err(error) = self.used.begin(name, layer, origin) {
             self.warn(format!("cannot write down that layer {layer} is used: {error}"));
         }
-        let repository = reference(name).map(|reference| repository(&reference));
-        if let Some(key) = repository.zip(origin.map(|origin| origin.manifest))
-            && let Some(answers) = self.open.hold().get(&key).map(|opened| opened.answers.clone())
-            && let Err(error) = self.answers.write(&key.0, &key.1, &answers)
-        {
-            self.warn(format!("{name} cannot be opened without its registry: {error}"));
-        }
     }
 
     fn end_use(&self, name: &str, layer: &Digest) {
@@ -342,8 +362,8 @@ impl LayerSource for LayerStore {
         if let Err(error) = self.used.end(name, layer) {
             self.warn(format!("cannot write down that layer {layer} is used less: {error}"));
         }
-        if let Some(manifest) = manifest.filter(|manifest| !self.used.has(manifest)) {
-            self.answers.remove(&manifest);
+        if let Some(manifest) = manifest {
+            self.remove_answers(&self.open.hold(), &manifest);
         }
     }
 

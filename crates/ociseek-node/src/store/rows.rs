@@ -187,7 +187,7 @@ impl UsedLayers {
 }
 
 /// The directory of the answers.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct AnswerFiles(PathBuf);
 
 impl AnswerFiles {
