@@ -44,6 +44,8 @@ const UNPROTECTED: &str =
     "no process keeps the devices of mounts, so containers do not outlive this one";
 /// The pause before a keeper that ended is replaced.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How often a warning says that it cannot be replaced, as on a full disk.
+const WARNED_EVERY: Duration = Duration::from_secs(60);
 
 /// The process that keeps the devices of a server's mounts, and its socket. It is started for the
 /// first of them, and again when it ends. It stays when this and its clones are dropped.
@@ -232,6 +234,7 @@ impl Shared {
     /// Starts another keeper, as soon as that is possible, and has it keep all devices. None if
     /// this process ends.
     fn another(&self) -> Option<(Arc<OwnedFd>, Option<Child>)> {
+        let mut warned: Option<Instant> = None;
         loop {
             sleep(PAUSE);
             if self.is_over.load(Ordering::Relaxed) {
@@ -245,7 +248,11 @@ impl Shared {
                     *self.connection.hold() = Some(Arc::clone(&connection));
                     return Some((connection, child));
                 }
-                Err(error) => warn!(name: "keeper", %error, "{UNPROTECTED}"),
+                Err(error) if warned.is_none_or(|at| at.elapsed() >= WARNED_EVERY) => {
+                    warn!(name: "keeper", %error, "{UNPROTECTED}");
+                    warned = Some(Instant::now());
+                }
+                Err(_) => {}
             }
         }
     }
