@@ -59,7 +59,7 @@ impl<R: Clone> Others<R> {
         F: Future<Output = Result<T, RegistryError>>,
     {
         let current = self.current.hold().clone();
-        let from_others = self.from_others(itself, current.as_ref(), &ask);
+        let from_others = self.ask_others(itself, current.as_ref(), &ask);
         // In boxes: these futures are large, and are part of others.
         let mut first = Box::pin(ask(current.clone().unwrap_or_else(|| itself.clone())));
         tokio::pin!(from_others);
@@ -91,7 +91,7 @@ impl<R: Clone> Others<R> {
         F: Future<Output = Result<T, RegistryError>>,
     {
         let current = self.current.hold().clone();
-        match self.from_others(itself, current.as_ref(), &ask).await {
+        match self.ask_others(itself, current.as_ref(), &ask).await {
             Some(answer) => Ok(answer),
             None => Box::pin(ask(current.unwrap_or_else(|| itself.clone()))).await,
         }
