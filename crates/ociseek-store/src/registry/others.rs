@@ -99,7 +99,7 @@ impl<R: Clone> Others<R> {
 
     /// The first answer of those that are not asked first: `itself`, if there is a `current` one, and
     /// those that are found.
-    async fn from_others<T, F>(
+    async fn ask_others<T, F>(
         &self,
         itself: &R,
         current: Option<&R>,
