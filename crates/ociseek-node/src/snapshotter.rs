@@ -515,7 +515,7 @@ impl Snapshotter {
 const DIRS: [&str; 2] = ["snapshots", "images"];
 
 /// Files of images are for their containers alone: users of the node would find private ones here,
-/// and programs that run as root. Where `root` was made by somebody else, they may get this far.
+/// and programs that run as root. They get this far if another user or tool made `root`.
 fn close_to_others(dir: &Path) {
     if let Err(error) = fs::set_permissions(dir, Permissions::from_mode(0o700)) {
         warned(&format!("{}: others may see what is in it: {error}", dir.display()));

@@ -283,7 +283,7 @@ fn found(dir: &Path) -> Option<(Running, Left)> {
     if !keeper.is_ours() {
         return None;
     }
-    // Whoever stopped it, containers wait for it.
+    // It may have been stopped, and containers wait for it.
     let resumed = keeper.resume();
     match resumed.and_then(|()| connected(dir, &keeper)).and_then(|connection| {
         let left = left(&connection)?;

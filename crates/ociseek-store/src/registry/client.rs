@@ -157,8 +157,8 @@ impl Repository {
         self.known.as_ref()
     }
 
-    /// The same repository. What it does not give comes from those that `find` returns, as far as it
-    /// is named by its digest.
+    /// The same repository. What it does not give comes from those that `find` returns, as far as
+    /// it is named by its digest.
     #[must_use]
     pub fn with_others(&self, find: FindRepositories) -> Repository {
         Repository { others: Some(Arc::new(Others::new(find))), ..self.clone() }

@@ -20,7 +20,7 @@ const SILENT: Duration = Duration::from_secs(5);
 pub(super) struct Others<R> {
     find: Arc<dyn Fn() -> BoxFuture<'static, Vec<R>> + Send + Sync>,
     found: tokio::sync::Mutex<Option<(Instant, Vec<R>)>>,
-    /// The one that had the content last, after the repository itself had failed. None for that one.
+    /// The one that had the content last, after the repository itself had failed. None for itself.
     current: Mutex<Option<R>>,
     /// [`SILENT`], and less in tests.
     silent: Duration,
@@ -97,8 +97,8 @@ impl<R: Clone> Others<R> {
         }
     }
 
-    /// The first answer of those that are not asked first: `itself`, if there is a `current` one, and
-    /// those that are found.
+    /// The first answer of those that are not asked first: `itself`, if there is a `current` one,
+    /// and those that are found.
     async fn ask_others<T, F>(
         &self,
         itself: &R,
