@@ -77,7 +77,6 @@ pub struct LayerStore {
     dir: PathBuf,
     used: UsedLayers,
     recent: Mutex<HashMap<WantedImage, Arc<Attempt>>>,
-    /// By repository and manifest.
     open: Mutex<OpenImages>,
     answers: AnswerFiles,
     /// What the kernel knows, and where. None once another process may serve the state.
@@ -107,7 +106,7 @@ struct Attempt {
     image: OnceCell<Option<Arc<StoredImage>>>,
 }
 
-/// Images that may be open.
+/// Images that may be open, by repository and manifest.
 type OpenImages = HashMap<(String, Digest), Weak<StoredImage>>;
 
 impl LayerStore {
