@@ -282,8 +282,8 @@ async fn what_cannot_be_removed_or_is_in_the_way_does_not_keep_it_from_serving()
     assert!(!held.exists());
 }
 
-/// Another user may have made the directory. Private files of images, and their programs that run as
-/// root, are not for users of the node.
+/// Another user may have made the directory. Private files of images, and their programs that run
+/// as root, are not for users of the node.
 #[tokio::test(flavor = "multi_thread")]
 async fn others_see_nothing_in_a_directory_that_they_may_enter() {
     let root = tempfile::tempdir().unwrap();
