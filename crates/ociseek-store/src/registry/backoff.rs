@@ -1,6 +1,6 @@
 //! Limits the retries of all requests together, computes how long to wait before each, and tracks
-//! registries that cannot be connected to. An outage affects the registry, not a single request:
-//! after it has lasted too long, no request waits for its end.
+//! mirrors that are silent, and registries that cannot be connected to. An outage affects the
+//! registry, not a single request: after it has lasted too long, no request waits for its end.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -68,6 +68,47 @@ pub(super) fn parse_retry_after(value: &str, date: Option<&str>) -> Option<Durat
         Err(_) => until(httpdate::parse_http_date(value).ok()?),
     };
     (wait <= LONGEST_MEANT).then_some(wait)
+}
+
+/// How long a mirror that does not answer is not asked again. It doubles each time: asking one that
+/// accepts connections and says nothing takes as long (goodrain/rainbond#2598).
+const REST: Duration = Duration::from_secs(30);
+/// How often it doubles.
+const DOUBLINGS: u32 = 4;
+
+/// How often in a row a mirror did not answer, or not at a useful speed, and when that was last.
+#[derive(Default)]
+pub(super) struct MirrorFailures(Mutex<Failures>);
+
+#[derive(Default)]
+struct Failures {
+    count: u32,
+    last: Option<Instant>,
+}
+
+impl Failures {
+    /// When the mirror is asked again.
+    fn until(&self) -> Option<Instant> {
+        self.last.map(|last| last + REST * (1 << self.count.saturating_sub(1).min(DOUBLINGS)))
+    }
+}
+
+impl MirrorFailures {
+    /// Whether the mirror is not asked now.
+    pub(super) fn rests(&self, now: Instant) -> bool {
+        self.0.hold().until().is_some_and(|until| now < until)
+    }
+
+    pub(super) fn note(&self, now: Instant, failed: bool) {
+        let mut failures = self.0.hold();
+        // Those that were begun together count once.
+        let is_next = failures.until().is_none_or(|until| until <= now);
+        *failures = if failed {
+            Failures { count: failures.count + u32::from(is_next), last: Some(now) }
+        } else {
+            Failures::default()
+        };
+    }
 }
 
 /// After this time without a failure, the registry may have been available in between.
@@ -215,6 +256,25 @@ mod tests {
         assert!(budget.spend() && budget.spend() && !budget.spend());
         budget.succeeded();
         assert!(budget.spend() && !budget.spend());
+    }
+
+    #[test]
+    fn a_mirror_that_keeps_silent_is_asked_less_and_less() {
+        let failures = MirrorFailures::default();
+        let mut now = Instant::now();
+        let mut rests = Vec::new();
+        for _ in 0..7 {
+            for _ in 0..3 {
+                failures.note(now, true);
+            }
+            let until = failures.0.hold().until().unwrap();
+            assert!(failures.rests(now) && !failures.rests(until));
+            rests.push((until - now).as_secs());
+            now = until;
+        }
+        assert_eq!(rests, [30, 60, 120, 240, 480, 480, 480]);
+        failures.note(now, false);
+        assert!(!failures.rests(now));
     }
 
     #[test]

@@ -3,31 +3,27 @@
 //! A mirror is a registry of its own for everything that protects logins: its credentials are those
 //! stored under its name, and its certificates and headers are not used elsewhere.
 
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use reqwest::Method;
 use reqwest::header::HeaderMap;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::debug;
 use url::Url;
 
 use super::TARGET;
 use super::auth::Scope;
+use super::backoff::MirrorFailures;
 use super::error::RegistryError;
 use super::hosts::{Capabilities, MirrorConfig};
 use super::request::Request;
 use super::response::Response;
-use crate::lock::Hold;
 
-/// How long a mirror that does not answer is not asked again. It doubles each time: asking one that
-/// accepts connections and says nothing takes as long (goodrain/rainbond#2598).
-const REST: Duration = Duration::from_secs(30);
-/// How long a mirror may take to begin its answer: others have the content, too. A pull waits for
-/// it (bottlerocket-os/bottlerocket#4564); containerd gives up a connection after 30 s.
+/// How long a mirror may take to begin its answer, and be silent or trickle in it: others have the
+/// content, too. A pull waits for it (bottlerocket-os/bottlerocket#4564); containerd gives up a
+/// connection after 30 s.
 const ANSWER: Duration = Duration::from_secs(3);
-/// How often it doubles.
-const DOUBLINGS: u32 = 4;
 
 /// Sends requests to one host.
 pub(super) trait AskedHost {
@@ -52,31 +48,7 @@ pub(super) struct Mirror<H> {
     headers: HeaderMap,
     /// The registry that it mirrors, if its name is another one.
     namespace: Option<String>,
-    failures: Mutex<Failures>,
-}
-
-/// How often in a row a mirror did not answer, and when it was asked last.
-#[derive(Default)]
-struct Failures {
-    count: u32,
-    last: Option<Instant>,
-}
-
-impl Failures {
-    /// When the mirror is asked again.
-    fn until(&self) -> Option<Instant> {
-        self.last.map(|last| last + REST * (1 << self.count.saturating_sub(1).min(DOUBLINGS)))
-    }
-
-    fn note(&mut self, now: Instant, failed: bool) {
-        // Those that were begun together count once.
-        let is_next = self.until().is_none_or(|until| until <= now);
-        *self = if failed {
-            Failures { count: self.count + u32::from(is_next), last: Some(now) }
-        } else {
-            Failures::default()
-        };
-    }
+    failures: Arc<MirrorFailures>,
 }
 
 /// The name of a mirror, under which its logins are stored.
@@ -94,11 +66,7 @@ impl<H: AskedHost> Mirror<H> {
         let root = mirror.url.path().trim_end_matches('/').to_owned();
         let namespace = (host.name() != of).then(|| of.to_owned());
         let MirrorConfig { capabilities, headers, .. } = mirror;
-        Mirror { host, root, capabilities, headers, namespace, failures: Mutex::default() }
-    }
-
-    fn rests(&self) -> bool {
-        self.failures.hold().until().is_some_and(|until| Instant::now() < until)
+        Mirror { host, root, capabilities, headers, namespace, failures: Arc::default() }
     }
 
     /// The same request to this host. None if it is not for the API.
@@ -123,7 +91,7 @@ impl<H: AskedHost> Mirror<H> {
     ) -> Option<Result<Response, RegistryError>> {
         let request = self.redirected(request).await?;
         let answered = self.host.follow(&request, &self.scope(scope), request.next_try()).await;
-        self.failures.hold().note(Instant::now(), answered.is_err());
+        self.failures.note(Instant::now(), answered.is_err());
         Some(answered)
     }
 
@@ -170,10 +138,11 @@ impl<H: AskedHost> Mirrors<H> {
         let asked =
             self.first.iter().filter(|_| !request.is_past_caches() && !request.skips_mirrors);
         for mirror in asked
-            .filter(|mirror| may_answer(mirror.capabilities, request.url.path()) && !mirror.rests())
+            .filter(|mirror| may_answer(mirror.capabilities, request.url.path()))
+            .filter(|mirror| !mirror.failures.rests(Instant::now()))
         {
             let Ok(answer) = timeout(ANSWER, mirror.follow(request, scope)).await else {
-                mirror.failures.hold().note(Instant::now(), true);
+                mirror.failures.note(Instant::now(), true);
                 debug!(name: "mirror", target: TARGET, mirror = mirror.host.name(), silent = true);
                 continue;
             };
@@ -185,7 +154,9 @@ impl<H: AskedHost> Mirrors<H> {
                 {
                     debug!(name: "mirror", target: TARGET, mirror = mirror.host.name(), page = true);
                 }
-                Ok(response) if response.status().is_success() => return Some(Ok(response)),
+                Ok(response) if response.status().is_success() => {
+                    return Some(Ok(response.of_mirror(ANSWER, Arc::clone(&mirror.failures))));
+                }
                 Ok(response) => {
                     let mirror = mirror.host.name();
                     let status = response.status().as_u16();
@@ -215,6 +186,7 @@ fn may_answer(capabilities: Capabilities, path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::Mutex;
 
     use bytes::Bytes;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -222,6 +194,7 @@ mod tests {
 
     use super::*;
     use crate::blob::Target;
+    use crate::lock::Hold;
     use crate::registry::{Client, ClientConfig, CredentialSource, Repository};
     use ociseek_format::digest::Digest;
 
@@ -418,23 +391,6 @@ mod tests {
         assert!(mirror.requests() > 0);
     }
 
-    #[test]
-    fn a_mirror_that_keeps_silent_is_asked_less_and_less() {
-        let mut failures = Failures::default();
-        let mut now = Instant::now();
-        let mut rests = Vec::new();
-        for _ in 0..7 {
-            for _ in 0..3 {
-                failures.note(now, true);
-            }
-            rests.push((failures.until().unwrap() - now).as_secs());
-            now = failures.until().unwrap();
-        }
-        assert_eq!(rests, [30, 60, 120, 240, 480, 480, 480]);
-        failures.note(now, false);
-        assert_eq!(failures.until(), None);
-    }
-
     #[tokio::test]
     async fn headers_of_a_host_stay_there() {
         let dir = tempfile::tempdir().unwrap();
@@ -471,6 +427,37 @@ mod tests {
         // Without a limit it is 30 s.
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
         assert_eq!([&own, &full].map(Host::requests), [0, 2]);
+    }
+
+    /// Manifests and lists, of which a pull waits for several.
+    #[tokio::test]
+    async fn a_mirror_that_trickles_delays_the_next_one_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = with(CONTENT).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let trickling = listener.local_addr().unwrap().to_string();
+        let asked = Arc::new(Mutex::new(0));
+        let noted = Arc::clone(&asked);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                *noted.hold() += 1;
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: application/vnd.oci.image.manifest.v1+json\r\n\
+                     Content-Length: {}\r\n\r\n",
+                    CONTENT.len()
+                );
+                let _ = stream.write_all(head.as_bytes()).await;
+                for byte in CONTENT.as_bytes().chunks(1) {
+                    let _ = stream.write_all(byte).await;
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                }
+            }
+        });
+        let repository = repository(dir.path(), &own.address, &table(&trickling, ""));
+        for _ in 0..3 {
+            assert_eq!(content(&repository).await, CONTENT);
+        }
+        assert_eq!((*asked.hold(), own.requests()), (1, 3));
     }
 
     /// As containerd does (core/remotes/docker/authorizer.go): whatever realm the host names, but

@@ -10,7 +10,7 @@ use reqwest::header::{self, HeaderMap};
 use tokio::time::{Instant, timeout};
 use url::Url;
 
-use super::backoff::parse_retry_after;
+use super::backoff::{MirrorFailures, parse_retry_after};
 use super::config::Limits;
 use super::error::{Answer, LoginSearch, RegistryError, RequestLine};
 use super::link::SharedLink;
@@ -36,6 +36,8 @@ pub(super) struct Response {
     context: RequestContext,
     trail: Trail,
     received: Received,
+    /// Of the mirror that it came from, unless it is the last host.
+    mirror: Option<Arc<MirrorFailures>>,
 }
 
 /// Where the bytes in the bodies of all responses are counted, and how fast they may arrive.
@@ -67,7 +69,20 @@ impl Response {
             context,
             trail,
             received,
+            mirror: None,
         }
+    }
+
+    /// The same from a mirror, whose body may be silent or trickle for this long.
+    pub(super) fn of_mirror(
+        mut self,
+        patience: Duration,
+        failures: Arc<MirrorFailures>,
+    ) -> Response {
+        self.idle = self.idle.min(patience);
+        self.pace.over = self.idle;
+        self.mirror = Some(failures);
+        self
     }
 
     pub(super) fn status(&self) -> StatusCode {
@@ -108,7 +123,14 @@ impl Response {
 
     /// The next bytes of the body.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
-        let chunk = self.next_chunk().await.map_err(|error| self.trail.failed(error))?;
+        let chunk = self.next_chunk().await.map_err(|error| {
+            let is_stalled =
+                matches!(error, RegistryError::Timeout { .. } | RegistryError::Slow { .. });
+            if let Some(mirror) = self.mirror.as_ref().filter(|_| is_stalled) {
+                mirror.note(Instant::now(), true);
+            }
+            self.trail.failed(error)
+        })?;
         let length = chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
         self.trail.received += length;
         self.received.bytes.fetch_add(length, Ordering::Relaxed);
