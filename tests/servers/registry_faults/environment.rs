@@ -229,9 +229,11 @@ async fn expiring(
 #[test]
 fn logins_that_expire_are_looked_up_again() {
     let dir = tempfile::tempdir().unwrap();
-    let helper = dir.path().join("docker-credential-test");
-    std::fs::write(&helper, "#!/bin/sh\nexec cat \"$DOCKER_CONFIG/answer\"\n").unwrap();
-    std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for program in ["docker-credential-test", "provider"] {
+        let program = dir.path().join(program);
+        std::fs::write(&program, "#!/bin/sh\nexec cat \"$DOCKER_CONFIG/answer\"\n").unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
     let dir = dir.path().to_str().unwrap();
     let path = format!("{dir}:{}", std::env::var("PATH").unwrap());
     let variables = [("DOCKER_CONFIG", dir), ("PATH", &path)];
@@ -243,28 +245,54 @@ fn logins_that_expire_are_looked_up_again() {
 async fn the_login_in_docker_config_changes() {
     const HOUR: Duration = Duration::from_secs(3600);
     let dir = std::path::PathBuf::from(std::env::var("DOCKER_CONFIG").unwrap());
-    // A file is read again at each refusal. A helper is asked again after a while.
-    for (by_helper, stale, is_renewed) in
-        [(false, HOUR, true), (true, Duration::ZERO, true), (true, HOUR, false)]
-    {
+    // A file is read again at each refusal. A program is asked again after a while.
+    for (first, then, stale, is_renewed) in [
+        ("file", "file", HOUR, true),
+        ("helper", "helper", Duration::ZERO, true),
+        ("helper", "helper", HOUR, false),
+        ("provider", "provider", Duration::ZERO, true),
+        ("provider", "provider", HOUR, false),
+        ("provider", "file", HOUR, true),
+    ] {
         for (refusal, bearer) in [(401, false), (403, false), (401, true), (403, true), (400, true)]
         {
             let password = Arc::new(std::sync::Mutex::new("one"));
             let faulty = expiring(refusal, bearer, &password).await;
             faulty.add_blob("x");
-            let store = |password: &str| {
-                let login = json!({"Username": "AWS", "Secret": password}).to_string();
-                let config = if by_helper {
-                    std::fs::write(dir.join("answer"), login).unwrap();
-                    json!({"credsStore": "test"})
-                } else {
-                    json!({"auths": {faulty.host(): {"username": "AWS", "password": password}}})
+            let store = |place: &str, password: &str| {
+                let login = json!({"username": "AWS", "password": password});
+                let (config, answer) = match place {
+                    "file" => (json!({"auths": {faulty.host(): login}}), json!({})),
+                    "helper" => (
+                        json!({"credsStore": "test"}),
+                        json!({"Username": "AWS", "Secret": password}),
+                    ),
+                    _ => (
+                        json!({}),
+                        json!({
+                            "kind": "CredentialProviderResponse",
+                            "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+                            "auth": {faulty.host(): login},
+                        }),
+                    ),
                 };
                 std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+                std::fs::write(dir.join("answer"), answer.to_string()).unwrap();
             };
-            store("one");
+            store(first, "one");
             let limits = Limits { stale, ..limits() };
-            let credentials = CredentialSource::Ambient;
+            let providers = json!({"kind": "CredentialProviderConfig", "providers": [{
+                "name": "provider",
+                "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+                "matchImages": [faulty.host()],
+            }]});
+            std::fs::write(dir.join("providers.json"), providers.to_string()).unwrap();
+            let providers = CredentialProviders::open(&dir.join("providers.json"), &dir).unwrap();
+            let credentials = if first == "provider" {
+                CredentialSource::Node(providers)
+            } else {
+                CredentialSource::Ambient
+            };
             let config = ClientConfig { credentials, limits, ..config() };
             let repository = repository(&faulty, config);
             let blob = Descriptor::of("x/y", b"x");
@@ -272,11 +300,11 @@ async fn the_login_in_docker_config_changes() {
 
             // Both change.
             *password.lock().unwrap() = "two";
-            store("two");
+            store(then, "two");
             let asked = || faulty.saw("GET", "/blobs/").len();
             let before = asked();
             let again = repository.blob_bytes(&blob, 1).await;
-            let case = format!("{refusal} {bearer} {by_helper}: {again:?}");
+            let case = format!("{refusal} {bearer} {first} {then}: {again:?}");
             assert_eq!(again.is_ok(), is_renewed, "{case}");
             assert_eq!(asked() - before, if is_renewed { 2 } else { 1 }, "{case}");
 

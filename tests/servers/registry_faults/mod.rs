@@ -27,8 +27,8 @@ use ociseek_format::image::Descriptor;
 use ociseek_format::progress::{ProgressEvent, Recorder};
 use ociseek_store::blob::{AttachMethod, AttachReport, Target};
 use ociseek_store::registry::{
-    CertificateFault, Client, ClientConfig, CredentialOrigin, CredentialSource, Limits,
-    RegistryError, Repository,
+    CertificateFault, Client, ClientConfig, CredentialOrigin, CredentialProviders,
+    CredentialSource, Limits, RegistryError, Repository,
 };
 use ociseek_store::{Destination, Source, StoreError};
 use ociseek_testkit::blobs::{SOCI, content, descriptor, index_manifest};

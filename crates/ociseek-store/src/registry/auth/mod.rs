@@ -17,7 +17,7 @@ use crate::lock::Hold;
 use crate::registry::TARGET;
 use crate::registry::address::base_url;
 use crate::registry::config::CredentialSource;
-use crate::registry::credentials::{self, Credential, CredentialLookup, HelperAnswers, Wanted};
+use crate::registry::credentials::{self, Credential, CredentialLookup, ProgramAnswers, Wanted};
 use crate::registry::error::{
     CredentialOrigin, LoginSearch, RegistryError, RequestLine, ShownLogin,
 };
@@ -90,7 +90,7 @@ pub(super) struct Authorizer {
 #[derive(Default)]
 struct KnownCredentials {
     by_repository: HashMap<Arc<str>, CredentialLookup>,
-    helpers: HelperAnswers,
+    programs: ProgramAnswers,
 }
 
 #[derive(Default)]
@@ -334,7 +334,7 @@ impl Authorizer {
     ) -> (CredentialLookup, Option<Instant>) {
         let lasts = has_short_logins(&self.registry).then_some(http.limits.ecr_login);
         let mut known = self.credentials.lock().await;
-        let KnownCredentials { by_repository, helpers } = &mut *known;
+        let KnownCredentials { by_repository, programs } = &mut *known;
         let cached = by_repository.get(repository);
         if let Some(cached) =
             cached.filter(|cached| lasts.is_none_or(|lasts| cached.at.elapsed() < lasts))
@@ -342,11 +342,11 @@ impl Authorizer {
             return (cached.clone(), lasts.map(|lasts| cached.at + lasts));
         }
         if let Some(lasts) = lasts {
-            helpers.forget(lasts);
+            programs.forget(lasts);
         }
         let limit = http.limits.helper;
         let wanted = Wanted { registry: &self.registry, repository, limit };
-        let mut lookup = credentials::find(&self.source, &wanted, helpers).await;
+        let mut lookup = credentials::find(&self.source, &wanted, programs).await;
         if let Some(path) = credentials::missing_file(&self.source) {
             http.warn_once(format!(
                 "$REGISTRY_AUTH_FILE names {}, which does not exist",
@@ -406,16 +406,6 @@ impl Authorizer {
         }
     }
 
-    /// Whether the image was pulled with another login since these credentials were looked up.
-    fn has_another_login(&self, repository: &str, known: &CredentialLookup) -> bool {
-        match &self.source {
-            CredentialSource::Pull { login, .. } => {
-                login.has_other(&self.registry, repository, known.credential())
-            }
-            _ => false,
-        }
-    }
-
     /// The credentials that are found now, if they are not those that are `known`.
     async fn another_login(
         &self,
@@ -433,15 +423,8 @@ impl Authorizer {
     /// refusal.
     async fn forget_stale(&self, http: &Http, repository: &Arc<str>) {
         let mut known = self.credentials.lock().await;
-        let stale = http.limits.stale;
-        if known.by_repository.get(repository).is_some_and(|cached| {
-            !cached.has_asked_provider
-                || cached.at.elapsed() >= stale
-                || self.has_another_login(repository, cached)
-        }) {
-            known.by_repository.remove(repository);
-            known.helpers.forget(stale);
-        }
+        known.by_repository.remove(repository);
+        known.programs.forget(http.limits.stale);
     }
 }
 

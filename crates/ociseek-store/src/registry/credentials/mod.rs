@@ -2,7 +2,7 @@
 //!
 //! Follows docker's `cli/config` (config.json) and containers-auth.json(5).
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -30,6 +30,8 @@ pub use pulled::{LoginOfPull, PendingPull, PullLogin, PulledLogins};
 
 /// The size limit of a credentials file in bytes.
 const FILE: u64 = 4 << 20;
+/// How many answers of programs are remembered for a registry, the last ones.
+const ANSWERS: usize = 256;
 /// A variable with the content of a credentials file.
 const INLINE: &str = "DOCKER_AUTH_CONFIG";
 /// A variable that names podman's credentials file.
@@ -116,11 +118,8 @@ pub(super) struct CredentialLookup {
     /// The places that could not be read. They do not end the search, and matter only if the
     /// registry then refuses.
     pub failures: Vec<Arc<CredentialError>>,
-    /// When the credentials were looked up, or given by a helper.
+    /// When the credentials were looked up, or given by a program.
     pub at: Instant,
-    /// Whether a credential provider was asked, which takes time. Answers of helpers are
-    /// remembered by [`HelperAnswers`].
-    pub has_asked_provider: bool,
 }
 
 /// A registry's repository, as it is searched for.
@@ -134,12 +133,7 @@ pub(super) struct Wanted<'a> {
 
 impl CredentialLookup {
     fn new() -> CredentialLookup {
-        CredentialLookup {
-            found: None,
-            failures: Vec::new(),
-            at: Instant::now(),
-            has_asked_provider: false,
-        }
+        CredentialLookup { found: None, failures: Vec::new(), at: Instant::now() }
     }
 
     pub(super) fn credential(&self) -> Option<&Credential> {
@@ -158,11 +152,11 @@ impl CredentialLookup {
     }
 }
 
-/// Searches for the credentials for a repository. `helpers` remembers what they answer.
+/// Searches for the credentials for a repository. `programs` remembers what they answer.
 pub(super) async fn find(
     source: &CredentialSource,
     wanted: &Wanted<'_>,
-    helpers: &mut HelperAnswers,
+    programs: &mut ProgramAnswers,
 ) -> CredentialLookup {
     let Wanted { registry, .. } = *wanted;
     let mut lookup = CredentialLookup::new();
@@ -189,51 +183,63 @@ pub(super) async fn find(
             let uid = rustix::process::getuid().as_raw();
             let settings =
                 CredentialSettings::new(|name| std::env::var_os(name), crate::home_dir(), uid);
-            settings.find(wanted, helpers, &mut lookup).await;
+            settings.find(wanted, programs, &mut lookup).await;
         }
         CredentialSource::File(path) => {
             let files = vec![path.clone()];
             let path = std::env::var_os("PATH").unwrap_or_default();
             let settings = CredentialSettings { inline: None, files, path };
-            settings.find(wanted, helpers, &mut lookup).await;
+            settings.find(wanted, programs, &mut lookup).await;
         }
     }
     if let (None, CredentialSource::Node(providers)) = (&lookup.found, source) {
-        providers.find(wanted, &mut lookup).await;
+        providers.find(wanted, programs, &mut lookup).await;
     }
     lookup
 }
 
-/// What helpers answered for a registry. Their logins are those of all its repositories, and asking
-/// one may take seconds.
+/// What programs answered for a registry. Asking one may take seconds.
 #[derive(Default)]
-pub(super) struct HelperAnswers(Vec<HelperAnswer>);
+pub(super) struct ProgramAnswers(Vec<ProgramAnswer>);
 
-struct HelperAnswer {
-    helper: String,
+struct ProgramAnswer {
+    program: LoginProgram,
     at: Instant,
     login: Result<Option<(String, String)>, Arc<CredentialError>>,
 }
 
-impl HelperAnswers {
+/// A program that has logins, and what it was asked for.
+#[derive(PartialEq, Eq)]
+enum LoginProgram {
+    /// A credential helper. Its login is that of all repositories.
+    Helper(String),
+    Provider {
+        name: String,
+        repository: String,
+    },
+}
+
+impl ProgramAnswers {
     /// Forgets the answers that are at least this old.
     pub(super) fn forget(&mut self, age: Duration) {
         self.0.retain(|answer| answer.at.elapsed() < age);
     }
 
-    async fn ask(&mut self, name: &str, path: &OsStr, wanted: &Wanted<'_>) -> &HelperAnswer {
-        let known = self.0.iter().position(|answer| answer.helper == name);
+    /// What a program answered. `ask` asks it, unless it was asked before.
+    async fn of(
+        &mut self,
+        program: LoginProgram,
+        ask: impl Future<Output = Result<Option<(String, String)>, CredentialError>>,
+    ) -> &ProgramAnswer {
+        let known = self.0.iter().position(|answer| answer.program == program);
         let at = match known {
             Some(at) => at,
             None => {
-                let login =
-                    docker::ask_helper(name, server(wanted.registry), path, wanted.limit).await;
-                let failed = |source| CredentialError::Helper { name: name.to_owned(), source };
-                self.0.push(HelperAnswer {
-                    helper: name.to_owned(),
-                    at: Instant::now(),
-                    login: login.map_err(|source| Arc::new(failed(source))),
-                });
+                let login = ask.await.map_err(Arc::new);
+                if self.0.len() == ANSWERS {
+                    self.0.remove(0);
+                }
+                self.0.push(ProgramAnswer { program, at: Instant::now(), login });
                 self.0.len() - 1
             }
         };
@@ -299,7 +305,7 @@ impl CredentialSettings {
     async fn find(
         &self,
         wanted: &Wanted<'_>,
-        helpers: &mut HelperAnswers,
+        programs: &mut ProgramAnswers,
         lookup: &mut CredentialLookup,
     ) {
         let inline = self.inline.as_ref().map(|text| {
@@ -310,7 +316,7 @@ impl CredentialSettings {
         let files = self.files.iter().map(|path| (path.clone(), read(path)));
         for (path, file) in inline.into_iter().chain(files) {
             match file {
-                Ok(Some(file)) => self.find_in(&path, &file, wanted, helpers, lookup).await,
+                Ok(Some(file)) => self.find_in(&path, &file, wanted, programs, lookup).await,
                 Ok(None) => {
                     log_lookup(wanted.registry, &path.to_string_lossy(), "no such file", false);
                 }
@@ -327,13 +333,18 @@ impl CredentialSettings {
         path: &Path,
         file: &DockerConfig,
         wanted: &Wanted<'_>,
-        helpers: &mut HelperAnswers,
+        programs: &mut ProgramAnswers,
         lookup: &mut CredentialLookup,
     ) {
         let Wanted { registry, repository, .. } = *wanted;
         let shown = path.to_string_lossy();
         if let Some(name) = file.helper(registry) {
-            let answer = helpers.ask(name, &self.path, wanted).await;
+            let asking = async {
+                let answer =
+                    docker::ask_helper(name, server(registry), &self.path, wanted.limit).await;
+                answer.map_err(|source| CredentialError::Helper { name: name.to_owned(), source })
+            };
+            let answer = programs.of(LoginProgram::Helper(name.to_owned()), asking).await;
             let at = answer.at;
             match answer.login.clone() {
                 Ok(login) => {
@@ -417,7 +428,7 @@ mod tests {
     ) -> (Option<Credential>, Vec<Arc<CredentialError>>) {
         let wanted = Wanted { registry, repository, limit: Duration::from_secs(20) };
         let mut lookup = CredentialLookup::new();
-        settings.find(&wanted, &mut HelperAnswers::default(), &mut lookup).await;
+        settings.find(&wanted, &mut ProgramAnswers::default(), &mut lookup).await;
         (lookup.found.map(|found| found.credential), lookup.failures)
     }
 
@@ -567,15 +578,15 @@ mod tests {
         std::fs::write(&more, r#"{"credsStore":"has"}"#).unwrap();
         let path = dir.path().into();
         let ambient = CredentialSettings { inline: None, files: vec![file, more], path };
-        let mut helpers = HelperAnswers::default();
+        let mut programs = ProgramAnswers::default();
         for (asked, repository) in [(1, "a"), (1, "b"), (2, "c")] {
             if asked == 2 {
-                helpers.forget(Duration::ZERO);
+                programs.forget(Duration::ZERO);
             }
             let limit = Duration::from_secs(20);
             let mut lookup = CredentialLookup::new();
             let wanted = Wanted { registry: "r.io", repository, limit };
-            ambient.find(&wanted, &mut helpers, &mut lookup).await;
+            ambient.find(&wanted, &mut programs, &mut lookup).await;
             assert_eq!(lookup.failures.len(), 1);
             assert_eq!(lookup.found.map(|found| found.credential), password("u", "p"));
             for name in ["fails", "has"] {

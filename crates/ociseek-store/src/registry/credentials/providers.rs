@@ -16,7 +16,8 @@ use tokio::process::Command;
 
 use super::docker::{HelperError, converse};
 use super::{
-    Credential, CredentialError, CredentialLookup, FILE, Login, Wanted, is_docker_hub, log_lookup,
+    Credential, CredentialError, CredentialLookup, FILE, Login, LoginProgram, ProgramAnswers,
+    Wanted, is_docker_hub, log_lookup,
 };
 use ociseek_format::glob;
 use ociseek_format::printable::exact_size;
@@ -160,20 +161,32 @@ impl CredentialProviders {
     }
 
     /// Takes the credentials of the first provider for the image that has some.
-    pub(super) async fn find(&self, wanted: &Wanted<'_>, lookup: &mut CredentialLookup) {
+    pub(super) async fn find(
+        &self,
+        wanted: &Wanted<'_>,
+        programs: &mut ProgramAnswers,
+        lookup: &mut CredentialLookup,
+    ) {
         let Wanted { registry, repository, limit } = *wanted;
         for provider in self.0.iter().filter(|provider| provider.is_for(registry, repository)) {
-            lookup.has_asked_provider = true;
-            let found = provider.ask(registry, repository, limit).await;
-            let place = format!("credential provider {}", provider.name);
-            log_lookup(registry, &place, "", matches!(found, Ok(Some(_))));
-            match found {
-                Ok(Some(credential)) => return lookup.take(credential, place),
-                Ok(None) => {}
-                Err(source) => {
-                    let name = provider.name.clone();
-                    lookup.failed(wanted, CredentialError::Provider { name, source });
+            let name = provider.name.clone();
+            let place = format!("credential provider {name}");
+            let asking = async {
+                let answer = provider.ask(registry, repository, limit).await;
+                let name = provider.name.clone();
+                answer.map_err(|source| CredentialError::Provider { name, source })
+            };
+            let repository = repository.to_owned();
+            let answer = programs.of(LoginProgram::Provider { name, repository }, asking).await;
+            lookup.at = answer.at;
+            log_lookup(registry, &place, "", matches!(answer.login, Ok(Some(_))));
+            match answer.login.clone() {
+                Ok(Some((user, password))) => {
+                    let login = Login::new(&user, &password);
+                    return lookup.take(Credential::Password(login), place);
                 }
+                Ok(None) => {}
+                Err(error) => lookup.failed(wanted, error),
             }
         }
     }
@@ -217,7 +230,7 @@ impl Provider {
         registry: &str,
         repository: &str,
         limit: Duration,
-    ) -> Result<Option<Credential>, HelperError> {
+    ) -> Result<Option<(String, String)>, HelperError> {
         let image = format!("{registry}/{repository}");
         let request = Request {
             kind: "CredentialProviderRequest",
@@ -243,8 +256,7 @@ impl Provider {
         let mut entries = response.auth.unwrap_or_default().into_iter().rev();
         let found = entries.find(|(key, _)| ImagePattern::new(key).matches(registry, repository));
         let login = found.map(|(_, AuthEntry { username, password })| (username, password));
-        let login = login.filter(|(user, password)| !user.is_empty() || !password.is_empty());
-        Ok(login.map(|(user, password)| Credential::Password(Login::new(&user, &password))))
+        Ok(login.filter(|(user, password)| !user.is_empty() || !password.is_empty()))
     }
 }
 
@@ -376,7 +388,8 @@ mod tests {
         limit: Duration,
     ) -> CredentialLookup {
         let mut lookup = CredentialLookup::new();
-        providers.find(&Wanted { registry, repository, limit }, &mut lookup).await;
+        let wanted = Wanted { registry, repository, limit };
+        providers.find(&wanted, &mut ProgramAnswers::default(), &mut lookup).await;
         lookup
     }
 

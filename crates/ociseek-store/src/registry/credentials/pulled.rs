@@ -307,16 +307,6 @@ impl LoginOfPull {
         }
     }
 
-    /// Whether there is another login than what was known.
-    pub(in crate::registry) fn has_other(
-        &self,
-        registry: &str,
-        repository: &str,
-        known: Option<&Credential>,
-    ) -> bool {
-        self.current(registry, repository).is_some_and(|current| known != Some(&current))
-    }
-
     fn current(&self, registry: &str, repository: &str) -> Option<Credential> {
         let mut noted = self.logins.0.hold();
         let rank = |login: &NotedLogin| {
