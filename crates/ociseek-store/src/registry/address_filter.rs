@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 use url::{Host, Url};
 
 use super::address::is_link_local;
+use super::lookups::{LOOKUPS, system_lookup};
 use crate::lock::Hold;
 
 /// The head start of each address over the next one (RFC 8305 section 5).
@@ -93,7 +94,7 @@ pub(super) struct RefusedAddress {
 #[error("cannot resolve the name {name}")]
 pub(super) struct UnresolvedName {
     name: String,
-    source: std::io::Error,
+    source: Arc<std::io::Error>,
 }
 
 /// The system's resolver, without refused addresses.
@@ -174,9 +175,9 @@ impl Resolve for Resolver {
         let public_only = self.public_only;
         let known_addresses = Arc::clone(&self.known_addresses);
         Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await;
+            let found = LOOKUPS.of(name.as_str(), system_lookup).await;
             let unresolved = |source| UnresolvedName { name: name.as_str().to_owned(), source };
-            let found: Vec<SocketAddr> = found.map_err(unresolved)?.collect();
+            let found = found.map_err(unresolved)?;
             let refused = |ip: IpAddr| is_link_local(ip) || public_only && !is_public(ip);
             let (bad, mut good): (Vec<_>, Vec<_>) =
                 found.into_iter().partition(|address| refused(address.ip()));

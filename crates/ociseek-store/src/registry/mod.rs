@@ -37,6 +37,7 @@ mod fallback;
 mod hosts;
 mod http;
 mod link;
+mod lookups;
 mod manifests;
 mod mirrors;
 mod names;
