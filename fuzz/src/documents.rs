@@ -70,16 +70,16 @@ fn parse(data: &[u8]) {
     if let Ok(ranges) = prefetch::parse(data) {
         assert_eq!(prefetch::parse(&prefetch::encode(&ranges)).ok(), Some(ranges));
     }
-    if let Ok(found) = soci::parse(data) {
+    if let Ok(index) = soci::parse(data) {
         let written = SociIndex {
-            layers: found.ztocs.clone(),
-            subject: found.subject.clone().filter(|_| found.version == Version::V1),
-            build_tool_identifier: found.build_tool_identifier.unwrap_or_default(),
-            prefetch: found.others.clone(),
+            layers: index.ztocs.clone(),
+            subject: index.subject.clone().filter(|_| index.version == Version::V1),
+            build_tool_identifier: index.build_tool_identifier.unwrap_or_default(),
+            prefetch: index.others.clone(),
         };
         let again = soci::parse(&written.encode().bytes).expect("it is our own");
-        assert!(again.canonical && again.version == found.version);
-        assert_eq!((again.ztocs, again.others), (found.ztocs, found.others));
+        assert!(again.canonical && again.version == index.version);
+        assert_eq!((again.ztocs, again.others), (index.ztocs, index.others));
     }
     if let Ok(index) = fine::parse(data) {
         let encoded = index.encode().bytes;
@@ -98,10 +98,10 @@ fn parse(data: &[u8]) {
 /// An image before its conversion: a manifest, or an index that lists `manifests` in turn. Its
 /// first entry is for Linux unless it states another platform.
 fn original(root: &[u8], manifests: &[&[u8]]) -> Option<Original> {
-    let found = BTreeMap::from([(0, "linux/amd64".parse().expect("it is a platform"))]);
+    let platforms = BTreeMap::from([(0, "linux/amd64".parse().expect("it is a platform"))]);
     if let Ok(manifest) = go::decode_manifest(root) {
         return Some(Original {
-            found,
+            platforms,
             ..Original::single(Descriptor::of(OCI_MANIFEST, root), manifest)
         });
     }
@@ -113,7 +113,7 @@ fn original(root: &[u8], manifests: &[&[u8]]) -> Option<Original> {
             go::decode_manifest(manifest).map_or(EntryContent::Kept, EntryContent::of)
         });
     let contents = contents.collect();
-    Some(Original { index, contents, found })
+    Some(Original { index, contents, platforms })
 }
 
 /// Converts an image, with a ztoc for each layer.
@@ -136,8 +136,8 @@ fn convert(original: Original) {
     assert_eq!(converted.digest, Digest::sha256(&converted.bytes));
     assert_eq!(go::decode_index(&converted.bytes).ok().as_ref(), Some(&converted.index));
     for index in &converted.indexes {
-        let found = soci::parse(&index.bytes).expect("it is our own");
-        assert!(found.canonical && found.version == Version::V2);
+        let platforms = soci::parse(&index.bytes).expect("it is our own");
+        assert!(platforms.canonical && platforms.version == Version::V2);
         assert_eq!(
             enabled::soci_indexes(&converted.index.manifests)
                 .filter(|entry| **entry == index.descriptor)

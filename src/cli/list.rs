@@ -118,8 +118,8 @@ async fn places(
             Ok((Source::Registry(repository), places))
         }
         ListPlace::Image(ImageName::Layout { dir, select: ImageSelector::Any }) => {
-            let (layout, found) = crate::cli::shared::source::layout_images(dir.clone()).await?;
-            Ok((Source::Layout(layout), found))
+            let (layout, entries) = crate::cli::shared::source::layout_images(dir.clone()).await?;
+            Ok((Source::Layout(layout), entries))
         }
         ListPlace::Image(name) => {
             let (source, target) = images.open(name).await?;

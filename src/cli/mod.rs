@@ -103,7 +103,7 @@ fn parse() -> Result<Cli, ExitCode> {
     let mut program = help::grouped(help::with_other_names(Cli::command()), true);
     let parsed = program
         .try_get_matches_from_mut(arguments())
-        .and_then(|found| Cli::from_arg_matches(&found));
+        .and_then(|matches| Cli::from_arg_matches(&matches));
     parsed.map_err(|message| {
         help::print(message.format(&mut program), program, Cli::command, arguments())
     })
@@ -118,8 +118,8 @@ fn parse_lazy(arguments: &[OsString]) -> Option<Cli> {
         arguments.iter().skip(1).find(|typed| !typed.as_encoded_bytes().starts_with(b"-"))?;
     program.find_subcommand(command)?;
     program = help::with_other_names(program);
-    let found = program.try_get_matches_from_mut(arguments).ok()?;
-    LazyCli::from_arg_matches(&found).ok().map(Cli::from)
+    let matches = program.try_get_matches_from_mut(arguments).ok()?;
+    LazyCli::from_arg_matches(&matches).ok().map(Cli::from)
 }
 
 /// The arguments. AWS Lambda passes none.
@@ -258,7 +258,7 @@ mod tests {
             let program = help::grouped(help::with_other_names(Cli::command()), true);
             let whole = program
                 .try_get_matches_from(&typed)
-                .map(|found| Cli::from_arg_matches(&found).unwrap());
+                .map(|matches| Cli::from_arg_matches(&matches).unwrap());
             assert_eq!(format!("{:?}", parse_lazy(&typed)), format!("{:?}", whole.ok()), "{line}");
         }
         for line in [

@@ -85,12 +85,12 @@ fn text(name: &str, report: &ObsoleteReport, delete: bool, style: Style) -> Stri
         );
     }
     let images = counted(report.images as u64, "image manifest", "image manifests");
-    let found = report.waste.len();
+    let obsolete = report.waste.len();
     let removed = report.waste.iter().filter(|w| matches!(w.removed, Some(Ok(())))).count();
-    let result = match (found, delete) {
+    let result = match (obsolete, delete) {
         (0, _) => "nothing to remove".to_owned(),
-        (_, true) => format!("{removed} of {found} removed"),
-        (_, false) => format!("{found} to remove; run without --dry-run to remove"),
+        (_, true) => format!("{removed} of {obsolete} removed"),
+        (_, false) => format!("{obsolete} to remove; run without --dry-run to remove"),
     };
     let _ = writeln!(text, "{}: {images}, {result}", safe(name));
     text

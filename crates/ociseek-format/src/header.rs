@@ -96,28 +96,28 @@ fn known(raw: Raw) -> Option<Challenge> {
 /// The challenges in a header, with scheme and parameter names in lower case. Parsing ends at the
 /// first error.
 fn parse(value: &str) -> Vec<Raw> {
-    let mut found: Vec<Raw> = Vec::new();
+    let mut challenges: Vec<Raw> = Vec::new();
     let mut rest = value;
     loop {
         rest = rest.trim_start_matches([' ', '\t', ',']);
         let (name, after) = token(rest);
         if name.is_empty() {
-            return found;
+            return challenges;
         }
         let blank = after.trim_start_matches([' ', '\t']);
-        match (blank.strip_prefix('='), found.last_mut()) {
+        match (blank.strip_prefix('='), challenges.last_mut()) {
             // `name=value` is a parameter of the preceding scheme. With another `=` it would be a
             // token68, which no scheme here uses.
             (Some(after), Some(challenge)) => {
                 let Some((text, after)) = text(after.trim_start_matches([' ', '\t']), &[]) else {
-                    return found;
+                    return challenges;
                 };
                 challenge.parameters.push((name.to_ascii_lowercase(), text));
                 rest = after;
             }
-            (Some(_), None) => return found,
+            (Some(_), None) => return challenges,
             (None, _) => {
-                found.push(Raw { scheme: name.to_ascii_lowercase(), parameters: Vec::new() });
+                challenges.push(Raw { scheme: name.to_ascii_lowercase(), parameters: Vec::new() });
                 rest = after;
             }
         }

@@ -260,7 +260,7 @@ impl OpenJobs {
     /// Those of the file at `path`, if there is one.
     fn at(path: &Path, unit: Unit) -> io::Result<OpenJobs> {
         match std::fs::metadata(path) {
-            Ok(found) if found.is_file() => OpenJobs::read(File::open(path)?, unit),
+            Ok(metadata) if metadata.is_file() => OpenJobs::read(File::open(path)?, unit),
             Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(OpenJobs::default()),
             Err(error) => Err(error),

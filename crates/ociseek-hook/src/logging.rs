@@ -223,10 +223,10 @@ mod tests {
     #[test]
     fn fields_keep_their_types_and_include_those_of_spans() {
         let lines = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&lines);
+        let written = Arc::clone(&lines);
         let write = move |line: &Line<'_>| {
             let fields = Value::from(line.fields.clone());
-            kept.lock().unwrap().push(format!(
+            written.lock().unwrap().push(format!(
                 "{} {} {fields}",
                 level_word(line.level),
                 line.event

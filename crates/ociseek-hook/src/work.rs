@@ -329,8 +329,8 @@ impl<'a> JobImage<'a> {
         let name = Some(self.name(&tag));
         let (from, to) = self.conversion(digest, tag);
         match up_to_date(&from, &to, self.context.work(&self.options)).await {
-            Ok(there) => {
-                there.map(|image| EnabledImage { name, result: EnableOutcome::AlreadyThere(image) })
+            Ok(known) => {
+                known.map(|image| EnabledImage { name, result: EnableOutcome::AlreadyThere(image) })
             }
             Err(error) => not_enabled(error)
                 .ok()

@@ -64,12 +64,12 @@ impl ListMemory {
 impl DocumentsAhead {
     /// What opening an image of `source` by `options` reads first.
     pub fn of(source: &Source, judged: &Judged, options: &OpenOptions) -> DocumentsAhead {
-        let found = &judged.found;
-        let documents = found.layers.iter().filter_map(|layer| found.document_for(&layer.digest));
+        let image = &judged.found;
+        let documents = image.layers.iter().filter_map(|layer| image.document_for(&layer.digest));
         let documents: Vec<FineRef> = documents.cloned().collect();
         let by_ztoc =
-            found.layers.iter().filter(|layer| found.document_for(&layer.digest).is_none());
-        let ztocs = by_ztoc.filter_map(|layer| found.ztoc_for(&layer.digest)).map(|ztoc| ztoc.size);
+            image.layers.iter().filter(|layer| image.document_for(&layer.digest).is_none());
+        let ztocs = by_ztoc.filter_map(|layer| image.ztoc_for(&layer.digest)).map(|ztoc| ztoc.size);
         let ztocs = ztocs.fold(0, u64::saturating_add);
         DocumentsAhead { source: source.clone(), documents, ztocs, fetch: options.documents }
     }

@@ -68,23 +68,24 @@ pub enum Effect {
 
 /// The verdict of each consumer about an image, as far as the facts are known.
 pub fn verdicts(image: &DiscoveredImage, pieces: &Pieces) -> Verdicts {
-    let index =
-        |found: &FoundIndexRef| IndexLookup::Index(found.digest, covered(found, image, pieces));
+    let index = |reference: &FoundIndexRef| {
+        IndexLookup::Index(reference.digest, covered(reference, image, pieces))
+    };
     let first = |is_there: fn(&DiscoveryMethod) -> bool| {
-        image.indexes.iter().find(|found| is_there(&found.via)).map(index)
+        image.indexes.iter().find(|reference| is_there(&reference.via)).map(index)
     };
     // An annotation without a value counts as missing (fs/fs.go, findSociIndexDescAnnotation).
     let named = match first(|via| *via == DiscoveryMethod::Annotation) {
         None if image.odd_annotation.as_ref().is_some_and(|odd| !odd.is_empty()) => {
             IndexLookup::Unreadable
         }
-        found => found.unwrap_or(IndexLookup::Empty),
+        lookup => lookup.unwrap_or(IndexLookup::Empty),
     };
     let listed = match first(|via| {
         matches!(via, DiscoveryMethod::Api | DiscoveryMethod::TagSchema | DiscoveryMethod::Layout)
     }) {
         None if image.listing.is_err() => IndexLookup::Unreadable,
-        found => found.unwrap_or(IndexLookup::Empty),
+        lookup => lookup.unwrap_or(IndexLookup::Empty),
     };
     Verdicts::of(&Facts {
         platform: image.platform.as_ref(),

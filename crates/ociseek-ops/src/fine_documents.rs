@@ -60,21 +60,22 @@ pub(crate) async fn fetch_document(
     let FineRef { document, head_size, head_digest, .. } = *reference;
     let cache = caches.ztocs.clone();
     let takes_start = how.start && !ahead;
-    let kept = spawn_blocking(move || {
-        let mut kept = cache.get_head(&head_digest)?;
+    let cached = spawn_blocking(move || {
+        let mut cached = cache.get_head(&head_digest)?;
         // Spans in the cache need no windows. Pages that were fetched ahead are for a first start.
-        kept.extend(
+        cached.extend(
             takes_start.then(|| cache.take_start(&head_digest)).flatten().unwrap_or_default(),
         );
-        Some(kept)
+        Some(cached)
     });
-    let kept = kept.await.ok().flatten();
-    let length = kept.as_ref().map_or(fetched_size(reference, how.start), |kept| kept.len() as u64);
+    let cached = cached.await.ok().flatten();
+    let length =
+        cached.as_ref().map_or(fetched_size(reference, how.start), |cached| cached.len() as u64);
     let charge = source
         .budget()
         .charge(length, || format!("{length} bytes of the fine document {document}"))?;
-    if let Some(kept) = kept {
-        return Ok(charged(kept.into(), charge));
+    if let Some(cached) = cached {
+        return Ok(charged(cached.into(), charge));
     }
     let bytes = source.blob_range(&reference.blob(), 0..length).await?;
     let head = bytes.slice(..bytes.len().min(usize::try_from(head_size).unwrap_or(usize::MAX)));

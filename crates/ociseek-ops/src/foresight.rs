@@ -102,15 +102,15 @@ impl Foresight {
     }
 
     /// What was opened, if the registry says that the image has these `layers`, to be read by what
-    /// was `found`. Otherwise, this waits for the end, and remembers what the image is now.
+    /// was found of `image`. Otherwise, this waits for the end, and remembers what it is now.
     pub(super) async fn result(
         self,
-        found: &DiscoveredImage,
+        image: &DiscoveredImage,
         layers: &[Descriptor],
         caches: &Caches,
     ) -> Foreseen {
         let document = |layer: &Descriptor| {
-            Some(LayerDocument::new(layer, found.document_for(&layer.digest)?))
+            Some(LayerDocument::new(layer, image.document_for(&layer.digest)?))
         };
         let actual: Option<Vec<LayerDocument>> = layers.iter().map(document).collect();
         let actual = actual.filter(|actual| !actual.is_empty());

@@ -230,8 +230,8 @@ pub async fn judge_image(
 ) -> Result<Judged, OpenImageError> {
     let digest = image.manifest.config.digest;
     let choosing = Box::pin(async {
-        let found = image.indexes(source, options.index.as_ref(), progress).await?;
-        Ok(choose(source, found, options.choice(), &caches.ztocs, &**progress).await?)
+        let discovered = image.indexes(source, options.index.as_ref(), progress).await?;
+        Ok(choose(source, discovered, options.choice(), &caches.ztocs, &**progress).await?)
     });
     let reading = read_config(source, image, options.platform.as_ref());
     let ((config, platform), chosen) = Box::pin(both(reading, choosing)).await?;

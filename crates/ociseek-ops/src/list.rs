@@ -171,10 +171,10 @@ async fn manifests(
     digest: Digest,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<ListedManifest>, ListError> {
-    let found =
+    let images =
         discover_all(source, &Target::Digest(digest), PlatformChoice::All, None, progress).await;
     let mut listed = Vec::new();
-    for image in found.map_err(ListError::Discover)? {
+    for image in images.map_err(ListError::Discover)? {
         let config = source.blob_bytes(&image.config, MAX_CONFIG as u64).await.ok();
         let created = config.and_then(|config| config::created(&config).ok().flatten());
         listed.push(summary(image, created));

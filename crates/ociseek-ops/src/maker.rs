@@ -17,7 +17,7 @@ pub fn is_ours(tool: &str) -> bool {
 /// Whether this version of this program or an earlier one made it, as far as the name says. A later
 /// version is unknown: anyone can write one, and it says nothing about the index.
 pub(super) fn is_known(tool: &str) -> bool {
-    version(tool).is_some_and(|found| Some(found) <= version(TOOL_IDENTIFIER))
+    version(tool).is_some_and(|maker| Some(maker) <= version(TOOL_IDENTIFIER))
 }
 
 /// The version of this program that made it: major, minor, patch; the rest is ignored. None if

@@ -132,19 +132,19 @@ pub async fn obsolete(
             seen: &seen,
         };
         async move {
-            let found = match subject_of(&tag) {
+            let waste = match subject_of(&tag) {
                 Some(subject) => examiner.list(subject).await,
                 // Other tags with this prefix belong to cosign.
                 None if is_referrers_tag(&tag) => Ok(Vec::new()),
                 None => examiner.image(&tag, progress).await,
             };
-            (tag, found)
+            (tag, waste)
         }
     });
     let mut looked = std::pin::pin!(looked.buffered(options.jobs));
     let mut report = ObsoleteReport::default();
-    while let Some((name, found)) = looked.next().await {
-        match found {
+    while let Some((name, examined)) = looked.next().await {
+        match examined {
             Ok(waste) => report.waste.extend(waste),
             Err(error) => report.unexamined.push(UnexaminedTag { name, error }),
         }

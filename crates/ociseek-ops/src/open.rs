@@ -189,28 +189,36 @@ pub async fn open(
         .await
         .map_err(DiscoverError::from)?;
     let opening = Box::pin(async {
-        let found = image.indexes(source, options.index.as_ref(), progress).await?;
-        let Chosen { found, trust, fine: chosen_fine } =
-            choose(source, found, options.choice(), &caches.ztocs, &**progress).await?;
-        let range = options.layers.range(found.layers.len());
-        let layers = found.layers.len();
+        let discovered = image.indexes(source, options.index.as_ref(), progress).await?;
+        let Chosen { found: discovered, trust, fine: chosen_fine } =
+            choose(source, discovered, options.choice(), &caches.ztocs, &**progress).await?;
+        let range = options.layers.range(discovered.layers.len());
+        let layers = discovered.layers.len();
         let missing = OpenImageError::NoLayer { wanted: range.end.saturating_sub(1), layers };
-        let wanted = found.layers.get(range).ok_or(missing)?.to_vec();
-        let locating = options.documents.start.then(|| locate(source, &found, &wanted));
+        let wanted = discovered.layers.get(range).ok_or(missing)?.to_vec();
+        let locating = options.documents.start.then(|| locate(source, &discovered, &wanted));
         let foreseen = match foresight {
-            Some(foresight) => foresight.result(&found, &wanted, caches).await,
+            Some(foresight) => foresight.result(&discovered, &wanted, caches).await,
             None => Foreseen::default(),
         };
         let opened = match &foreseen.layers {
             Some(layers) => layers.clone(),
             None => {
-                open_layers_of(source, &found, &trust, wanted, &options.documents, caches, progress)
-                    .await?
+                open_layers_of(
+                    source,
+                    &discovered,
+                    &trust,
+                    wanted,
+                    &options.documents,
+                    caches,
+                    progress,
+                )
+                .await?
             }
         };
-        Ok((found, trust, chosen_fine, opened, foreseen, locating))
+        Ok((discovered, trust, chosen_fine, opened, foreseen, locating))
     });
-    let ((config, stated), (found, trust, chosen_fine, opened, mut foreseen, _locating)) =
+    let ((config, stated), (discovered, trust, chosen_fine, opened, mut foreseen, _locating)) =
         Box::pin(both(read_config(source, &image, platform), opening)).await?;
     let opening = source.traffic();
     let facts: Vec<LayerFacts> = opened.iter().map(|layer| facts(layer, &trust)).collect();
@@ -221,7 +229,7 @@ pub async fn open(
         options.content.clone(),
         Arc::clone(progress),
     )
-    .with_reopen(reopen(source, &found, caches));
+    .with_reopen(reopen(source, &discovered, caches));
     let start = options.documents.start.then(|| {
         let content = content.clone();
         BackgroundTask::spawn(async move { content.fetch_start().await })
@@ -237,14 +245,14 @@ pub async fn open(
     for warning in tree.warnings() {
         progress.report(ProgressEvent::Warning(warning.clone()));
     }
-    let prefetch = prefetch_artifacts(&found, &facts);
-    let mut indexes = found.indexes;
-    let mut fine = found.fine;
+    let prefetch = prefetch_artifacts(&discovered, &facts);
+    let mut indexes = discovered.indexes;
+    let mut fine = discovered.fine;
     Ok(RootFs {
-        index: found.chosen.map(|chosen| indexes.swap_remove(chosen)),
+        index: discovered.chosen.map(|chosen| indexes.swap_remove(chosen)),
         fine: chosen_fine.map(|chosen| fine.swap_remove(chosen)),
         prefetch,
-        manifest: found.manifest,
+        manifest: discovered.manifest,
         platform: stated,
         config,
         layers: facts,
@@ -266,32 +274,32 @@ fn connect(source: &Source) -> Vec<BackgroundTask> {
     (0..CONNECTIONS).map(connect).collect()
 }
 
-/// Opens `layers` of the image `found`, by what its indexes have for them. Reports which of them
+/// Opens `layers` of an image, by what its indexes have for them. Reports which of them
 /// will be read completely because they have no index, or none that is taken according to `trust`.
 ///
 /// # Errors
 /// If one of them cannot be read.
 pub async fn open_layers_of(
     source: &Source,
-    found: &DiscoveredImage,
+    image: &DiscoveredImage,
     trust: &TrustOfLayers,
     layers: Vec<Descriptor>,
     how: &DocumentFetch,
     caches: &Caches,
     progress: &Arc<dyn Progress>,
 ) -> Result<Vec<OpenLayer>, layers::OpenError> {
-    announce(source, found, trust, &layers, caches, progress);
+    announce(source, image, trust, &layers, caches, progress);
     let document =
-        |layer| fetch_document_of(source, found.document_for(&layer), how, caches, progress);
-    let ztoc = |layer| fetch_ztoc_of(source, found.ztoc_for(&layer), caches, progress);
+        |layer| fetch_document_of(source, image.document_for(&layer), how, caches, progress);
+    let ztoc = |layer| fetch_ztoc_of(source, image.ztoc_for(&layer), caches, progress);
     Box::pin(layers::open_layers(source, layers, document, ztoc, caches, progress)).await
 }
 
 /// Finds out from where the registry sends the layers that have a recorded start, in the
 /// background.
-fn locate(source: &Source, found: &DiscoveredImage, layers: &[Descriptor]) -> Vec<BackgroundTask> {
+fn locate(source: &Source, image: &DiscoveredImage, layers: &[Descriptor]) -> Vec<BackgroundTask> {
     let has_start =
-        |layer: &&Descriptor| found.document_for(&layer.digest).is_some_and(FineRef::has_start);
+        |layer: &&Descriptor| image.document_for(&layer.digest).is_some_and(FineRef::has_start);
     let locating = layers.iter().filter(has_start).take(LOCATED).map(|layer| {
         let source = source.clone();
         let layer = layer.clone();
@@ -300,10 +308,10 @@ fn locate(source: &Source, found: &DiscoveredImage, layers: &[Descriptor]) -> Ve
     locating.collect()
 }
 
-/// How to open a layer of the image `found` without its fine document.
-pub fn reopen(source: &Source, found: &DiscoveredImage, caches: &Caches) -> ReopenLayer {
-    let ztoc = |layer: &Descriptor| Some((layer.digest, found.ztoc_for(&layer.digest)?.clone()));
-    let ztocs: HashMap<Digest, ZtocRef> = found.layers.iter().filter_map(ztoc).collect();
+/// How to open a layer of the image without its fine document.
+pub fn reopen(source: &Source, image: &DiscoveredImage, caches: &Caches) -> ReopenLayer {
+    let ztoc = |layer: &Descriptor| Some((layer.digest, image.ztoc_for(&layer.digest)?.clone()));
+    let ztocs: HashMap<Digest, ZtocRef> = image.layers.iter().filter_map(ztoc).collect();
     let source = source.clone();
     let ztocs = Arc::new(ztocs);
     let caches = caches.clone();
@@ -320,18 +328,18 @@ pub fn reopen(source: &Source, found: &DiscoveredImage, caches: &Caches) -> Reop
     })
 }
 
-/// Reports which of the `layers` of the image `found` will be read completely because they have
+/// Reports which of the `layers` of the image will be read completely because they have
 /// neither a ztoc nor a fine document.
 fn announce(
     source: &Source,
-    found: &DiscoveredImage,
+    image: &DiscoveredImage,
     trust: &TrustOfLayers,
     layers: &[Descriptor],
     caches: &Caches,
     progress: &Arc<dyn Progress>,
 ) {
     let is_indexed = |layer: &&Descriptor| {
-        found.ztoc_for(&layer.digest).is_some() || found.document_for(&layer.digest).is_some()
+        image.ztoc_for(&layer.digest).is_some() || image.document_for(&layer.digest).is_some()
     };
     let without = layers.iter().filter(|layer| !is_indexed(layer));
     let unknown = layers::unknown(without, caches);
@@ -344,7 +352,7 @@ fn announce(
     let indexable = unknown.iter().filter(is_indexable);
     // Archives cannot be written to, so no index can be added.
     let indexable = match source {
-        Source::Registry(_) | Source::Layout(_) if found.index().is_none() => {
+        Source::Registry(_) | Source::Layout(_) if image.index().is_none() => {
             indexable.map(|layer| layer.size).sum()
         }
         _ => 0,
@@ -359,10 +367,10 @@ fn announce(
 
 /// The prefetch artifacts of the index that is used.
 pub fn prefetch_artifacts(
-    found: &DiscoveredImage,
+    image: &DiscoveredImage,
     layers: &[LayerFacts],
 ) -> Vec<(LayerId, Descriptor)> {
-    let Some((_, content)) = found.index() else { return Vec::new() };
+    let Some((_, content)) = image.index() else { return Vec::new() };
     let mut artifacts = prefetch_lists(&content.index.others);
     let indexed = (0..).zip(layers).filter(|(_, layer)| layer.how == LayerAccess::Index);
     indexed
@@ -464,14 +472,14 @@ async fn fetch_ztoc(
     let charge =
         charge.map_err(|over| DiscoverError::Ztoc { ztoc: digest, layer, source: over.into() })?;
     let cache = caches.ztocs.clone();
-    if let Ok(Some(kept)) = spawn_blocking(move || cache.get_ztoc(&digest)).await {
-        return Ok(charged(kept.into(), charge));
+    if let Ok(Some(cached)) = spawn_blocking(move || cache.get_ztoc(&digest)).await {
+        return Ok(charged(cached.into(), charge));
     }
     drop(charge);
     let bytes = discover::fetch_ztoc(source, ztoc).await?;
     let cache = caches.ztocs.clone();
-    let kept = bytes.clone();
+    let copy = bytes.clone();
     // The image does not depend on caching, so do not wait for it.
-    spawn_blocking(move || cache.put_ztoc(&digest, &kept));
+    spawn_blocking(move || cache.put_ztoc(&digest, &copy));
     Ok(bytes)
 }

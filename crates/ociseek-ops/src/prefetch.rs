@@ -230,14 +230,14 @@ type Part = (usize, Range<Uncompressed>);
 
 /// The locations of the listed parts of files, in order, and the entries that match no file.
 fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<MissingPath>) {
-    let mut found = FoundParts { tree, parts: Vec::new() };
+    let mut parts = FoundParts { tree, parts: Vec::new() };
     let mut missing = Vec::new();
     // Recorded files that do not exist are reported once.
     let mut unread = BTreeMap::new();
     for wish in &list.requests {
         match wish {
             RequestedRead::File(path) => {
-                if let Err(reason) = found.add_files(path) {
+                if let Err(reason) = parts.add_files(path) {
                     let reason = of_indexed(tree, path, reason);
                     missing.push(MissingPath { path: shown(path), reason });
                 }
@@ -245,7 +245,7 @@ fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<MissingPath>) {
             RequestedRead::Part { path, offset, size } => match file_at(tree, path) {
                 Ok(file) => {
                     let part = part(file, *offset, *size);
-                    found.parts.extend(part.map(|part| (part.layer.0 as usize, part.range())));
+                    parts.parts.extend(part.map(|part| (part.layer.0 as usize, part.range())));
                 }
                 Err(reason) => {
                     unread.entry(path).or_insert_with(|| of_indexed(tree, path, reason));
@@ -255,7 +255,7 @@ fn find(list: &PrefetchList, tree: &Tree) -> (Vec<Part>, Vec<MissingPath>) {
     }
     missing
         .extend(unread.into_iter().map(|(path, reason)| MissingPath { path: shown(path), reason }));
-    (found.parts, missing)
+    (parts.parts, missing)
 }
 
 /// The `reason` why the file at `path` is not found, or that the layers of `tree` lack it. The
@@ -455,9 +455,9 @@ mod tests {
             ("lib/*", spans([0..=2]), spans([0..=2])),
             ("**/a", spans([0..=2]), spans([])),
         ] {
-            let found = resolve(&list(&[path]), &image).unwrap();
-            assert_eq!((&found.spans[0], &found.spans[1]), (&lower, &upper), "{path}");
-            assert_eq!(found.missing, [], "{path}");
+            let resolved = resolve(&list(&[path]), &image).unwrap();
+            assert_eq!((&resolved.spans[0], &resolved.spans[1]), (&lower, &upper), "{path}");
+            assert_eq!(resolved.missing, [], "{path}");
         }
     }
 
@@ -470,11 +470,11 @@ mod tests {
 
     #[test]
     fn missing_files_cause_warnings() {
-        let found = resolve(&list(&["lib/b", "lib", "nothing/*", "lib/a/x"]), &image()).unwrap();
-        assert_eq!(found.spans, [spans([]), spans([])]);
-        assert_eq!(found.bytes, [0, 0]);
-        assert_eq!(found.missing.len(), 4, "{:?}", found.missing);
-        assert!(found.missing[1].to_string().contains("/**"), "{:?}", found.missing);
+        let resolved = resolve(&list(&["lib/b", "lib", "nothing/*", "lib/a/x"]), &image()).unwrap();
+        assert_eq!(resolved.spans, [spans([]), spans([])]);
+        assert_eq!(resolved.bytes, [0, 0]);
+        assert_eq!(resolved.missing.len(), 4, "{:?}", resolved.missing);
+        assert!(resolved.missing[1].to_string().contains("/**"), "{:?}", resolved.missing);
     }
 
     #[test]
@@ -492,11 +492,11 @@ mod tests {
         ];
         let mut list = PrefetchList::default();
         list.add_file(profile.join("\n").as_bytes()).unwrap();
-        let found = resolve(&list, &image()).unwrap();
+        let resolved = resolve(&list, &image()).unwrap();
         // Bytes 8,536 to 9,536 of the lower tar. A part after the end of a file that used to be
         // larger gives nothing.
-        assert_eq!(found.spans, [spans([2..=2]), spans([])]);
-        assert_eq!(found.missing.len(), 1, "{:?}", found.missing);
+        assert_eq!(resolved.spans, [spans([2..=2]), spans([])]);
+        assert_eq!(resolved.missing.len(), 1, "{:?}", resolved.missing);
     }
 
     #[test]
@@ -534,7 +534,7 @@ mod tests {
     #[test]
     fn a_repeated_layer_has_one_list() {
         let twice = layer(&[("a", "", 10_000)]);
-        let found = resolve(&list(&["a"]), &[twice.clone(), twice]).unwrap();
-        assert_eq!(found.spans, [spans([0..=2]), spans([0..=2])]);
+        let resolved = resolve(&list(&["a"]), &[twice.clone(), twice]).unwrap();
+        assert_eq!(resolved.spans, [spans([0..=2]), spans([0..=2])]);
     }
 }

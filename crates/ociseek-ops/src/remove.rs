@@ -143,9 +143,9 @@ pub async fn remove(
     for image in resolve(&source, root, wanted, progress).await?.manifests {
         let version_2 = image.annotations.get(INDEX_DIGEST).cloned();
         let manifest = image.descriptor.digest;
-        let found =
+        let removed =
             RemovedIndexes { manifest, platform: image.platform, indexes: Vec::new(), version_2 };
-        cleared.push(clear(store, found, options).await?);
+        cleared.push(clear(store, removed, options).await?);
     }
     Ok(cleared)
 }

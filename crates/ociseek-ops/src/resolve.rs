@@ -338,14 +338,12 @@ pub(crate) mod tests {
                 wanted,
                 &progress,
             ));
-            let platform = |platform: Option<Platform>| {
-                platform.map_or_else(String::new, |found| found.to_string())
-            };
-            let found = resolved.map(|image| {
-                image.manifests.into_iter().map(|one| platform(one.platform)).collect()
+            let platforms = resolved.map(|image| {
+                let platforms = image.manifests.into_iter().map(|manifest| manifest.platform);
+                platforms.map(|platform| platform.unwrap().to_string()).collect()
             });
             let warnings = warnings.0.lock().unwrap().clone();
-            (found, warnings)
+            (platforms, warnings)
         }
     }
 
@@ -384,12 +382,12 @@ pub(crate) mod tests {
             json!({"mediaType": null, "platform": platform}),
             json!({"mediaType": null}),
         ] {
-            let (found, warnings) =
+            let (platforms, warnings) =
                 store.resolve(&[entry(&amd, on("amd64")), entry(&arm, hints.clone())], &[]);
-            assert_eq!(found.unwrap(), ["linux/amd64", "linux/arm64"], "{hints}");
+            assert_eq!(platforms.unwrap(), ["linux/amd64", "linux/arm64"], "{hints}");
             assert_eq!(warnings, Vec::<String>::new(), "{hints}");
-            let (found, _) = store.resolve(&[entry(&arm, hints.clone())], &["linux/arm64"]);
-            assert_eq!(found.unwrap(), ["linux/arm64"], "{hints}");
+            let (platforms, _) = store.resolve(&[entry(&arm, hints.clone())], &["linux/arm64"]);
+            assert_eq!(platforms.unwrap(), ["linux/arm64"], "{hints}");
         }
         let unknown = json!({"platform": {"os": "unknown", "architecture": "unknown"}});
         assert_eq!(store.resolve(&[entry(&amd, unknown)], &[]).0.unwrap(), ["unknown/unknown"]);
@@ -400,8 +398,8 @@ pub(crate) mod tests {
             json!({"mediaType": null}),
             json!({"artifactType": "application/vnd.acme.rocket"}),
         ] {
-            let (found, _) = store.resolve(&[entry(&nested, hints)], &[]);
-            assert_eq!(found.unwrap(), ["linux/arm64"]);
+            let (platforms, _) = store.resolve(&[entry(&nested, hints)], &[]);
+            assert_eq!(platforms.unwrap(), ["linux/arm64"]);
         }
     }
 
@@ -452,8 +450,8 @@ pub(crate) mod tests {
                 [[entry(&amd, on("amd64")), odd.clone()], [odd.clone(), entry(&amd, on("amd64"))]]
             {
                 for wanted in [&[][..], &["linux/amd64"]] {
-                    let (found, warnings) = store.resolve(&entries, wanted);
-                    assert_eq!(found.unwrap(), ["linux/amd64"], "{entries:?}");
+                    let (platforms, warnings) = store.resolve(&entries, wanted);
+                    assert_eq!(platforms.unwrap(), ["linux/amd64"], "{entries:?}");
                     let mut expected = usize::from(!warned.is_empty());
                     // The image comes second of its platform, or the SBOM does, unread.
                     if warned.contains("listed for") {
@@ -485,8 +483,9 @@ pub(crate) mod tests {
             entry(&gone, json!({})),
             entry(&gone, json!({"mediaType": OCI_INDEX})),
         ] {
-            let (found, warnings) = store.resolve(&[entry(&amd, on("amd64")), lost.clone()], &[]);
-            assert_eq!(found.unwrap(), ["linux/amd64"], "{lost}");
+            let (platforms, warnings) =
+                store.resolve(&[entry(&amd, on("amd64")), lost.clone()], &[]);
+            assert_eq!(platforms.unwrap(), ["linux/amd64"], "{lost}");
             assert_eq!(warnings.len(), 1, "{warnings:?}");
             assert!(warnings[0].ends_with("it is not in the layout"), "{warnings:?}");
             let (alone, _) = store.resolve(std::slice::from_ref(&lost), &[]);
@@ -496,8 +495,8 @@ pub(crate) mod tests {
             store.resolve(&[entry(&amd, on("amd64")), entry(&gone, on("arm64"))], &["linux/arm64"]);
         assert!(matches!(asked, Err(ResolveError::Lost { .. })), "{asked:?}");
         let marked = entry(&gone, json!({"artifactType": "application/spdx+json"}));
-        let (found, warnings) = store.resolve(&[entry(&amd, on("amd64")), marked], &[]);
-        assert_eq!((found.unwrap().len(), warnings.len()), (1, 0));
+        let (platforms, warnings) = store.resolve(&[entry(&amd, on("amd64")), marked], &[]);
+        assert_eq!((platforms.unwrap().len(), warnings.len()), (1, 0));
     }
 
     #[test]
@@ -506,8 +505,8 @@ pub(crate) mod tests {
         let amd = store.image("amd64");
         let bad = store.put(OCI_MANIFEST, &json!({"schemaVersion": 1}));
         let entries = [entry(&amd, on("amd64")), entry(&bad, json!({}))];
-        let (found, warnings) = store.resolve(&entries, &["linux/amd64"]);
-        assert_eq!(found.unwrap(), ["linux/amd64"]);
+        let (platforms, warnings) = store.resolve(&entries, &["linux/amd64"]);
+        assert_eq!(platforms.unwrap(), ["linux/amd64"]);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(matches!(store.resolve(&entries, &[]).0, Err(ResolveError::NotAnImage { .. })));
         // It could be the one that the entry is.

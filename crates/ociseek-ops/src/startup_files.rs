@@ -78,24 +78,24 @@ pub async fn startup_files(
     let search = environment.iter().find_map(|variable| variable.strip_prefix("PATH="));
     let search: Vec<&str> = search.unwrap_or(SEARCH).split(':').collect();
     let directory = config.working_dir.unwrap_or_default();
-    let mut found = Files { image, reads: Vec::new(), known: BTreeSet::new() };
+    let mut files = Files { image, reads: Vec::new(), known: BTreeSet::new() };
     let name = arguments.first().filter(|name| !name.is_empty()).ok_or(ProgramError::NoCommand)?;
     let program =
-        found.program(name, &search, &directory).ok_or_else(|| found.absent(name, &directory))?;
-    found.check(&program)?;
-    found.check_interpreter(&program).await?;
-    found.follow(program, &search, &directory).await;
+        files.program(name, &search, &directory).ok_or_else(|| files.absent(name, &directory))?;
+    files.check(&program)?;
+    files.check_interpreter(&program).await?;
+    files.follow(program, &search, &directory).await;
     // `python3 main.py`, `sh -c "exec nginx"`
     let words = arguments.iter().skip(1).flat_map(|argument| argument.split_whitespace());
     for word in words.take(MAX_FILES) {
         let below = format!("{directory}/{word}");
         let place = if word.starts_with('/') { word } else { below.as_str() };
-        let place = Some(place.to_owned()).filter(|place| found.has(place));
-        if let Some(place) = place.or_else(|| found.program(word, &search, &directory)) {
-            found.follow(place, &search, &directory).await;
+        let place = Some(place.to_owned()).filter(|place| files.has(place));
+        if let Some(place) = place.or_else(|| files.program(word, &search, &directory)) {
+            files.follow(place, &search, &directory).await;
         }
     }
-    Ok(found.reads)
+    Ok(files.reads)
 }
 
 #[derive(Default, Deserialize)]

@@ -379,12 +379,16 @@ fn documents_of(image: &DiscoveredImage, candidate: Candidate) -> Option<Vec<(Di
 /// Whether the index itself says of which image it is.
 fn names_image(image: &DiscoveredImage, candidate: Candidate) -> bool {
     let subject = match candidate {
-        Candidate::Soci(place) => {
-            image.indexes[place].content.as_ref().ok().and_then(|it| it.index.subject.as_ref())
-        }
-        Candidate::Fine(place) => {
-            image.fine[place].content.as_ref().ok().and_then(|it| it.index.subject.as_ref())
-        }
+        Candidate::Soci(place) => image.indexes[place]
+            .content
+            .as_ref()
+            .ok()
+            .and_then(|content| content.index.subject.as_ref()),
+        Candidate::Fine(place) => image.fine[place]
+            .content
+            .as_ref()
+            .ok()
+            .and_then(|content| content.index.subject.as_ref()),
     };
     subject.is_some_and(|subject| subject.digest == image.manifest.digest)
 }

@@ -153,7 +153,7 @@ pub async fn make(
             }
         };
         from.root = Target::Digest(digest);
-        let is_home = destination.is_some_and(|there| there.is(&from.source));
+        let is_home = destination.is_some_and(|to| to.is(&from.source));
         tag = match versions.tag(own.as_deref(), &digest) {
             Err(TagError::Own(made)) if !is_home => Some(made),
             made => made?,

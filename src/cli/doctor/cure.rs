@@ -8,7 +8,7 @@ use ociseek_ops::discover::{DiscoveryMethod, FoundFineRef, Note};
 use ociseek_ops::doctor::{Diagnosis, Finding, NoIndex};
 
 /// The command that would help.
-pub(super) fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<String> {
+pub(super) fn next(finding: &Finding, image: &str, diagnosis: &Diagnosis) -> Option<String> {
     let name: ImageName = image.parse().ok()?;
     // Nothing can be attached to an image in an archive.
     let is_archive = matches!(name, ImageName::Archive { .. } | ImageName::Saved { .. });
@@ -16,10 +16,10 @@ pub(super) fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<
     let converted = quoted(new_name(&name).as_bytes());
     let convert = || Some(format!("ociseek convert {image} {converted}"));
     let index = |options: &str| (!is_archive).then(|| format!("ociseek index {options}{image}"));
-    let has_fine = found.inspected.image.fine_index().is_some();
-    let has_v2 = found.inspected.image.indexes.iter().any(|index| index.version == Version::V2);
+    let has_fine = diagnosis.inspected.image.fine_index().is_some();
+    let has_v2 = diagnosis.inspected.image.indexes.iter().any(|index| index.version == Version::V2);
     let is_named = |fine: &FoundFineRef| fine.via == DiscoveryMethod::Annotation;
-    let is_enabled = has_v2 || found.inspected.image.fine.iter().any(is_named);
+    let is_enabled = has_v2 || diagnosis.inspected.image.fine.iter().any(is_named);
     let kind = if has_v2 { "--fine" } else { "--kind fine" };
     let convert_fine = |options: &str| {
         if has_tag(&name) {
@@ -52,7 +52,7 @@ pub(super) fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<
             ..
         } => index("--existing replace "),
         Finding::BrokenZtoc(_) | Finding::LostBlobs { .. } => {
-            if is_of_version_2(finding, found) {
+            if is_of_version_2(finding, diagnosis) {
                 Some(convert_again(&name))
             } else {
                 index("--existing replace ")
@@ -106,11 +106,11 @@ pub(super) fn next(finding: &Finding, image: &str, found: &Diagnosis) -> Option<
 }
 
 /// Whether an index of version 2 names the blobs of the finding.
-fn is_of_version_2(finding: &Finding, found: &Diagnosis) -> bool {
+fn is_of_version_2(finding: &Finding, diagnosis: &Diagnosis) -> bool {
     let mut indexes =
-        found.inspected.image.indexes.iter().filter(|index| index.version == Version::V2);
-    indexes.any(|found| match (finding, &found.content) {
-        (Finding::LostBlobs { index, .. }, _) => found.digest == *index,
+        diagnosis.inspected.image.indexes.iter().filter(|index| index.version == Version::V2);
+    indexes.any(|reference| match (finding, &reference.content) {
+        (Finding::LostBlobs { index, .. }, _) => reference.digest == *index,
         (Finding::BrokenZtoc(broken), Ok(content)) => {
             content.index.ztocs.iter().any(|ztoc| ztoc.ztoc == broken.ztoc)
         }

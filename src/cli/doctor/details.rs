@@ -17,11 +17,11 @@ use ociseek_ops::trust::TrustLevel;
 /// Appends them to `text`. What is wrong with an index is a finding of its own.
 pub(super) fn details(text: &mut String, inspected: &InspectedImage, style: Style) {
     let image = &inspected.image;
-    for (place, found) in image.indexes.iter().enumerate() {
-        index(text, image, found, image.chosen == Some(place), style);
+    for (place, reference) in image.indexes.iter().enumerate() {
+        index(text, image, reference, image.chosen == Some(place), style);
     }
-    for found in image.fine_summaries() {
-        fine(text, image, &found, style);
+    for summary in image.fine_summaries() {
+        fine(text, image, &summary, style);
     }
     layers(text, inspected, style);
     if image.chosen.is_some() {
@@ -34,22 +34,22 @@ pub(super) fn details(text: &mut String, inspected: &InspectedImage, style: Styl
 fn index(
     text: &mut String,
     image: &DiscoveredImage,
-    found: &FoundIndexRef,
+    reference: &FoundIndexRef,
     is_chosen: bool,
     style: Style,
 ) {
-    let digest = found.digest.to_string();
+    let digest = reference.digest.to_string();
     let digest = if is_chosen { style.green(&digest) } else { digest };
     let _ = writeln!(text, "  index {digest}");
     let mut facts = vec![
-        match found.version {
+        match reference.version {
             Version::V1 => "version 1",
             Version::V2 => "version 2",
         }
         .to_owned(),
     ];
-    facts.extend(found.size.map(human));
-    if let Ok(content) = &found.content {
+    facts.extend(reference.size.map(human));
+    if let Ok(content) = &reference.content {
         facts.push(maker(content.index.build_tool_identifier.as_deref()));
         let covered =
             image.layers.iter().filter(|layer| content.ztocs.contains_key(&layer.digest)).count();
@@ -58,7 +58,7 @@ fn index(
             counted(image.layers.len() as u64, "layer", "layers")
         ));
     }
-    facts.push(format!("{} ({})", via(found.via), TrustLevel::of(found.via)));
+    facts.push(format!("{} ({})", via(reference.via), TrustLevel::of(reference.via)));
     let _ = writeln!(text, "    {}", facts.join(", "));
 }
 
@@ -67,11 +67,11 @@ fn maker(tool: Option<&str>) -> String {
 }
 
 /// A fine index.
-fn fine(text: &mut String, image: &DiscoveredImage, found: &FineSummary, style: Style) {
-    let digest = found.digest.to_string();
-    let digest = if found.chosen { style.green(&digest) } else { digest };
+fn fine(text: &mut String, image: &DiscoveredImage, summary: &FineSummary, style: Style) {
+    let digest = summary.digest.to_string();
+    let digest = if summary.chosen { style.green(&digest) } else { digest };
     let _ = writeln!(text, "  fine index {digest}");
-    let Ok(content) = &found.content else { return };
+    let Ok(content) = &summary.content else { return };
     let maker = maker(content.tool.as_deref());
     let covered = content.coverage.layers;
     let layers = image.layers.len() as u64;
@@ -83,8 +83,8 @@ fn fine(text: &mut String, image: &DiscoveredImage, found: &FineSummary, style: 
         content.coverage.share(),
         human(content.bytes),
         human(content.start_bytes),
-        via(found.via),
-        TrustLevel::of(found.via),
+        via(summary.via),
+        TrustLevel::of(summary.via),
     );
 }
 
@@ -103,11 +103,11 @@ fn layers(text: &mut String, inspected: &InspectedImage, style: Style) {
     let image = &inspected.image;
     let mut rows =
         vec![["LAYER", "SIZE", "PLAIN", "FILES", "SPANS", "ZTOC", "FINE", ""].map(str::to_owned)];
-    for (layer, found) in image.layers.iter().zip(&inspected.layers) {
+    for (layer, inspected_layer) in image.layers.iter().zip(&inspected.layers) {
         let mut row: [String; 8] = Default::default();
         row[0] = layer.digest.short();
         row[1] = human(layer.size);
-        match &found.ztoc {
+        match &inspected_layer.ztoc {
             None if image.chosen.is_some() => row[7] = without_ztoc(&layer.media_type),
             None => {}
             Some((reference, facts)) => {
@@ -164,7 +164,7 @@ fn prefetch(text: &mut String, inspected: &InspectedImage, style: Style) {
     let layers = inspected.image.layers.iter().zip(&inspected.layers);
     let once = layers.filter(|(layer, _)| seen.insert(layer.digest));
     let lists: Vec<&InspectedList> =
-        once.filter_map(|(_, found)| found.prefetch.as_ref()).collect();
+        once.filter_map(|(_, inspected)| inspected.prefetch.as_ref()).collect();
     for list in &lists {
         if let Err(why) = &list.spans {
             let note = style.yellow("note:");

@@ -185,39 +185,41 @@ struct Prefetch {
 }
 
 impl Report {
-    pub(crate) fn of(image: &str, found: &[Diagnosis]) -> Report {
+    pub(crate) fn of(image: &str, diagnoses: &[Diagnosis]) -> Report {
         Report {
             image: image.to_owned(),
-            lazy: found.iter().any(Diagnosis::is_lazy),
-            manifests: found.iter().map(|one| Manifest::of(image, one)).collect(),
+            lazy: diagnoses.iter().any(Diagnosis::is_lazy),
+            manifests: diagnoses.iter().map(|one| Manifest::of(image, one)).collect(),
         }
     }
 }
 
 impl Manifest {
-    fn of(name: &str, found: &Diagnosis) -> Manifest {
-        let image = &found.inspected.image;
+    fn of(name: &str, diagnosis: &Diagnosis) -> Manifest {
+        let image = &diagnosis.inspected.image;
         let finding = |finding: &Finding| FindingJson {
             code: finding.code(),
             problem: finding.is_problem(),
             text: finding.to_string(),
-            next: next(finding, name, found),
+            next: next(finding, name, diagnosis),
         };
         let indexes = image.indexes.iter().enumerate();
-        let layers = image.layers.iter().zip(&found.inspected.layers);
+        let layers = image.layers.iter().zip(&diagnosis.inspected.layers);
         Manifest {
             platform: image.platform.as_ref().map(ToString::to_string),
             manifest: ManifestRef::of(&image.manifest),
-            consumers: ConsumerJson::each(&found.inspected),
-            ociseek: found.doors().map(|(door, verdict)| DoorJson::of(door, verdict)).collect(),
-            findings: found.findings.iter().map(finding).collect(),
+            consumers: ConsumerJson::each(&diagnosis.inspected),
+            ociseek: diagnosis.doors().map(|(door, verdict)| DoorJson::of(door, verdict)).collect(),
+            findings: diagnosis.findings.iter().map(finding).collect(),
             listing: image.listing.as_ref().ok().map(|via| via.code()),
             error: image.listing.as_ref().err().map(|error| Failure::of(error)),
             indexes: indexes
-                .map(|(place, found)| Index::of(found, image.chosen == Some(place)))
+                .map(|(place, reference)| Index::of(reference, image.chosen == Some(place)))
                 .collect(),
             fine: Fine::each(&image.fine_summaries()),
-            layers: layers.map(|(descriptor, found)| Layer::of(descriptor, found, image)).collect(),
+            layers: layers
+                .map(|(descriptor, inspected)| Layer::of(descriptor, inspected, image))
+                .collect(),
             coverage: CoverageJson::with_ztocs(&covered(image), ztoc_bytes(image)),
         }
     }
@@ -238,8 +240,8 @@ impl DoorJson {
 }
 
 impl Index {
-    fn of(found: &FoundIndexRef, chosen: bool) -> Index {
-        let content = found.content.as_ref().ok();
+    fn of(reference: &FoundIndexRef, chosen: bool) -> Index {
+        let content = reference.content.as_ref().ok();
         let listed = |z: &ZtocRef| Listed {
             digest: z.ztoc.into(),
             size: z.size,
@@ -254,11 +256,11 @@ impl Index {
         });
         let notes = content.map_or(&[][..], |content| &content.notes);
         Index {
-            digest: found.digest.into(),
-            size: found.size,
-            version: found.version.number(),
-            found_by: found.via.code(),
-            trust: TrustLevel::of(found.via).code(),
+            digest: reference.digest.into(),
+            size: reference.size,
+            version: reference.version.number(),
+            found_by: reference.via.code(),
+            trust: TrustLevel::of(reference.via).code(),
             chosen,
             tool: content.and_then(|content| content.index.build_tool_identifier.clone()),
             canonical: content.map(|content| content.index.canonical),
@@ -272,14 +274,14 @@ impl Index {
                 .iter()
                 .map(|note| Coded { code: note.code().word(), text: note.to_string() })
                 .collect(),
-            error: found.content.as_ref().err().map(|error| Failure::of(error)),
+            error: reference.content.as_ref().err().map(|error| Failure::of(error)),
         }
     }
 }
 
 impl Layer {
-    fn of(descriptor: &Descriptor, found: &InspectedLayer, image: &DiscoveredImage) -> Layer {
-        let ztoc = found.ztoc.as_ref().map(|(reference, facts)| {
+    fn of(descriptor: &Descriptor, layer: &InspectedLayer, image: &DiscoveredImage) -> Layer {
+        let ztoc = layer.ztoc.as_ref().map(|(reference, facts)| {
             let read = facts.as_ref().ok();
             Ztoc {
                 digest: reference.ztoc.into(),
@@ -292,7 +294,7 @@ impl Layer {
                 error: facts.as_ref().err().map(|error| Failure::of(error)),
             }
         });
-        let prefetch = found.prefetch.as_ref().map(|InspectedList { artifact, spans }| {
+        let prefetch = layer.prefetch.as_ref().map(|InspectedList { artifact, spans }| {
             let read = spans.as_ref().ok();
             Prefetch {
                 digest: artifact.digest.into(),

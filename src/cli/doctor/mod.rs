@@ -110,19 +110,19 @@ pub(super) async fn run(args: DoctorArgs, verbosity: VerbosityArgs) -> Result<()
     } else {
         PlatformChoice::of(args.platform.platform.as_ref())
     };
-    let mut found = diagnose(&source, &root, wanted, &progress).await?;
-    found.iter_mut().for_each(|one| one.compare_with_cache(args.cache_size.0));
+    let mut diagnoses = diagnose(&source, &root, wanted, &progress).await?;
+    diagnoses.iter_mut().for_each(|one| one.compare_with_cache(args.cache_size.0));
     let mut stdout = Stdout::new();
     let text = match args.format.get() {
-        OutputFormat::Json => text_of(json::Report::of(&image, &found))?,
+        OutputFormat::Json => text_of(json::Report::of(&image, &diagnoses))?,
         OutputFormat::Text => {
             let with_details = verbosity.verbose > 0;
             let text = |one| text(&image, one, with_details, stdout.style);
-            fitted(&found.iter().map(text).collect::<Vec<_>>().join("\n"), terminal_width())
+            fitted(&diagnoses.iter().map(text).collect::<Vec<_>>().join("\n"), terminal_width())
         }
     };
     stdout.print(text)?;
-    if found.iter().any(Diagnosis::is_lazy) { Ok(()) } else { Err(CliError::not_lazy()) }
+    if diagnoses.iter().any(Diagnosis::is_lazy) { Ok(()) } else { Err(CliError::not_lazy()) }
 }
 
 /// What a runtime does with an image.
@@ -142,9 +142,9 @@ struct Row {
 }
 
 /// The runtimes of others, and then ociseek's own. Managed ones that do the same share a row.
-fn rows(found: &Diagnosis) -> Vec<Row> {
+fn rows(diagnosis: &Diagnosis) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
-    for (consumer, verdict) in found.inspected.verdicts().iter() {
+    for (consumer, verdict) in diagnosis.inspected.verdicts().iter() {
         let (mark, what) = match verdict {
             Verdict::Lazy { index, version, coverage } => (
                 Mark::Lazy,
@@ -174,10 +174,10 @@ fn rows(found: &Diagnosis) -> Vec<Row> {
             _ => rows.push(Row { name: consumer.name().to_owned(), mark, what }),
         }
     }
-    let fine = found.by_fine();
-    for (door, verdict) in found.doors() {
+    let fine = diagnosis.by_fine();
+    for (door, verdict) in diagnosis.doors() {
         let (mark, what) = match verdict {
-            Ok(coverage) => (Mark::Lazy, format!("{}{}", by(found, fine), covered(&coverage))),
+            Ok(coverage) => (Mark::Lazy, format!("{}{}", by(diagnosis, fine), covered(&coverage))),
             Err(why) => (Mark::Whole, why.to_string()),
         };
         let what = match (door, mark) {
@@ -185,7 +185,7 @@ fn rows(found: &Diagnosis) -> Vec<Row> {
                 format!("{what}; if {}", condition(door))
             }
             (Door::Mount, Mark::Lazy) => match fine {
-                Some(fine) => format!("{what}; {}", fetched_first(fine, &coverage_of(found))),
+                Some(fine) => format!("{what}; {}", fetched_first(fine, &coverage_of(diagnosis))),
                 None => what,
             },
             _ => what,
@@ -209,8 +209,8 @@ fn condition(door: Door) -> &'static str {
 }
 
 /// By which index ociseek reads the image.
-fn by(found: &Diagnosis, fine: Option<FineUse>) -> String {
-    match (fine, found.inspected.image.index()) {
+fn by(diagnosis: &Diagnosis, fine: Option<FineUse>) -> String {
+    match (fine, diagnosis.inspected.image.index()) {
         (Some(fine), _) if fine.coverage.layers > 0 => {
             format!("fine index {}: ", fine.index.short())
         }
@@ -230,8 +230,8 @@ fn covered(coverage: &Coverage) -> String {
 }
 
 /// All layers, of which none has to be covered.
-fn coverage_of(found: &Diagnosis) -> Coverage {
-    Coverage::of(&found.inspected.image.layers, |_| false)
+fn coverage_of(diagnosis: &Diagnosis) -> Coverage {
+    Coverage::of(&diagnosis.inspected.image.layers, |_| false)
 }
 
 /// What of a fine index is fetched before a container starts, as a share of the image.
@@ -241,13 +241,13 @@ fn fetched_first(fine: FineUse, image: &Coverage) -> String {
     format!("{} ({share} of the image) fetched first{recorded}", human(fine.start_bytes))
 }
 
-fn text(name: &str, found: &Diagnosis, with_details: bool, style: Style) -> String {
-    let image = &found.inspected.image;
-    let platform = platform(found);
+fn text(name: &str, diagnosis: &Diagnosis, with_details: bool, style: Style) -> String {
+    let image = &diagnosis.inspected.image;
+    let platform = platform(diagnosis);
     let mut text = String::new();
     let _ = writeln!(text, "{} {}", style.bold(&safe(name)), style.bold(&safe(&platform)));
     let _ = writeln!(text, "  manifest {}", image.manifest.digest);
-    let rows = rows(found);
+    let rows = rows(diagnosis);
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     for Row { name, mark, what } in rows {
         let mark = match mark {
@@ -257,8 +257,8 @@ fn text(name: &str, found: &Diagnosis, with_details: bool, style: Style) -> Stri
         };
         row(&mut text, [&name, &mark], width, &what, terminal_width());
     }
-    let small: Vec<u64> = found.findings.iter().filter_map(small_layer).collect();
-    let mut findings = found.findings.iter().collect::<Vec<_>>();
+    let small: Vec<u64> = diagnosis.findings.iter().filter_map(small_layer).collect();
+    let mut findings = diagnosis.findings.iter().collect::<Vec<_>>();
     let mut has_small = false;
     // One line for all of them: the details have the layers.
     findings.retain(|finding| {
@@ -287,14 +287,14 @@ fn text(name: &str, found: &Diagnosis, with_details: bool, style: Style) -> Stri
             _ => finding.to_string(),
         };
         let _ = writeln!(text, "  {kind} {}{size}", safe(&said));
-        if let Some(next) = next(finding, name, found)
+        if let Some(next) = next(finding, name, diagnosis)
             && told.insert(next.clone())
         {
             let _ = writeln!(text, "    {} {}", style.dim("next:"), safe(&next));
         }
     }
     if with_details {
-        details(&mut text, &found.inspected, style);
+        details(&mut text, &diagnosis.inspected, style);
     }
     text
 }
@@ -327,8 +327,8 @@ fn small_layer(finding: &Finding) -> Option<u64> {
     }
 }
 
-fn platform(found: &Diagnosis) -> String {
-    found
+fn platform(diagnosis: &Diagnosis) -> String {
+    diagnosis
         .inspected
         .image
         .platform

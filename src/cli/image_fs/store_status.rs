@@ -50,8 +50,8 @@ pub(super) async fn run(args: StoreStatusArgs) -> Result<(), CliError> {
         .or_else(default_root)
         .ok_or(CliError::usage("--root is needed where HOME is not set"))?;
     let place = root.clone();
-    let kept = blocking(move || kept_store(&place).map_err(CliError::read(&place))).await?;
-    let status = StoreStatus::of(root.display().to_string(), kept);
+    let store = blocking(move || kept_store(&place).map_err(CliError::read(&place))).await?;
+    let status = StoreStatus::of(root.display().to_string(), store);
     let mut stdout = Stdout::new();
     match args.format.get() {
         OutputFormat::Json => stdout.print(text_of(&status)?)?,
@@ -99,7 +99,7 @@ struct StoredImage {
 }
 
 impl StoreStatus {
-    fn of(root: String, kept: KeptStore) -> StoreStatus {
+    fn of(root: String, store: KeptStore) -> StoreStatus {
         let image = |image: UsedImage| StoredImage {
             shown: format!("{}@{}", image.name, image.manifest),
             image: image.name,
@@ -108,10 +108,10 @@ impl StoreStatus {
         };
         StoreStatus {
             root,
-            mount_point: kept.point.map(|point| point.display().to_string()),
-            mounted: kept.is_mounted,
-            answers: kept.answers,
-            images: kept.images.into_iter().map(image).collect(),
+            mount_point: store.point.map(|point| point.display().to_string()),
+            mounted: store.is_mounted,
+            answers: store.answers,
+            images: store.images.into_iter().map(image).collect(),
         }
     }
 

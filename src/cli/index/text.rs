@@ -159,9 +159,9 @@ fn result<'a>(
             };
             let _ = writeln!(text, "  {told}");
             for digest in replaced {
-                let kept =
+                let note =
                     if not_deleted.contains(digest) { " (it could not be deleted)" } else { "" };
-                let _ = writeln!(text, "  replaces {digest}{kept}");
+                let _ = writeln!(text, "  replaces {digest}{note}");
             }
             return !is_same;
         }

@@ -176,20 +176,21 @@ async fn open_one(
     let platform = read.view.platform.platform.as_ref();
     let index = index.as_ref();
     let source = &source.with_documents_in(&caches.ztocs);
-    let found = discover(source, root, platform, index, progress).await?;
+    let discovered = discover(source, root, platform, index, progress).await?;
     let rules = read.view.trust.rules(name, UseOfFiles::Show)?;
     let choice = IndexChoice { requested: index, rules: &rules, soci_only: !read.view.trust.fine };
-    let Chosen { found, trust, .. } =
-        choose(source, found, choice, &caches.ztocs, &**progress).await?;
-    let layers = found.layers.len();
-    let layer = found
+    let Chosen { found: discovered, trust, .. } =
+        choose(source, discovered, choice, &caches.ztocs, &**progress).await?;
+    let layers = discovered.layers.len();
+    let layer = discovered
         .layers
         .get(number)
         .cloned()
         .ok_or(OpenImageError::NoLayer { wanted: number, layers })?;
     let fetch = DocumentFetch::default();
     let opened =
-        open_layers_of(source, &found, &trust, vec![layer.clone()], &fetch, caches, progress).await;
+        open_layers_of(source, &discovered, &trust, vec![layer.clone()], &fetch, caches, progress)
+            .await;
     let open = opened.map_err(OpenImageError::from)?.swap_remove(0);
     tell_trust(name, trust.of(&layer.digest, open.how));
     Ok((layer, open))
@@ -199,12 +200,12 @@ async fn open_one(
 /// name are in the tar's order.
 fn entries<'a>(files: &'a [FileMetadata], path: &[u8]) -> Vec<&'a FileMetadata> {
     let wanted = clean(path);
-    let mut found: Vec<(Vec<&[u8]>, &FileMetadata)> = (files.iter())
+    let mut entries: Vec<(Vec<&[u8]>, &FileMetadata)> = (files.iter())
         .map(|file| (clean(&file.name), file))
         .filter(|(parts, _)| parts.starts_with(&wanted))
         .collect();
-    found.sort_by(|(a, _), (b, _)| a.cmp(b));
-    found.into_iter().map(|(_, file)| file).collect()
+    entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+    entries.into_iter().map(|(_, file)| file).collect()
 }
 
 fn is_root(path: &[u8]) -> bool {
@@ -238,7 +239,7 @@ impl Listing {
 /// A directory and all directories below it, parents first, in the order of their names. Not
 /// recursive, because a tree may be deep.
 fn below(tree: &Tree, path: &[u8], root: NodeId) -> Vec<(Vec<u8>, NodeId)> {
-    let mut found = Vec::new();
+    let mut directories = Vec::new();
     let mut ahead = vec![(path.to_vec(), root)];
     while let Some((path, directory)) = ahead.pop() {
         let children: Vec<_> = tree
@@ -246,9 +247,9 @@ fn below(tree: &Tree, path: &[u8], root: NodeId) -> Vec<(Vec<u8>, NodeId)> {
             .filter(|(_, child)| tree.node(*child).kind.is_directory())
             .collect();
         ahead.extend(children.into_iter().rev().map(|(name, child)| (join(&path, name), child)));
-        found.push((path, directory));
+        directories.push((path, directory));
     }
-    found
+    directories
 }
 
 /// A path below a directory, as ls writes it.

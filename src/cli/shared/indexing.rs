@@ -400,11 +400,11 @@ pub(crate) async fn named(
     names: &[ImageName],
     progress: &Arc<dyn Progress>,
 ) -> Vec<ReuseSource> {
-    let mut found = Vec::with_capacity(names.len());
+    let mut places = Vec::with_capacity(names.len());
     for name in names {
         match images.open(name).await {
             Ok((source, target)) => {
-                found.push(ReuseSource { name: name.to_string().into(), source, target })
+                places.push(ReuseSource { name: name.to_string().into(), source, target })
             }
             Err(error) => {
                 let why = format!("cannot reuse anything from {name}: {}", causes(&error));
@@ -412,7 +412,7 @@ pub(crate) async fn named(
             }
         }
     }
-    found
+    places
 }
 
 impl From<ExistingArg> for Existing {

@@ -332,24 +332,24 @@ impl FineDocument {
 }
 
 impl Fine {
-    pub(crate) fn each(found: &[FineSummary]) -> Vec<Fine> {
-        found.iter().map(Fine::of).collect()
+    pub(crate) fn each(summaries: &[FineSummary]) -> Vec<Fine> {
+        summaries.iter().map(Fine::of).collect()
     }
 
-    fn of(found: &FineSummary) -> Fine {
-        let content = found.content.as_ref().ok();
+    fn of(summary: &FineSummary) -> Fine {
+        let content = summary.content.as_ref().ok();
         Fine {
-            digest: found.digest.into(),
-            size: found.size,
-            found_by: found.via.code(),
-            trust: TrustLevel::of(found.via).code(),
-            chosen: found.chosen,
+            digest: summary.digest.into(),
+            size: summary.size,
+            found_by: summary.via.code(),
+            trust: TrustLevel::of(summary.via).code(),
+            chosen: summary.chosen,
             tool: content.and_then(|content| content.tool.clone()),
             coverage: content.map(|content| CoverageJson::of(&content.coverage)),
             bytes: content.map(|content| content.bytes),
             start_bytes: content.map(|content| content.start_bytes),
             profile: content.and_then(|content| content.profile).map(DigestText::from),
-            error: found.content.as_ref().err().map(|why| Failure::of_text(why)),
+            error: summary.content.as_ref().err().map(|why| Failure::of_text(why)),
         }
     }
 }
@@ -401,7 +401,7 @@ impl ConsumerJson {
             name: consumer.name(),
             lazy: index.is_some(),
             index: index
-                .and_then(|(digest, _)| indexes.iter().find(|found| found.digest == digest))
+                .and_then(|(digest, _)| indexes.iter().find(|index| index.digest == digest))
                 .map(IndexRef::found),
             version: index.map(|(_, version)| version.number()),
             coverage: coverage.map(|coverage| CoverageJson::of(&coverage)),

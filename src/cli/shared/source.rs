@@ -162,15 +162,15 @@ impl Images {
                 let dir = dir.clone();
                 let select = select.clone();
                 let budget = Budget::new(self.max_memory);
-                let (layout, found) = blocking(move || {
+                let (layout, descriptor) = blocking(move || {
                     let (dir, select) = at_first_colon(dir, select);
                     let layout = Layout::open(&dir)?.with_budget(budget);
-                    let found = layout.find(&select)?;
-                    Ok((Arc::new(layout), found))
+                    let descriptor = layout.find(&select)?;
+                    Ok((Arc::new(layout), descriptor))
                 })
                 .await?;
-                let root = Target::Digest(found.digest);
-                SourceImage { source: Source::Layout(layout), root, descriptor: Some(found) }
+                let root = Target::Digest(descriptor.digest);
+                SourceImage { source: Source::Layout(layout), root, descriptor: Some(descriptor) }
             }
             ImageName::Archive { file, select } => {
                 let file = file.clone();
@@ -199,15 +199,15 @@ impl Images {
         + 'static,
     ) -> Result<SourceImage, CliError> {
         let budget = Budget::new(self.max_memory);
-        let (archive, found) = blocking(move || {
+        let (archive, descriptor) = blocking(move || {
             let (archive, select) = open(select)?;
             let archive = archive.with_budget(budget);
-            let found = archive.find(&select)?;
-            Ok((Arc::new(archive), found))
+            let descriptor = archive.find(&select)?;
+            Ok((Arc::new(archive), descriptor))
         })
         .await?;
-        let root = Target::Digest(found.digest);
-        Ok(SourceImage { source: Source::Archive(archive), root, descriptor: Some(found) })
+        let root = Target::Digest(descriptor.digest);
+        Ok(SourceImage { source: Source::Archive(archive), root, descriptor: Some(descriptor) })
     }
 }
 

@@ -65,11 +65,11 @@ pub(super) fn args(
     typed: impl IntoIterator<Item = OsString>,
 ) -> Result<SnapshotterArgs, ConfigFileFault> {
     let mut arguments: Vec<OsString> = typed.into_iter().collect();
-    let found = program().try_get_matches_from(&arguments).map_err(wrong_option)?;
+    let matches = program().try_get_matches_from(&arguments).map_err(wrong_option)?;
     for (key, value) in table {
         let given = arguments_of(key, value)?;
         let is_overridden =
-            found.subcommand_matches("snapshotter").is_some_and(|found| is_given(found, key));
+            matches.subcommand_matches("snapshotter").is_some_and(|matches| is_given(matches, key));
         if !is_overridden {
             arguments.extend(given.into_iter().map(OsString::from));
         }
@@ -91,8 +91,8 @@ fn program() -> clap::Command {
 }
 
 fn parsed(arguments: Vec<OsString>) -> Result<SnapshotterArgs, ConfigFileFault> {
-    let found = program().try_get_matches_from(arguments);
-    let parsed = found.and_then(|found| Cli::from_arg_matches(&found));
+    let matches = program().try_get_matches_from(arguments);
+    let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     match parsed.map_err(wrong_option)?.command {
         Command::Node(NodeCommand::Snapshotter(args)) => Ok(*args),
         _ => Err(ConfigFileFault::Option("the command is not snapshotter".to_owned())),
@@ -173,8 +173,8 @@ fn options(command: &clap::Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(in_file)
 }
 
-fn is_given(found: &ArgMatches, key: &str) -> bool {
-    let source = with_option(key, |arg| found.value_source(arg.get_id().as_str()));
+fn is_given(given: &ArgMatches, key: &str) -> bool {
+    let source = with_option(key, |arg| given.value_source(arg.get_id().as_str()));
     matches!(source.flatten(), Some(ValueSource::CommandLine | ValueSource::EnvVariable))
 }
 

@@ -141,7 +141,7 @@ pub(super) fn place(host: &Path) -> Result<ContainerdFile, CliError> {
 impl Layout {
     /// The folder that this main file imports. The last one counts, as containerd has it.
     fn folder_in(&self, text: &str, main: &toml::Table) -> Option<String> {
-        if self.imports_by.is_some_and(|line| text.lines().any(|found| found.trim() == line)) {
+        if self.imports_by.is_some_and(|line| text.lines().any(|other| other.trim() == line)) {
             return Some(self.folder.to_owned());
         }
         folders(self.main, main).pop()
@@ -182,7 +182,7 @@ pub(super) fn configure(
     let path = below(host, &file.path);
     let shown = |path: &Path| path.to_string_lossy().into_owned();
     let text = FILE.replace(SOCKET, &shown(socket)).replace(ROOT, &shown(root));
-    let others = fs::read_to_string(&path).ok().filter(|found| !found.starts_with(HEAD));
+    let others = fs::read_to_string(&path).ok().filter(|config| !config.starts_with(HEAD));
     if others.is_some() {
         let kept = kept(&path);
         fs::rename(&path, &kept).map_err(CliError::write(&kept))?;
@@ -238,7 +238,7 @@ pub(super) fn restore(host: &Path) -> Result<Option<&'static str>, CliError> {
         }
         for place in places {
             let path = below(host, &format!("{place}/{NAME}"));
-            if !fs::read_to_string(&path).is_ok_and(|found| is_ours(&path, &found)) {
+            if !fs::read_to_string(&path).is_ok_and(|text| is_ours(&path, &text)) {
                 continue;
             }
             let kept = kept(&path);

@@ -19,7 +19,7 @@ pub(super) fn below(host: &Path, path: &str) -> PathBuf {
 pub(super) fn put(host: &Path, path: &str, content: &[u8], mode: u32) -> Result<bool, CliError> {
     let path = below(host, path);
     let write = || {
-        if fs::read(&path).is_ok_and(|found| found == content) {
+        if fs::read(&path).is_ok_and(|old| old == content) {
             return Ok(false);
         }
         let dir = path.parent().unwrap_or(host);

@@ -448,12 +448,12 @@ impl NodeImages {
             let named = Arc::clone(&named);
             let find = async move {
                 let asked = timeout(CONTAINERD, repositories_with(&socket, &layer, place)).await;
-                let found = asked.map_err(io::Error::from).flatten();
-                let found = found.unwrap_or_else(|error| {
+                let names = asked.map_err(io::Error::from).flatten();
+                let names = names.unwrap_or_else(|error| {
                     warn!(name: "no-others", image, %error, "containerd does not say where else the image is");
                     BTreeSet::new()
                 });
-                found.into_iter().filter_map(|name| named(name)).collect()
+                names.into_iter().filter_map(|name| named(name)).collect()
             };
             find.boxed()
         })

@@ -250,7 +250,7 @@ mod tests {
             "ociseek_snapshotter_request_seconds_bucket{le=\"0.005\"} 3",
             "ociseek_snapshotter_request_seconds_count 3",
         ] {
-            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+            assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
         }
     }
 

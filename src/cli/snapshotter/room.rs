@@ -91,8 +91,10 @@ mod tests {
     #[test]
     fn a_quarter_of_the_memory_is_left_to_open_images() {
         let memory = OpeningMemory::new(400);
-        let check = |opening, kept, others| {
-            memory.check(ListMemory { opening, kept }, others).map_err(|reason| reason.code())
+        let check = |opening, lists, others| {
+            memory
+                .check(ListMemory { opening, kept: lists }, others)
+                .map_err(|reason| reason.code())
         };
         assert_eq!(check(150, 50, 250), Ok(()));
         assert_eq!(check(150, 50, 251), Err("memory"));

@@ -221,8 +221,8 @@ impl From<RestStats> for Rest {
 }
 
 impl Status {
-    fn of(socket: &Path, root: &Path, memory_limit: u64, kept: &KeptState) -> Status {
-        let mounts = || kept.images.iter().flat_map(|image| &image.mounts);
+    fn of(socket: &Path, root: &Path, memory_limit: u64, state: &KeptState) -> Status {
+        let mounts = || state.images.iter().flat_map(|image| &image.mounts);
         let connection = UnixStream::connect(socket);
         let server = connection.as_ref().ok().and_then(listener);
         // The socket is kept open while nobody serves it.
@@ -233,13 +233,13 @@ impl Status {
             socket: socket.display().to_string(),
             running,
             root: root.display().to_string(),
-            snapshots: kept.snapshots,
-            images: kept.images.len(),
+            snapshots: state.snapshots,
+            images: state.images.len(),
             mounts: mounts().count(),
             silent_mounts: mounts().filter(|mount| !mount.answers).count(),
             server,
-            keeper: kept.keeper,
-            memory_bytes: [server, kept.keeper].into_iter().flatten().filter_map(memory).sum(),
+            keeper: state.keeper,
+            memory_bytes: [server, state.keeper].into_iter().flatten().filter_map(memory).sum(),
             memory_limit_bytes: memory_limit,
             fetched_bytes: mounts().map(|mount| mount.fetched.bytes).sum(),
             rest: Rest::of(mounts()),
@@ -310,8 +310,8 @@ struct Mount {
 }
 
 impl Images {
-    fn of(root: &Path, kept: &KeptState) -> Images {
-        let images = kept.images.iter().map(|image| Image::of(root, image));
+    fn of(root: &Path, state: &KeptState) -> Images {
+        let images = state.images.iter().map(|image| Image::of(root, image));
         Images { root: root.display().to_string(), images: images.collect() }
     }
 
@@ -368,18 +368,18 @@ impl Images {
 }
 
 impl Image {
-    fn of(root: &Path, kept: &KeptImage) -> Image {
-        let start = StartRecord::file_of(root, &kept.name).filter(|path| path.exists());
-        let mounts = kept.mounts.iter().map(|mount| Mount {
+    fn of(root: &Path, image: &KeptImage) -> Image {
+        let start = StartRecord::file_of(root, &image.name).filter(|path| path.exists());
+        let mounts = image.mounts.iter().map(|mount| Mount {
             point: mount.point.display().to_string(),
             answers: mount.answers,
             fetched_bytes: mount.fetched.bytes,
             rest: mount.fetched.rest.map(Rest::from),
         });
         Image {
-            image: kept.name.clone(),
-            layers: kept.layers,
-            users: kept.users,
+            image: image.name.clone(),
+            layers: image.layers,
+            users: image.users,
             start: start.map(|path| path.display().to_string()),
             mounts: mounts.collect(),
         }

@@ -190,11 +190,11 @@ pub(super) async fn run(
     let name = args.image.to_string();
     let opening = boxed(async || {
         let started = Instant::now();
-        let found = FoundImage::new(&args.image, &args.read, display.clone()).await?;
-        let image = found.open(&args.read, false).await?;
-        Ok::<_, CliError>((found, image, started.elapsed()))
+        let located = FoundImage::new(&args.image, &args.read, display.clone()).await?;
+        let image = located.open(&args.read, false).await?;
+        Ok::<_, CliError>((located, image, started.elapsed()))
     });
-    let (found, image, opened_in) = until(interrupted, display.during(&name, opening)).await?;
+    let (located, image, opened_in) = until(interrupted, display.during(&name, opening)).await?;
     let link = Link::measured(&image, opened_in);
     let (image, ran, why_not) = match (&profile, args.no_run) {
         (Some(_), _) | (_, true) => (image, None, None),
@@ -236,14 +236,14 @@ pub(super) async fn run(
     // The parts of the report are about the SOCI index, if there is one, and take the fine one from
     // its documents.
     let image = if image.fine.is_some() && image.index.is_some() {
-        let again = display.during(&name, found.open(&args.read, true));
+        let again = display.during(&name, located.open(&args.read, true));
         // The signal that ended the container is not one for this.
         if interrupted.is_terminated() { again.await? } else { until(interrupted, again).await? }
     } else {
         image
     };
     let documents = FineDocuments::of(&image).await;
-    let budget = found.source.budget().clone();
+    let budget = located.source.budget().clone();
     let facts = spawn_blocking(move || {
         let reads = (!reads.is_empty()).then_some(&reads[..]);
         (Report::of(&image, &documents, reads, &budget), image)

@@ -324,10 +324,10 @@ fn covered(
 
 /// A rule of the policy, with the actual value, and a hint if it is violated.
 fn rule(text: &mut String, ruling: &Ruling, style: Style) {
-    let Ruling { rule, wanted, found, violations } = ruling;
+    let Ruling { rule, wanted, found: actual, violations } = ruling;
     let verdict = if violations.is_empty() { style.green("ok") } else { style.red("violated") };
     let _ =
-        writeln!(text, "  policy {rule}: {verdict}: {}; required {}", safe(found), safe(wanted));
+        writeln!(text, "  policy {rule}: {verdict}: {}; required {}", safe(actual), safe(wanted));
     findings(text, violations, style);
 }
 
@@ -350,10 +350,10 @@ impl RepairHint<'_> {
     fn add<'a>(
         &self,
         text: &mut String,
-        mut found: impl Iterator<Item = &'a Problem>,
+        mut problems: impl Iterator<Item = &'a Problem>,
         what: Repair,
     ) {
-        if found.any(|found| is_lost(found.code)) {
+        if problems.any(|problem| is_lost(problem.code)) {
             let _ = writeln!(text, "  {} {}", self.style.green("hint:"), self.text(what));
         }
     }
@@ -418,10 +418,10 @@ fn advice(code: Code) -> Option<&'static str> {
 }
 
 fn findings(text: &mut String, findings: &[Problem], style: Style) {
-    for (code, found) in
+    for (code, finding) in
         difference::shown(findings.iter().map(|one| (one.code.word(), one.text.clone())))
     {
-        let _ = writeln!(text, "    {} {}", style.yellow(&format!("{code}:")), safe(&found));
+        let _ = writeln!(text, "    {} {}", style.yellow(&format!("{code}:")), safe(&finding));
     }
     let advised: BTreeSet<&str> =
         findings.iter().filter_map(|finding| advice(finding.code)).collect();

@@ -37,7 +37,7 @@ pub(crate) fn create(
     let started = std::time::Instant::now();
     let keeps = !args.force
         && !is_std(&args.output)
-        && args.output.metadata().is_ok_and(|there| there.is_file());
+        && args.output.metadata().is_ok_and(|metadata| metadata.is_file());
     if keeps {
         return Err(CliError::exists(&args.output));
     }
@@ -200,9 +200,9 @@ pub(crate) fn verify(args: &ZtocVerifyArgs, stdout: &mut Stdout) -> Result<(), C
 }
 
 fn text(ztoc: Option<&Ztoc>, proof: &Proof) -> String {
-    let found =
+    let shown =
         difference::shown(proof.differences.iter().map(|one| (one.code().word(), one.to_string())));
-    let differences: String = found.iter().map(|(_, text)| format!("{}\n", safe(text))).collect();
+    let differences: String = shown.iter().map(|(_, text)| format!("{}\n", safe(text))).collect();
     if let Some(ztoc) = ztoc.filter(|_| proof.holds()) {
         let spans = ztoc.checkpoints.spans();
         let entries = ztoc.files.len() as u64;

@@ -88,13 +88,13 @@ mod tests {
             let blob = encoder.finish().unwrap();
             let mut real = Blocks::default();
             GzipReader::new().push(&blob, &mut real).unwrap();
-            let found: Vec<usize> = blocks(&blob, 0).collect();
+            let offsets: Vec<usize> = blocks(&blob, 0).collect();
             let (_, all_but_last) = real.0.split_last().unwrap();
             assert!(all_but_last.len() > 10, "{}", real.0.len());
-            assert!(all_but_last.iter().all(|at| found.contains(at)));
+            assert!(all_but_last.iter().all(|at| offsets.contains(at)));
             // One guess in 2,000 bits is wrong, and is refused when its codes are read.
-            assert!(found.len() < blob.len() * 8 / 500, "{} of {}", found.len(), blob.len());
-            let (first, rest) = found.split_at(found.len() / 2);
+            assert!(offsets.len() < blob.len() * 8 / 500, "{} of {}", offsets.len(), blob.len());
+            let (first, rest) = offsets.split_at(offsets.len() / 2);
             assert_eq!(blocks(&blob, rest[0]).collect::<Vec<_>>(), rest);
             assert_ne!(blocks(&blob, rest[0] + 1).next(), Some(rest[0]));
             assert!(first.len() > 1);

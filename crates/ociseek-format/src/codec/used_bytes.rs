@@ -85,14 +85,14 @@ mod tests {
                 used.mark(from..from + length);
                 (from..from + length).filter(|at| *at < WINDOW).for_each(|at| expected[at] = true);
             }
-            let mut found = vec![false; WINDOW];
+            let mut marked = vec![false; WINDOW];
             let mut before = None;
             for range in used.ranges() {
                 prop_assert!(!range.is_empty() && before.is_none_or(|end| end < range.start));
                 before = Some(range.end);
-                found[range].fill(true);
+                marked[range].fill(true);
             }
-            prop_assert_eq!(found, expected);
+            prop_assert_eq!(marked, expected);
             used.clear();
             prop_assert_eq!(used, UsedBytes::default());
         }

@@ -330,7 +330,7 @@ fn recognise(headers: &Headers, body: &[u8]) -> Result<Shape, EventError> {
         (Some(_), Some(kind)) => of_cloud_event(&kind).ok_or(EventError::Unknown),
         _ => shapes
             .iter()
-            .find(|(there, _)| *there)
+            .find(|(is_present, _)| *is_present)
             .map(|(_, shape)| *shape)
             .ok_or(EventError::Unknown),
     }

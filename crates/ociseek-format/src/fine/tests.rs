@@ -105,8 +105,8 @@ fn window(spans: &FineSpans, span: SpanId, blob: &[u8]) -> SpanWindow {
         let state =
             ZstdState { window: 0x58, has_checksum: number % 2 == 1, ..ZstdState::initial() };
         let parts = used.ranges().map(|range| (range.start * 30, range.len()));
-        let kept = used.ranges().flat_map(|range| bytes[range].to_vec()).collect();
-        let block = SpanWindow::of_zstd(state, 30 * WINDOW as u32, parts, kept);
+        let bytes_used = used.ranges().flat_map(|range| bytes[range].to_vec()).collect();
+        let block = SpanWindow::of_zstd(state, 30 * WINDOW as u32, parts, bytes_used);
         return if number % 4 == 3 { SpanWindow::of_frame() } else { block }.led_by(lead);
     }
     SpanWindow::new(&blob[start.first() as usize..start.border() as usize], &bytes, &used)
@@ -186,10 +186,10 @@ fn check_pages(head: &FineHead, document: &[u8], blob: &[u8]) {
         let mut bytes = document[range.start as usize..range.end as usize].to_vec();
         let windows = decode_page(head, page, &bytes).unwrap();
         assert!(windows.iter().len() <= 8 && windows.footprint() > 0);
-        for (span, found) in windows.iter() {
+        for (span, decoded) in windows.iter() {
             assert_eq!(head.page_of(span), Some(page));
-            assert_eq!(*found, window(head.spans(), span, blob));
-            assert_eq!(windows.get(span), Some(found));
+            assert_eq!(*decoded, window(head.spans(), span, blob));
+            assert_eq!(windows.get(span), Some(decoded));
         }
         *bytes.last_mut().unwrap() ^= 1;
         assert!(matches!(decode_page(head, page, &bytes), Err(FineError::PageDigest { .. })));

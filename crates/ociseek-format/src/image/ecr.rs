@@ -92,13 +92,13 @@ impl EcrRegistry {
             return None;
         }
         let endpoint = Endpoint { fips, dual_stack };
-        let found = EcrRegistry::Private {
+        let registry = EcrRegistry::Private {
             account: account.to_owned(),
             region: region.to_owned(),
             endpoint,
         };
         // The domain must belong to the region's partition.
-        (found.host() == host).then_some(found)
+        (registry.host() == host).then_some(registry)
     }
 
     /// The host name for clients.

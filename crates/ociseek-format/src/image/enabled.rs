@@ -40,7 +40,7 @@ pub struct Original {
     /// The content of each of the index's manifests, in its order.
     pub contents: Vec<EntryContent>,
     /// The platforms of entries that do not state one, by entry number.
-    pub found: BTreeMap<usize, Platform>,
+    pub platforms: BTreeMap<usize, Platform>,
 }
 
 /// The content of an entry of an image index.
@@ -184,7 +184,7 @@ impl Original {
         Original {
             index,
             contents: vec![EntryContent::Image(Box::new(manifest))],
-            found: BTreeMap::new(),
+            platforms: BTreeMap::new(),
         }
     }
 
@@ -195,7 +195,7 @@ impl Original {
         let images: Vec<(usize, &Platform)> = entries
             .filter(|(_, (descriptor, content))| is_runnable(descriptor, content))
             .filter_map(|(entry, (descriptor, _))| {
-                Some((entry, descriptor.platform.as_ref().or_else(|| self.found.get(&entry))?))
+                Some((entry, descriptor.platform.as_ref().or_else(|| self.platforms.get(&entry))?))
             })
             .collect();
         let mut seen = BTreeSet::new();
@@ -213,17 +213,17 @@ impl Original {
             return Targets { targets, shadowed, missing };
         }
         for wanted in requested {
-            let mut found: Vec<&(usize, &Platform)> =
+            let mut matching: Vec<&(usize, &Platform)> =
                 images.iter().filter(|(_, p)| p.matches(wanted)).collect();
-            if found.is_empty() {
+            if matching.is_empty() {
                 missing.push(wanted.clone());
             }
             // Prefer images without features that were not requested.
-            found.sort_by_key(|(_, platform)| {
+            matching.sort_by_key(|(_, platform)| {
                 platform.os_features.len() != wanted.os_features.len()
             });
             let windows = Key::of(wanted).is_windows();
-            for (entry, platform) in found.into_iter().copied() {
+            for (entry, platform) in matching.into_iter().copied() {
                 // Each version of Windows is a separate image; for other systems only the first
                 // image is taken.
                 if seen.insert(if windows { Key::of(platform) } else { Key::of(wanted) }) {
@@ -238,7 +238,7 @@ impl Original {
 
     /// The converted image.
     pub fn enable(self, indexed: &[SociIndexParts], tool: &str) -> EnabledDocuments {
-        let Original { mut index, contents, found } = self;
+        let Original { mut index, contents, platforms } = self;
         let digests: Vec<Digest> =
             index.manifests.iter().map(|descriptor| descriptor.digest).collect();
         let entries = contents.iter().zip(&digests);
@@ -338,10 +338,10 @@ impl Original {
         // Consumers prefer entries that state their platform. Without one, an image would lose to
         // its own SOCI index. Listing the indexes below can move entries.
         for SociIndexParts { target, .. } in &indexed {
-            if let (Some(image), Some(found)) =
-                (index.manifests.get_mut(target.entry), found.get(&target.entry))
+            if let (Some(image), Some(platform)) =
+                (index.manifests.get_mut(target.entry), platforms.get(&target.entry))
             {
-                image.platform.get_or_insert_with(|| found.clone());
+                image.platform.get_or_insert_with(|| platform.clone());
             }
         }
         for (place, new) in &mut indexes {

@@ -144,11 +144,11 @@ impl PlatformSelector {
 
     /// Examines an index and returns what to fetch next. `found` has the kinds of unclear entries;
     /// those that it lacks are skipped.
-    pub fn index(&mut self, index: &ImageIndex, found: &BTreeMap<Digest, Child>) -> Vec<NextFetch> {
+    pub fn index(&mut self, index: &ImageIndex, known: &BTreeMap<Digest, Child>) -> Vec<NextFetch> {
         let mut next = Vec::new();
         for child in &index.manifests {
             let kind = match Child::of(child) {
-                Child::Unclear => found.get(&child.digest).copied().unwrap_or(Child::Unclear),
+                Child::Unclear => known.get(&child.digest).copied().unwrap_or(Child::Unclear),
                 kind => kind,
             };
             match (kind, &child.platform) {
@@ -184,8 +184,8 @@ impl PlatformSelector {
 
     /// The selection, after all entries were seen.
     pub fn finish(self) -> Selection {
-        let there = |wanted: &Platform| self.chosen.iter().any(|c| c.platform.matches(wanted));
-        let missing = self.wanted.iter().filter(|wanted| !there(wanted)).cloned().collect();
+        let is_chosen = |wanted: &Platform| self.chosen.iter().any(|c| c.platform.matches(wanted));
+        let missing = self.wanted.iter().filter(|wanted| !is_chosen(wanted)).cloned().collect();
         Selection {
             missing,
             chosen: self.chosen,

@@ -332,12 +332,12 @@ mod tests {
     #[test]
     fn indexes_round_trip() {
         let index = index("tool <&> \u{2028}", 3);
-        let found = parse(&index.encode().bytes).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!(found.version, Version::V1);
-        assert_eq!(found.ztocs, index.layers);
-        assert_eq!(found.subject, index.subject);
-        assert_eq!(found.build_tool_identifier, Some(index.build_tool_identifier));
-        assert!(found.canonical && found.others.is_empty());
+        let parsed = parse(&index.encode().bytes).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(parsed.version, Version::V1);
+        assert_eq!(parsed.ztocs, index.layers);
+        assert_eq!(parsed.subject, index.subject);
+        assert_eq!(parsed.build_tool_identifier, Some(index.build_tool_identifier));
+        assert!(parsed.canonical && parsed.others.is_empty());
     }
 
     #[test]
@@ -347,9 +347,9 @@ mod tests {
         artifact.annotations =
             BTreeMap::from([(LAYER_DIGEST.to_owned(), index.layers[0].layer.to_string())]);
         index.prefetch = vec![artifact.clone()];
-        let found = parse(&index.encode().bytes).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!((found.ztocs, found.others), (index.layers, vec![artifact]));
-        assert!(found.canonical);
+        let parsed = parse(&index.encode().bytes).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((parsed.ztocs, parsed.others), (index.layers, vec![artifact]));
+        assert!(parsed.canonical);
     }
 
     #[test]

@@ -228,7 +228,7 @@ impl LayerBody {
 
     /// The spans that began since the last call. `end` is the number of bytes of the blob so far.
     pub(super) fn spans(&mut self, end: Compressed) -> ScannedSpans {
-        let found = match self {
+        let starts = match self {
             LayerBody::Unknown(_) => SpanStarts::Undecided,
             LayerBody::Unread(_) | LayerBody::Failed(_) | LayerBody::Zstd(..) => {
                 SpanStarts::Unwanted
@@ -248,7 +248,7 @@ impl LayerBody {
             LayerBody::FineZstd(body) => Some(body.output.fine.notes()),
             _ => None,
         };
-        ScannedSpans { found, fine: fine.unwrap_or_default() }
+        ScannedSpans { starts, fine: fine.unwrap_or_default() }
     }
 
     pub(super) fn finish(

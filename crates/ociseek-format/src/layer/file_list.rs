@@ -347,7 +347,7 @@ mod tests {
             for end in ends().filter(|end| *end > start) {
                 let range = Uncompressed(start as u64)..Uncompressed(end as u64);
                 let near = list.near(&range);
-                let found = [
+                let differences = [
                     SpanHeaders::new(&files, &range),
                     SpanHeaders::among(near.first, &near.files, &range),
                 ]
@@ -355,8 +355,8 @@ mod tests {
                     headers.push(&tar[start..end]);
                     headers.finish().iter().map(ToString::to_string).collect::<Vec<_>>()
                 });
-                assert_eq!(found[0], found[1], "{range:?}");
-                told += found[0].len();
+                assert_eq!(differences[0], differences[1], "{range:?}");
+                told += differences[0].len();
                 for at in [range.start, range.end] {
                     assert_eq!(headers_across(&files, at), headers_across(&near.files, at), "{at}");
                 }

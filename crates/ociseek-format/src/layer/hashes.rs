@@ -12,7 +12,7 @@ use crate::offset::Compressed;
 /// The spans that [`LayerScan`](super::scan::LayerScan) found in the bytes it was given.
 #[derive(Debug)]
 pub(super) struct ScannedSpans {
-    pub(super) found: SpanStarts,
+    pub(super) starts: SpanStarts,
     /// The messages for the fine document. Empty if none is collected.
     pub(super) fine: Vec<FineMessage>,
 }
@@ -78,8 +78,8 @@ impl LayerHashes {
 
     /// Takes chunks that the scan took together.
     pub(super) fn push_all<C: AsRef<[u8]>>(&mut self, chunks: &[C], spans: ScannedSpans) {
-        let ScannedSpans { found, fine: notes } = spans;
-        let mut starts = match &found {
+        let ScannedSpans { starts: begun, fine: notes } = spans;
+        let mut starts = match &begun {
             SpanStarts::Undecided => None,
             SpanStarts::Unwanted => {
                 (self.spans, self.fine) = (None, None);

@@ -231,7 +231,7 @@ impl UnfinishedMap {
     /// The entry with its map. None if Go rejects the map, or could not read the file by it.
     pub(super) fn finish(self) -> Option<(Entry, u64)> {
         let UnfinishedMap { mut entry, left, map: reading, .. } = self;
-        let found = match reading {
+        let sparse = match reading {
             Reading::Old { size, parts, .. } => {
                 entry.size = size;
                 map(size, parts.into_iter().map(Some))?
@@ -241,10 +241,10 @@ impl UnfinishedMap {
             }
             Reading::Complete(map) => map,
         };
-        if found.stored() != left {
+        if sparse.stored() != left {
             return None;
         }
-        entry.sparse = Some(found);
+        entry.sparse = Some(sparse);
         Some((entry, left))
     }
 }

@@ -154,11 +154,7 @@ impl Walker {
     ///
     /// # Errors
     /// Where Go's archive/tar fails. The walker cannot be used after that.
-    pub fn push(
-        &mut self,
-        mut bytes: &[u8],
-        found: &mut impl FnMut(Entry),
-    ) -> Result<(), TarError> {
+    pub fn push(&mut self, mut bytes: &[u8], each: &mut impl FnMut(Entry)) -> Result<(), TarError> {
         while !bytes.is_empty() {
             let taken = match &mut self.state {
                 State::Header { filled } => {
@@ -167,7 +163,7 @@ impl Walker {
                     *filled += taken;
                     if *filled == BLOCK {
                         let at = Uncompressed(self.position.0 + taken as u64 - BLOCK as u64);
-                        self.header(at, found)?;
+                        self.header(at, each)?;
                     }
                     taken
                 }
@@ -189,7 +185,7 @@ impl Walker {
                     if *left == 0 {
                         let kind = *kind;
                         let mut data = std::mem::take(&mut self.extension_data);
-                        self.extension(kind, &data, found)?;
+                        self.extension(kind, &data, each)?;
                         data.clear();
                         data.shrink_to(KEPT_EXTENSION);
                         self.extension_data = data;
@@ -204,7 +200,7 @@ impl Walker {
                         && let Some(mut file) = self.sparse.take()
                     {
                         file.block(&self.block).ok_or_else(|| self.fault(TarFault::SparseMap))?;
-                        self.sparse_file(file, found)?;
+                        self.sparse_file(file, each)?;
                     }
                     taken
                 }
@@ -267,7 +263,7 @@ impl Walker {
     }
 
     /// Parses a complete header block, which began at `at`.
-    fn header(&mut self, at: Uncompressed, found: &mut impl FnMut(Entry)) -> Result<(), TarError> {
+    fn header(&mut self, at: Uncompressed, each: &mut impl FnMut(Entry)) -> Result<(), TarError> {
         if self.overrides.is_empty() {
             self.entry_start = at;
         }
@@ -288,7 +284,7 @@ impl Walker {
             b'g' => ExtensionHeader::Global,
             b'L' => ExtensionHeader::LongName,
             b'K' => ExtensionHeader::LongLink,
-            _ => return self.entry(header, at + BLOCK as u64, found),
+            _ => return self.entry(header, at + BLOCK as u64, each),
         };
         let left = u64::try_from(header.size).map_err(|_| self.fault(TarFault::NegativeSize))?;
         self.extension_start = at + BLOCK as u64;
@@ -296,7 +292,7 @@ impl Walker {
             return Err(self.fault(TarFault::ExtensionTooLong));
         }
         if left == 0 {
-            self.extension(extension, &[], found)
+            self.extension(extension, &[], each)
         } else {
             self.state = State::Extension { kind: extension, left };
             Ok(())
@@ -308,7 +304,7 @@ impl Walker {
         &mut self,
         kind: ExtensionHeader,
         data: &[u8],
-        found: &mut impl FnMut(Entry),
+        each: &mut impl FnMut(Entry),
     ) -> Result<(), TarError> {
         match kind {
             ExtensionHeader::Pax => {
@@ -326,7 +322,7 @@ impl Walker {
                 } else {
                     global.name
                 };
-                found(Entry { name, ..self.global() });
+                each(Entry { name, ..self.global() });
                 self.overrides = EntryOverrides::default();
             }
             ExtensionHeader::LongName => self.overrides.long_name = cut_at_nul(data).to_vec(),
@@ -344,7 +340,7 @@ impl Walker {
         &mut self,
         header: Header,
         data: Uncompressed,
-        found: &mut impl FnMut(Entry),
+        each: &mut impl FnMut(Entry),
     ) -> Result<(), TarError> {
         let EntryOverrides { pax, long_name, long_link } = std::mem::take(&mut self.overrides);
         if header.size < 0 && !Kind::from_flag(header.flag).is_header_only() {
@@ -405,7 +401,7 @@ impl Walker {
                 _ => UnfinishedMap::pax(entry, left),
             };
             let file = file.ok_or_else(|| self.fault(TarFault::SparseMap))?;
-            return self.sparse_file(Box::new(file), found);
+            return self.sparse_file(Box::new(file), each);
         }
         self.state = match entry.kind {
             Kind::Sparse => State::Over,
@@ -415,7 +411,7 @@ impl Walker {
         if entry.kind == Kind::Sparse && !full.is_empty() {
             entry.name = full.into();
         }
-        found(entry);
+        each(entry);
         Ok(())
     }
 
@@ -423,7 +419,7 @@ impl Walker {
     fn sparse_file(
         &mut self,
         file: Box<UnfinishedMap>,
-        found: &mut impl FnMut(Entry),
+        each: &mut impl FnMut(Entry),
     ) -> Result<(), TarError> {
         if file.is_unfinished() {
             self.state = State::SparseMap { filled: 0 };
@@ -432,7 +428,7 @@ impl Walker {
         }
         let (entry, left) = file.finish().ok_or_else(|| self.fault(TarFault::SparseMap))?;
         self.state = data_state(left);
-        found(entry);
+        each(entry);
         Ok(())
     }
 
@@ -493,12 +489,12 @@ mod tests {
 
     fn entries(tar: &[u8], piece: usize) -> Vec<Entry> {
         let mut walker = Walker::new();
-        let mut found = Vec::new();
+        let mut entries = Vec::new();
         for piece in tar.chunks(piece) {
-            walker.push(piece, &mut |entry| found.push(entry)).unwrap();
+            walker.push(piece, &mut |entry| entries.push(entry)).unwrap();
         }
         walker.finish().unwrap();
-        found
+        entries
     }
 
     #[test]

@@ -205,13 +205,13 @@ impl<'a> Applier<'a> {
             let shared = path.shared(recent);
             (self.paths.above(*directory, recent.len() - shared), shared)
         });
-        let (parts, found) = self.lookup().locate(path.clone(), known)?;
-        let found = found.ok_or(TreeFault::LinkLoop)?;
-        let mut directory = found.deepest;
+        let (parts, prefix) = self.lookup().locate(path.clone(), known)?;
+        let prefix = prefix.ok_or(TreeFault::LinkLoop)?;
+        let mut directory = prefix.deepest;
         if !self.paths.inode(directory).is_some_and(|inode| self.is_directory(inode)) {
             return Err(TreeFault::NotDirectory);
         }
-        for &part in &parts[parts.len() - found.missing..] {
+        for &part in &parts[parts.len() - prefix.missing..] {
             self.implied += 1;
             if self.implied > MAX_IMPLIED {
                 return Err(TreeFault::TooManyImplied(MAX_IMPLIED));
@@ -289,18 +289,18 @@ impl<'a> Applier<'a> {
             }
             base => path.push(base),
         }
-        let found = match path.split_last() {
+        let file = match path.split_last() {
             None => ROOT,
             Some((last, parents)) => {
                 let parent = self
                     .lookup()
                     .find(parents)?
-                    .filter(|found| found.missing == 0)
+                    .filter(|prefix| prefix.missing == 0)
                     .ok_or_else(missing)?;
                 self.paths.child(parent.deepest, last).ok_or_else(missing)?
             }
         };
-        let inode = self.paths.inode(found).ok_or_else(missing)?;
+        let inode = self.paths.inode(file).ok_or_else(missing)?;
         match self.inodes.nodes.get_mut(inode as usize) {
             Some(node) if !node.kind.is_directory() => node.nlink += 1,
             _ => return Err(TreeFault::LinkToDirectory(target.into())),
@@ -339,11 +339,11 @@ impl<'a> Applier<'a> {
     }
 
     fn set_time_again(&mut self, file: &'a FileMetadata) -> Result<(), TreeFault> {
-        let (_, found) = self.lookup().locate(TarPath::clean(&file.name), (ROOT, 0))?;
-        let found = found.filter(|found| found.missing == 0).ok_or(TreeFault::DirectoryGone)?;
+        let (_, prefix) = self.lookup().locate(TarPath::clean(&file.name), (ROOT, 0))?;
+        let prefix = prefix.filter(|prefix| prefix.missing == 0).ok_or(TreeFault::DirectoryGone)?;
         let node = self
             .paths
-            .inode(found.deepest)
+            .inode(prefix.deepest)
             .and_then(|inode| self.inodes.nodes.get_mut(inode as usize));
         if let Some(node) = node {
             node.mtime = bounded(file.mtime);

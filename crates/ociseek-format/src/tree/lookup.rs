@@ -129,13 +129,13 @@ impl<'t, 'a, F: Fn(u32) -> InodeKind<'a>> Lookup<'t, 'a, F> {
         known: (PathId, usize),
     ) -> Result<(Vec<&'a [u8]>, Option<PathPrefix>), TreeFault> {
         if !path.has_dots()
-            && let Some(found) = self.find_below(known, &path.parts)?
+            && let Some(prefix) = self.find_below(known, &path.parts)?
         {
-            return Ok((path.parts, Some(found)));
+            return Ok((path.parts, Some(prefix)));
         }
         let parts = self.without_links(path)?;
-        let found = self.find(&parts)?;
-        Ok((parts, found))
+        let prefix = self.find(&parts)?;
+        Ok((parts, prefix))
     }
 
     fn without_links(&mut self, path: TarPath<'a>) -> Result<Vec<&'a [u8]>, TreeFault> {

@@ -178,8 +178,8 @@ impl Tree {
 
     /// The extended attributes of a node, sorted by name, without duplicates.
     pub fn xattrs(&self, id: NodeId) -> &[Xattr] {
-        let found = self.xattrs.binary_search_by_key(&id, |(node, _)| *node);
-        found.map_or(&[], |at| &self.xattrs[at].1)
+        let number = self.xattrs.binary_search_by_key(&id, |(node, _)| *node);
+        number.map_or(&[], |at| &self.xattrs[at].1)
     }
 
     /// The extended attributes of all nodes.

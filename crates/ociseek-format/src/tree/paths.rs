@@ -183,8 +183,8 @@ impl<'a> Paths<'a> {
             Ordering::Less if is_run => {
                 let least = self.at(greatest).previous;
                 let run = &self.list[least as usize..greatest.0 as usize];
-                let found = run.binary_search_by(|path| path.name.cmp(name));
-                found.map_or(NameOrder::New, |at| NameOrder::Known(PathId(least + at as u32)))
+                let number = run.binary_search_by(|path| path.name.cmp(name));
+                number.map_or(NameOrder::New, |at| NameOrder::Known(PathId(least + at as u32)))
             }
             Ordering::Less => NameOrder::Nothing,
         }

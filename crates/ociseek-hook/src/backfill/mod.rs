@@ -238,18 +238,18 @@ pub async fn run(
     let (ahead, found) = channel(AHEAD);
     let listing = async move {
         let mut walk = std::pin::pin!(walk(places, options));
-        while let Some(found) = walk.next().await {
-            if matches!(found, WalkItem::Image { .. }) {
+        while let Some(item) = walk.next().await {
+            if matches!(item, WalkItem::Image { .. }) {
                 watch.found();
             }
             // The receiver exists as long as this task.
-            let _ = ahead.send(found).await;
+            let _ = ahead.send(item).await;
         }
         watch.listed();
     };
     let found = stream::unfold(found, async |mut found| Some((found.recv().await?, found)));
-    let work = found.map(|found| async {
-        match found {
+    let work = found.map(|item| async {
+        match item {
             WalkItem::Image { image, locks } => {
                 let begun = Instant::now();
                 let name = image.to_string();

@@ -72,8 +72,8 @@ pub(super) fn walk<'a>(
     };
     stream::unfold(walk, |mut walk| async move {
         loop {
-            if let Some(found) = walk.found.pop_front() {
-                return Some((found, walk));
+            if let Some(item) = walk.found.pop_front() {
+                return Some((item, walk));
             }
             if !walk.step().await {
                 return None;

@@ -356,14 +356,14 @@ impl Function {
             return EcrRegistry::private(own.unwrap_or("000000000000"), "us-east-1")
                 .ok_or_else(not_ecr);
         }
-        let found = EcrRegistry::of_host(host).ok_or_else(not_ecr)?;
-        match &found {
+        let registry = EcrRegistry::of_host(host).ok_or_else(not_ecr)?;
+        match &registry {
             EcrRegistry::Private { account, .. }
                 if own != Some(account.as_str()) && !self.settings.accounts.contains(account) =>
             {
                 Err(ImageError::Account(host.to_owned()))
             }
-            _ => Ok(found),
+            _ => Ok(registry),
         }
     }
 

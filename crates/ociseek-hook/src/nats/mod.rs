@@ -187,8 +187,8 @@ impl NatsQueue {
             let key = job.key(self.unit);
             let mut id = key.clone();
             for _ in 0..TIMES_KNOWN {
-                let there = self.send(message().message_id(&id)).await?;
-                let Some(sequence) = there else { return Ok(PublishOutcome::New) };
+                let known = self.send(message().message_id(&id)).await?;
+                let Some(sequence) = known else { return Ok(PublishOutcome::New) };
                 if self.holds(sequence).await? {
                     return Ok(PublishOutcome::Duplicate);
                 }

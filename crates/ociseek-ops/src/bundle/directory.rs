@@ -196,9 +196,9 @@ fn ours(dir: &Path, owner: u32) -> Result<(), BundleError> {
 /// sticky directory.
 fn safe_above(dir: &Path) -> Result<(), BundleError> {
     for above in dir.ancestors().skip(1) {
-        let found = fs::symlink_metadata(above).map_err(made(above))?;
-        let is_trusted = found.uid() == 0 || found.uid() == caller();
-        if !is_trusted || (found.mode() & WRITABLE != 0 && found.mode() & STICKY == 0) {
+        let metadata = fs::symlink_metadata(above).map_err(made(above))?;
+        let is_trusted = metadata.uid() == 0 || metadata.uid() == caller();
+        if !is_trusted || (metadata.mode() & WRITABLE != 0 && metadata.mode() & STICKY == 0) {
             return Err(BundleError::Replaceable { dir: dir.to_owned(), above: above.to_owned() });
         }
     }

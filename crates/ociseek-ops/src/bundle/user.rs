@@ -42,7 +42,7 @@ pub(super) fn resolve(text: &str, passwd: &[u8], group: &[u8]) -> Result<User, U
     let (name, group_name) = text.split_once(':').unwrap_or((text, ""));
     let mut users = lines(passwd).filter_map(Account::parse);
     let number = number(name)?;
-    let found = match (name, number) {
+    let known = match (name, number) {
         ("", _) => users.find(|user| user.uid == 0),
         (_, Some(uid)) => lines(passwd)
             .filter_map(Account::parse)
@@ -50,7 +50,7 @@ pub(super) fn resolve(text: &str, passwd: &[u8], group: &[u8]) -> Result<User, U
             .or_else(|| users.find(|user| user.uid == uid)),
         _ => users.find(|user| user.name == name.as_bytes()),
     };
-    let mut user = match (&found, number) {
+    let mut user = match (&known, number) {
         (Some(account), _) => User { uid: account.uid, gid: account.gid, groups: Vec::new() },
         (None, Some(uid)) => User { uid, ..User::default() },
         (None, None) if name.is_empty() => User::default(),
@@ -58,7 +58,7 @@ pub(super) fn resolve(text: &str, passwd: &[u8], group: &[u8]) -> Result<User, U
     };
     match group_name {
         // A stated group is the only group.
-        "" => user.groups = found.map_or_else(Vec::new, |account| memberships(group, account.name)),
+        "" => user.groups = known.map_or_else(Vec::new, |account| memberships(group, account.name)),
         stated => user.gid = group_id(stated, group)?,
     }
     if user.groups.len() > MAX_GROUPS {

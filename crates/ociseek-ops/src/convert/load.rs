@@ -121,16 +121,16 @@ pub(super) async fn load(
     // In order, so that the result does not depend on which answer comes first.
     let mut reads = stream::iter(reads).buffered(SIDE_BY_SIDE);
     let mut contents = Vec::with_capacity(index.manifests.len());
-    let mut found = BTreeMap::new();
+    let mut platforms = BTreeMap::new();
     for (place, entry) in index.manifests.iter().enumerate() {
         loader.ahead = reads.next().await.flatten();
         let (content, platform) = loader.content(entry, progress).await?;
         contents.push(content);
-        found.extend(platform.map(|platform| (place, platform)));
+        platforms.extend(platform.map(|platform| (place, platform)));
     }
     Ok(ImageDocuments {
         root: digest,
-        original: Original { index, contents, found },
+        original: Original { index, contents, platforms },
         unchanged: loader.unchanged,
     })
 }
@@ -241,7 +241,7 @@ impl Loader<'_> {
         }
         if platform.is_none() {
             match self.config_platform(manifest).await {
-                Ok(found) => platform = Some(found),
+                Ok(stated) => platform = Some(stated),
                 Err(error) => progress.report(ProgressEvent::Warning(format!(
                     "{} was not indexed: neither it nor its config states a platform: {}",
                     entry.digest,

@@ -95,13 +95,14 @@ async fn convert_once(
     work: Work<'_>,
 ) -> Result<ConvertReport, ConvertError> {
     let loaded = load::load(from, work.progress).await?;
-    let there = to.there().await?;
-    let kept = keeping_kinds(&loaded, there.as_ref(), work.options);
-    let work = Work { options: kept.as_ref().unwrap_or(work.options), ..work };
+    let existing = to.there().await?;
+    let with_kinds = keeping_kinds(&loaded, existing.as_ref(), work.options);
+    let work = Work { options: with_kinds.as_ref().unwrap_or(work.options), ..work };
     let Work { options, progress, .. } = work;
     let is_within = to.destination.as_ref().is_some_and(|destination| destination.is(&from.source));
-    let is_source = is_within && there.as_ref().is_some_and(|there| there.digest == loaded.root);
-    if kept.is_some() {
+    let is_source =
+        is_within && existing.as_ref().is_some_and(|existing| existing.digest == loaded.root);
+    if with_kinds.is_some() {
         progress.report(ProgressEvent::Warning(
             "the image at the destination names a SOCI index or a fine index that was not asked \
              for, so the new one gets both"
@@ -114,7 +115,7 @@ async fn convert_once(
     if is_source && !to.replace_tag && !already_enabled {
         return Err(ConvertError::SourceTag { digest: loaded.root });
     }
-    to.admit(there.as_ref(), from, &loaded.root).await?;
+    to.admit(existing.as_ref(), from, &loaded.root).await?;
     let targets = choose(&loaded, &options.platforms, progress)?;
 
     let planned = plan(&loaded, &targets, from, options).await?;
@@ -128,14 +129,14 @@ async fn convert_once(
         }
     }
     let old = loaded.old_indexes(&from.source);
-    let known = match (&there, &to.destination) {
-        (Some(there), Some(destination)) => {
-            let found = old_indexes(&destination.as_source(), &there.manifests).await;
-            let found = found.map_err(ConvertError::Destination)?;
+    let known = match (&existing, &to.destination) {
+        (Some(existing), Some(destination)) => {
+            let indexes = old_indexes(&destination.as_source(), &existing.manifests).await;
+            let indexes = indexes.map_err(ConvertError::Destination)?;
             if options.prefetch.is_none() && old.iter().all(|own| own.lists.is_empty()) {
-                warn_of_lists(&found, progress);
+                warn_of_lists(&indexes, progress);
             }
-            found.into_iter().map(OldIndex::listed).collect()
+            indexes.into_iter().map(OldIndex::listed).collect()
         }
         _ => Vec::new(),
     };
@@ -197,8 +198,9 @@ async fn convert_once(
         bytes_copied: 0,
         bytes_written: 0,
     };
-    let there_before = there.as_ref().map(|there| there.digest);
-    let replaces = there.map(|there| there.digest).filter(|digest| *digest != enabled.digest);
+    let there_before = existing.as_ref().map(|existing| existing.digest);
+    let replaces =
+        existing.map(|existing| existing.digest).filter(|digest| *digest != enabled.digest);
     if is_source && replaces.is_some() && !to.replace_tag {
         return Err(ConvertError::SourceTag { digest: loaded.root });
     }
@@ -243,8 +245,8 @@ async fn convert_once(
 }
 
 /// Reports that the prefetch lists of the destination's indexes are not copied.
-fn warn_of_lists(there: &[OldIndex], progress: &Arc<dyn Progress>) {
-    if there.iter().any(|index| !index.lists.is_empty()) {
+fn warn_of_lists(old: &[OldIndex], progress: &Arc<dyn Progress>) {
+    if old.iter().any(|index| !index.lists.is_empty()) {
         progress.report(ProgressEvent::Warning(
             "the image at the destination has a prefetch list, which is not copied: anyone who may push there can \
              have written it; to have one, name its files with --profile"
@@ -259,15 +261,15 @@ fn warn_of_lists(there: &[OldIndex], progress: &Arc<dyn Progress>) {
 /// source itself names stays as it is.
 fn keeping_kinds(
     loaded: &ImageDocuments,
-    there: Option<&ExistingImage>,
+    existing: Option<&ExistingImage>,
     options: &IndexOptions,
 ) -> Option<IndexOptions> {
-    let there = there.filter(|there| there.digest != loaded.root)?;
+    let existing = existing.filter(|existing| existing.digest != loaded.root)?;
     let of_source = &loaded.original.index.manifests;
     let added = || {
         let is_of_source =
             |entry: &Descriptor| of_source.iter().any(|known| known.digest == entry.digest);
-        there.manifests.iter().filter(move |entry| !is_of_source(entry))
+        existing.manifests.iter().filter(move |entry| !is_of_source(entry))
     };
     let lacks_fine = !options.kinds.has_fine() && added().any(is_fine_index);
     let lacks_soci = !options.kinds.has_soci() && added().any(is_soci_index);

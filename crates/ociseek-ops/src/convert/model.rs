@@ -162,14 +162,15 @@ impl ConvertDestination {
     /// someone's ordinary image, and a tag that names the original image must still do so.
     pub(super) async fn admit(
         &self,
-        there: Option<&ExistingImage>,
+        existing: Option<&ExistingImage>,
         from: &SourceImage,
         root: &Digest,
     ) -> Result<(), ConvertError> {
-        let is_ordinary =
-            |there: &&ExistingImage| !there.is_enabled() && self.tag.is_some() && !self.replace_tag;
-        if let Some(there) = there.filter(is_ordinary) {
-            return Err(ConvertError::Occupied { digest: there.digest });
+        let is_ordinary = |existing: &&ExistingImage| {
+            !existing.is_enabled() && self.tag.is_some() && !self.replace_tag
+        };
+        if let Some(existing) = existing.filter(is_ordinary) {
+            return Err(ConvertError::Occupied { digest: existing.digest });
         }
         let tag = match (&self.guard, &from.root) {
             (Some(guard), _) => guard.source_tag.as_ref(),
@@ -199,8 +200,8 @@ impl ConvertDestination {
                 let layout = std::sync::Arc::clone(layout);
                 blocking(move || {
                     // The name may be free, or its content may be damaged. Then it is written.
-                    let found = layout.find(&select).ok();
-                    Ok(found.and_then(|found| layout.manifest(&Target::Digest(found.digest)).ok()))
+                    let entry = layout.find(&select).ok();
+                    Ok(entry.and_then(|entry| layout.manifest(&Target::Digest(entry.digest)).ok()))
                 })
                 .await
             }

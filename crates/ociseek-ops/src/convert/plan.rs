@@ -98,7 +98,7 @@ pub(super) async fn plan(
 ///
 /// # Errors
 /// If the store does not send one of them. Replacing it would lose its prefetch list.
-async fn found<'a>(
+async fn listed_soci<'a>(
     store: &Source,
     manifests: &'a [Descriptor],
 ) -> Result<Vec<(&'a Descriptor, FoundIndex)>, StoreError> {
@@ -108,17 +108,17 @@ async fn found<'a>(
         .map(|listed| async move { (listed, store.manifest(&Target::Digest(listed.digest)).await) })
         .collect();
     let mut reads = stream::iter(reads).buffered(SIDE_BY_SIDE);
-    let mut found = Vec::new();
+    let mut indexes = Vec::new();
     while let Some((listed, read)) = reads.next().await {
         match read {
             Ok(document) => {
-                found.extend(soci::parse(&document.bytes).ok().map(|index| (listed, index)))
+                indexes.extend(soci::parse(&document.bytes).ok().map(|index| (listed, index)))
             }
             Err(error) if Damage::of(&error).is_some() => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(found)
+    Ok(indexes)
 }
 
 /// The fine indexes among the entries of an image index. Those that are missing or damaged are
@@ -126,19 +126,19 @@ async fn found<'a>(
 ///
 /// # Errors
 /// If the store does not send one of them.
-async fn found_fine(
+async fn listed_fine(
     store: &Source,
     manifests: &[Descriptor],
 ) -> Result<Vec<FineIndex>, StoreError> {
-    let mut found = Vec::new();
+    let mut indexes = Vec::new();
     for listed in manifests.iter().filter(|listed| is_fine_index(listed)).take(MAX_OFFERS) {
         match store.manifest(&Target::Digest(listed.digest)).await {
-            Ok(document) => found.extend(parse_bound(&document.bytes).ok()),
+            Ok(document) => indexes.extend(parse_bound(&document.bytes).ok()),
             Err(error) if Damage::of(&error).is_some() => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(found)
+    Ok(indexes)
 }
 
 /// A SOCI index (version 2) in an image index.
@@ -171,13 +171,13 @@ impl OldIndex {
 /// The SOCI indexes among the entries of an image index.
 ///
 /// # Errors
-/// As [`found`].
+/// As [`listed_soci`].
 pub(super) async fn old_indexes(
     store: &Source,
     manifests: &[Descriptor],
 ) -> Result<Vec<OldIndex>, StoreError> {
-    let found = found(store, manifests).await?.into_iter();
-    Ok(found.map(|(listed, index)| OldIndex::of(store, listed, index)).collect())
+    let indexes = listed_soci(store, manifests).await?.into_iter();
+    Ok(indexes.map(|(listed, index)| OldIndex::of(store, listed, index)).collect())
 }
 
 impl ImageDocuments {
@@ -224,8 +224,8 @@ pub async fn preview(
     to: &ConvertDestination,
     work: Work<'_>,
 ) -> Result<ConvertPreview, ConvertError> {
-    let there = to.there().await?;
-    compare(from, to, there, work).await
+    let existing = to.there().await?;
+    compare(from, to, existing, work).await
 }
 
 /// The SOCI-enabled image, if the destination's name already refers to it and the blobs of its SOCI
@@ -238,8 +238,8 @@ pub async fn up_to_date(
     to: &ConvertDestination,
     work: Work<'_>,
 ) -> Result<Option<CompleteImage>, ConvertError> {
-    let Some(there) = to.there().await? else { return Ok(None) };
-    match compare(from, to, Some(there), work).await? {
+    let Some(existing) = to.there().await? else { return Ok(None) };
+    match compare(from, to, Some(existing), work).await? {
         ConvertPreview::Complete(image) => Ok(Some(image)),
         ConvertPreview::Pending | ConvertPreview::NothingToIndex(_) => Ok(None),
     }
@@ -248,27 +248,29 @@ pub async fn up_to_date(
 async fn compare(
     from: &SourceImage,
     to: &ConvertDestination,
-    there: Option<ExistingImage>,
+    existing: Option<ExistingImage>,
     work: Work<'_>,
 ) -> Result<ConvertPreview, ConvertError> {
     let Work { cache, progress, .. } = work;
     let loaded = load(from, progress).await?;
-    let kept = keeping_kinds(&loaded, there.as_ref(), work.options);
-    let options = kept.as_ref().unwrap_or(work.options);
-    to.admit(there.as_ref(), from, &loaded.root).await?;
+    let with_kinds = keeping_kinds(&loaded, existing.as_ref(), work.options);
+    let options = with_kinds.as_ref().unwrap_or(work.options);
+    to.admit(existing.as_ref(), from, &loaded.root).await?;
     let targets = choose(&loaded, &options.platforms, progress)?;
     let planned = plan(&loaded, &targets, from, options).await?;
-    let known = match (&there, &to.destination) {
-        (Some(there), Some(destination)) => found(&destination.as_source(), &there.manifests)
-            .await
-            .map_err(ConvertError::Destination)?,
+    let known = match (&existing, &to.destination) {
+        (Some(existing), Some(destination)) => {
+            listed_soci(&destination.as_source(), &existing.manifests)
+                .await
+                .map_err(ConvertError::Destination)?
+        }
         _ => Vec::new(),
     };
     let known: Vec<FoundIndex> = known.into_iter().map(|(_, index)| index).collect();
-    let known_fine = match (&there, &to.destination) {
-        (Some(there), Some(destination)) if options.kinds.has_fine() => {
-            let found = found_fine(&destination.as_source(), &there.manifests).await;
-            found.map_err(ConvertError::Destination)?
+    let known_fine = match (&existing, &to.destination) {
+        (Some(existing), Some(destination)) if options.kinds.has_fine() => {
+            let indexes = listed_fine(&destination.as_source(), &existing.manifests).await;
+            indexes.map_err(ConvertError::Destination)?
         }
         _ => Vec::new(),
     };
@@ -326,7 +328,7 @@ async fn compare(
         return Ok(ConvertPreview::NothingToIndex(reasons));
     }
     let enabled = loaded.original.enable(&indexed, &options.layer.build_tool_identifier);
-    let is_there = there.is_some_and(|there| there.digest == enabled.digest);
+    let is_there = existing.is_some_and(|existing| existing.digest == enabled.digest);
     let Some(destination) = to.destination.as_ref().filter(|_| is_there) else {
         return Ok(ConvertPreview::Pending);
     };

@@ -62,13 +62,13 @@ impl Publication<'_> {
         destination: &Destination,
     ) -> Result<Option<WrittenBytes>, ConvertError> {
         let Publication { enabled, new_blobs, to, .. } = self;
-        let there = to.there().await?;
-        let is_there = there.as_ref().is_some_and(|there| there.digest == enabled.digest);
+        let existing = to.there().await?;
+        let is_there = existing.as_ref().is_some_and(|existing| existing.digest == enabled.digest);
         let lost = if is_there { lost_document(enabled, destination).await? } else { None };
         if is_there && lost.is_none() && new_blobs.are_whole(destination).await? {
             return Ok(None);
         }
-        self.admit(there.as_ref()).await?;
+        self.admit(existing.as_ref()).await?;
         let write = if is_there || self.source_is_enabled {
             WriteBlob::IfDamaged
         } else {
@@ -87,12 +87,12 @@ impl Publication<'_> {
     }
 
     /// Checks whether the image may replace `there`, which must still be what was there at first.
-    async fn admit(&self, there: Option<&ExistingImage>) -> Result<(), ConvertError> {
+    async fn admit(&self, existing: Option<&ExistingImage>) -> Result<(), ConvertError> {
         let Publication { loaded, enabled, from, to, .. } = self;
-        let now = there.map(|there| there.digest);
+        let now = existing.map(|existing| existing.digest);
         // A service replaces what another one wrote, but no index of another kind is lost.
         let may_replace =
-            || to.guard.is_some() && keeping_kinds(loaded, there, self.options).is_none();
+            || to.guard.is_some() && keeping_kinds(loaded, existing, self.options).is_none();
         if let (Some(tag), Some(digest)) = (&to.tag, now)
             && now != self.there
             && digest != enabled.digest
@@ -100,7 +100,7 @@ impl Publication<'_> {
         {
             return Err(ConvertError::Changed { tag: tag.clone(), digest });
         }
-        to.admit(there, from, &loaded.root).await
+        to.admit(existing, from, &loaded.root).await
     }
 
     async fn write(
@@ -152,8 +152,8 @@ async fn copy(
     let mut blobs: BTreeMap<Digest, Descriptor> = BTreeMap::new();
     let images = loaded.original.contents.iter().filter_map(EntryContent::image).cloned();
     // Only manifests have known parts.
-    let kept = loaded.unchanged.values().filter_map(|bytes| decode_manifest(bytes).ok());
-    for manifest in images.chain(kept) {
+    let unchanged = loaded.unchanged.values().filter_map(|bytes| decode_manifest(bytes).ok());
+    for manifest in images.chain(unchanged) {
         let GoManifest { config, layers, .. } = manifest;
         for blob in layers.into_iter().flatten().chain([config]) {
             blobs.entry(blob.digest).or_insert(blob);
@@ -281,9 +281,9 @@ impl Manifests<'_> {
         if self.elsewhere {
             for entry in &index.manifests {
                 if let Some(bytes) = self.loaded.unchanged.get(&entry.digest) {
-                    let kept =
+                    let unchanged =
                         Descriptor::new(entry.media_type.clone(), entry.digest, bytes.len() as u64);
-                    listed.push(ListedManifest::new(kept, bytes.clone()));
+                    listed.push(ListedManifest::new(unchanged, bytes.clone()));
                 }
             }
         }

@@ -37,9 +37,9 @@ pub(crate) fn to_read(
         listed.into_iter().filter(|descriptor| seen.insert(descriptor.digest)).collect();
     let mut soci_before = 0;
     let mut fine_after =
-        once.iter().filter(|found| IndexKind::listed(found) == IndexKind::Fine).count();
-    once.into_iter().map(move |found| {
-        let is_read = match IndexKind::listed(&found) {
+        once.iter().filter(|entry| IndexKind::listed(entry) == IndexKind::Fine).count();
+    once.into_iter().map(move |entry| {
+        let is_read = match IndexKind::listed(&entry) {
             IndexKind::Soci => {
                 soci_before += 1;
                 soci_before <= MAX_INDEXES
@@ -49,7 +49,7 @@ pub(crate) fn to_read(
                 fine_after < MAX_INDEXES
             }
         };
-        (found, (!is_read).then_some(UnusableIndexError::Unread(MAX_INDEXES)))
+        (entry, (!is_read).then_some(UnusableIndexError::Unread(MAX_INDEXES)))
     })
 }
 
@@ -74,7 +74,7 @@ pub(crate) async fn usable(
     named
         .into_iter()
         .chain(listed)
-        .filter_map(|found| Some((found.digest, found.content.ok()?)))
+        .filter_map(|index| Some((index.digest, index.content.ok()?)))
         .collect()
 }
 
@@ -115,8 +115,8 @@ pub(super) async fn indexes_of(
         && fine.iter().all(|index| index.digest != requested)
     {
         match finder.requested(requested).await {
-            Found::Soci(found) => indexes.push(found),
-            Found::Fine(found) => fine.push(found),
+            Found::Soci(index) => indexes.push(index),
+            Found::Fine(index) => fine.push(index),
         }
     }
     let mut chosen = indexes.iter().position(|index| index.content.is_ok());
@@ -184,17 +184,17 @@ impl Finder<'_> {
         let digest = digest?;
         let listed = artifacts.iter().find(|artifact| artifact.digest == digest);
         let document = self.source.document(&digest).await.map_err(UnusableIndexError::Fetch);
-        let mut found = self.soci(
+        let mut index = self.soci(
             digest,
             listed.map(|artifact| artifact.size),
             Version::V2,
             DiscoveryMethod::Annotation,
             document,
         );
-        if let (None, Ok(content)) = (listed, &mut found.content) {
+        if let (None, Ok(content)) = (listed, &mut index.content) {
             content.notes.push(Note::NotBeside);
         }
-        Some(found)
+        Some(index)
     }
 
     /// The fine index that the image manifest names, if it names one.
@@ -271,11 +271,11 @@ impl Finder<'_> {
         via: DiscoveryMethod,
         document: Result<Document, UnusableIndexError>,
     ) -> FoundIndexRef {
-        let found = document.as_ref().ok().map(|document| document.bytes.len() as u64);
+        let actual = document.as_ref().ok().map(|document| document.bytes.len() as u64);
         let expected = binding(size, via);
         let content = document.and_then(|document| self.judge(&document, expected, version, via));
         let version = content.as_ref().map_or(version, |content| content.index.version);
-        FoundIndexRef { digest, size: expected.or(found).or(size), version, via, content }
+        FoundIndexRef { digest, size: expected.or(actual).or(size), version, via, content }
     }
 
     fn fine(
@@ -285,14 +285,14 @@ impl Finder<'_> {
         via: DiscoveryMethod,
         document: Result<Document, UnusableIndexError>,
     ) -> FoundFineRef {
-        let found = document.as_ref().ok().map(|document| document.bytes.len() as u64);
+        let actual = document.as_ref().ok().map(|document| document.bytes.len() as u64);
         let expected = binding(size, via);
         let content = document.and_then(|document| {
             check(&document, expected)?;
             let is_bound = via == DiscoveryMethod::Annotation;
             judge::judge_fine(&document.bytes, is_bound, self.manifest, self.layers)
         });
-        FoundFineRef { digest, size: expected.or(found).or(size), via, content }
+        FoundFineRef { digest, size: expected.or(actual).or(size), via, content }
     }
 
     fn judge(

@@ -268,15 +268,15 @@ fn parse_bound_fine(bytes: &[u8]) -> Result<FineIndex, UnusableIndexError> {
 /// with a recorded start is read before one without, then the one whose documents cover more bytes
 /// of the image, then the one that is listed last: registries append.
 pub(crate) fn preferred<'a>(
-    found: impl Iterator<Item = Option<&'a FineIndex>>,
+    indexes: impl Iterator<Item = Option<&'a FineIndex>>,
     layers: &[Descriptor],
 ) -> Option<usize> {
-    by_preference(found, layers).first().copied()
+    by_preference(indexes, layers).first().copied()
 }
 
 /// All that can be used, the preferred one first. See [`preferred`].
 pub(super) fn by_preference<'a>(
-    found: impl Iterator<Item = Option<&'a FineIndex>>,
+    indexes: impl Iterator<Item = Option<&'a FineIndex>>,
     layers: &[Descriptor],
 ) -> Vec<usize> {
     let rank = |index: &FineIndex| {
@@ -285,7 +285,7 @@ pub(super) fn by_preference<'a>(
         let coverage = Coverage::of(layers, |layer| covered.contains(&layer.digest));
         (index.profile.is_some(), coverage.bytes)
     };
-    let usable = found.enumerate().filter_map(|(place, index)| Some((rank(index?), place)));
+    let usable = indexes.enumerate().filter_map(|(place, index)| Some((rank(index?), place)));
     let mut usable: Vec<_> = usable.collect();
     usable.sort_unstable_by(|one, other| other.cmp(one));
     usable.into_iter().map(|(_, place)| place).collect()
@@ -326,7 +326,7 @@ pub(super) fn judge(
     let mut ztocs = BTreeMap::new();
     for reference in &index.ztocs {
         let ZtocRef { ztoc, layer, size, .. } = *reference;
-        let Some(found) = by_digest.get(&layer) else {
+        let Some(described) = by_digest.get(&layer) else {
             notes.push(Note::NotInImage { ztoc, layer });
             continue;
         };
@@ -338,17 +338,17 @@ pub(super) fn judge(
             notes.push(Note::TooLarge { ztoc, layer, size });
             continue;
         }
-        if !LayerKind::of(&found.media_type).is_servable() {
-            notes.push(Note::NotServable { ztoc, layer, media_type: shown(&found.media_type) });
+        if !LayerKind::of(&described.media_type).is_servable() {
+            notes.push(Note::NotServable { ztoc, layer, media_type: shown(&described.media_type) });
             continue;
         }
         // A layer that occurs twice in the image is listed twice.
         if ztocs.insert(layer, reference.clone()).is_none()
-            && reference.layer_media_type != found.media_type
+            && reference.layer_media_type != described.media_type
         {
             let stated = shown(&reference.layer_media_type);
-            let found = shown(&found.media_type);
-            notes.push(Note::MediaType { ztoc, layer, stated, found });
+            let described = shown(&described.media_type);
+            notes.push(Note::MediaType { ztoc, layer, stated, found: described });
         }
     }
     let unknown = index.others.iter().filter(|other| other.media_type != PREFETCH);
@@ -475,7 +475,7 @@ mod tests {
             }
         };
         let preferred =
-            |found: &[Option<&FineIndex>]| super::preferred(found.iter().copied(), &layers);
+            |indexes: &[Option<&FineIndex>]| super::preferred(indexes.iter().copied(), &layers);
         let all = fine(&layers, None);
         let some = fine(&layers[..1], None);
         let recorded = fine(&layers[..1], Some(b"a"));

@@ -144,14 +144,14 @@ impl DiscoveryMethod {
 impl DiscoveredImage {
     /// The index that a reader takes.
     pub fn index(&self) -> Option<(&FoundIndexRef, &IndexContent)> {
-        let found = self.indexes.get(self.chosen?)?;
-        found.content.as_ref().ok().map(|content| (found, content))
+        let index = self.indexes.get(self.chosen?)?;
+        index.content.as_ref().ok().map(|content| (index, content))
     }
 
     /// The fine index that a reader takes.
     pub fn fine_index(&self) -> Option<(&FoundFineRef, &FineContent)> {
-        let found = self.fine.get(self.chosen_fine?)?;
-        found.content.as_ref().ok().map(|content| (found, content))
+        let index = self.fine.get(self.chosen_fine?)?;
+        index.content.as_ref().ok().map(|content| (index, content))
     }
 
     /// The document of a layer in the fine index that a reader takes.
@@ -215,9 +215,9 @@ fn fine_by_preference(
     let is_bound = |via| via == DiscoveryMethod::Annotation;
     let is_any_bound = indexes.iter().any(|index| is_bound(index.via) && index.content.is_ok())
         || fine.iter().any(|index| is_bound(index.via) && index.content.is_ok());
-    let usable = fine.iter().map(|found| {
+    let usable = fine.iter().map(|reference| {
         let content =
-            found.content.as_ref().ok().filter(|_| is_bound(found.via) || !is_any_bound)?;
+            reference.content.as_ref().ok().filter(|_| is_bound(reference.via) || !is_any_bound)?;
         Some(&content.index)
     });
     by_preference(usable, layers)
@@ -273,11 +273,11 @@ impl PlatformImage {
         requested: Option<&Digest>,
         progress: &Arc<dyn Progress>,
     ) -> Result<DiscoveredImage, DiscoverError> {
-        let found =
+        let image =
             indexes_of(source, self.root, self.manifest.clone(), &self.artifacts, requested)
                 .await?;
-        warn(&found, progress);
-        Ok(found)
+        warn(&image, progress);
+        Ok(image)
     }
 }
 
@@ -308,8 +308,8 @@ pub async fn discover(
             Ok(image.manifest.platform.clone())
         }
     };
-    let (platform, found) = both(stated, image.indexes(source, requested, progress)).await?;
-    Ok(DiscoveredImage { platform, ..found })
+    let (platform, discovered) = both(stated, image.indexes(source, requested, progress)).await?;
+    Ok(DiscoveredImage { platform, ..discovered })
 }
 
 /// Both results. An error of `first` ends both at once. One of `second` waits for `first`, so that
@@ -358,14 +358,14 @@ pub async fn index_starting_with(
     let images = discover_all(source, root, wanted, None, progress).await?;
     let indexes = images.iter().flat_map(|image| image.indexes.iter().map(|index| index.digest));
     let fine = images.iter().flat_map(|image| image.fine.iter().map(|index| index.digest));
-    let found: BTreeSet<Digest> =
+    let digests: BTreeSet<Digest> =
         indexes.chain(fine).filter(|digest| digest.hex().starts_with(start)).collect();
     let start = start.to_owned();
-    match (found.first(), found.len()) {
+    match (digests.first(), digests.len()) {
         (Some(digest), 1) => Ok(*digest),
         (None, _) => Err(DiscoverError::NoIndex { start }),
         (Some(_), _) => {
-            let found = found.iter().map(Digest::to_string).collect::<Vec<_>>().join(", ");
+            let found = digests.iter().map(Digest::to_string).collect::<Vec<_>>().join(", ");
             Err(DiscoverError::SeveralIndexes { start, found })
         }
     }
@@ -456,18 +456,18 @@ impl DiscoveredImage {
     /// The fine indexes of the image, in order.
     pub fn fine_summaries(&self) -> Vec<FineSummary> {
         let fine = self.fine.iter().enumerate();
-        fine.map(|(place, found)| FineSummary {
-            digest: found.digest,
-            size: found.size,
-            via: found.via,
+        fine.map(|(place, index)| FineSummary {
+            digest: index.digest,
+            size: index.size,
+            via: index.via,
             chosen: self.chosen_fine == Some(place),
-            content: self.facts(found),
+            content: self.facts(index),
         })
         .collect()
     }
 
-    fn facts(&self, found: &FoundFineRef) -> Result<FineFacts, String> {
-        let content = found.content.as_ref().map_err(|why| causes(why))?;
+    fn facts(&self, index: &FoundFineRef) -> Result<FineFacts, String> {
+        let content = index.content.as_ref().map_err(|why| causes(why))?;
         let sum = |part: fn(&ociseek_format::image::fine::FineRef) -> u64| {
             content.documents.values().map(part).fold(0, u64::saturating_add)
         };

@@ -306,12 +306,12 @@ pub(super) fn is_linux(image: &DiscoveredImage) -> bool {
 
 fn fine(all: &mut Vec<Finding>, image: &DiscoveredImage, pieces: &Pieces) {
     let unusable =
-        image.fine.iter().filter_map(|found| Some((found.digest, found.content.as_ref().err()?)));
+        image.fine.iter().filter_map(|index| Some((index.digest, index.content.as_ref().err()?)));
     all.extend(unusable.map(|(index, why)| Finding::UnusableFine { index, why: causes(why) }));
     all.extend(pieces.documents.iter().map(|broken| Finding::BrokenDocument(broken.clone())));
     match image.fine_index() {
-        Some((found, content)) if content.index.profile.is_none() => {
-            all.push(Finding::NoStart(found.digest))
+        Some((digest, content)) if content.index.profile.is_none() => {
+            all.push(Finding::NoStart(digest.digest))
         }
         Some(_) => {}
         None if image.listing.is_ok()
@@ -327,12 +327,16 @@ fn is_v1(index: &FoundIndexRef) -> bool {
     index.via != DiscoveryMethod::Annotation
 }
 
-fn about(all: &mut Vec<Finding>, found: &FoundIndexRef, pieces: &Pieces) {
-    let index = found.digest;
-    let content = match &found.content {
+fn about(all: &mut Vec<Finding>, reference: &FoundIndexRef, pieces: &Pieces) {
+    let index = reference.digest;
+    let content = match &reference.content {
         Ok(content) => content,
         Err(why) => {
-            return all.push(Finding::Unusable { index, version: found.version, why: causes(why) });
+            return all.push(Finding::Unusable {
+                index,
+                version: reference.version,
+                why: causes(why),
+            });
         }
     };
     if let Some(blobs) = pieces.lost.get(&index) {

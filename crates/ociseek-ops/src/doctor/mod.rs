@@ -71,13 +71,13 @@ impl Diagnosis {
 
     /// How the image's fine index is used. None if it has no usable one.
     pub fn by_fine(&self) -> Option<FineUse> {
-        let (found, content) = self.inspected.image.fine_index()?;
+        let (index, content) = self.inspected.image.fine_index()?;
         let broken: BTreeSet<&Digest> =
             self.inspected.pieces.documents.iter().map(|broken| &broken.layer).collect();
         let sound =
             || content.documents.values().filter(|document| !broken.contains(&document.layer));
         Some(FineUse {
-            index: found.digest,
+            index: index.digest,
             coverage: Coverage::of(&self.inspected.image.layers, |layer| {
                 content.documents.contains_key(&layer.digest) && !broken.contains(&layer.digest)
             }),
@@ -218,8 +218,8 @@ async fn is_there(
         return Ok(*known);
     }
     let digest = blob.digest;
-    let found =
+    let exists =
         source.blob_exists(blob).await.map_err(|source| DoctorError::Blob { digest, source })?;
-    known.insert(digest, found);
-    Ok(found)
+    known.insert(digest, exists);
+    Ok(exists)
 }

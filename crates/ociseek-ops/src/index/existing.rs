@@ -135,37 +135,37 @@ pub(super) struct ExistingIndex<'a> {
     pub is_same: bool,
 }
 
-pub(super) fn decide(found: &[DestinationIndex], requested: &RequestedIndex) -> Decision {
-    let seen: Vec<_> = found.iter().map(|f| f.facts(f.matches(requested))).collect();
+pub(super) fn decide(existing: &[DestinationIndex], requested: &RequestedIndex) -> Decision {
+    let seen: Vec<_> = existing.iter().map(|f| f.facts(f.matches(requested))).collect();
     decide_seen(&seen, requested.rule, requested.tool)
 }
 
 /// Decides what to do about indexes of one kind. `own_name` is the tool name that is used for
 /// building.
-pub(super) fn decide_seen(found: &[ExistingIndex], rule: Existing, own_name: &str) -> Decision {
+pub(super) fn decide_seen(existing: &[ExistingIndex], rule: Existing, own_name: &str) -> Decision {
     match rule {
-        Existing::Keep => match found.iter().position(|f| f.usable) {
+        Existing::Keep => match existing.iter().position(|f| f.usable) {
             Some(first) => Decision::Keep(first),
             None => Decision::Build { replaces: Vec::new() },
         },
         Existing::Replace => Decision::Build {
-            replaces: found.iter().filter(|f| f.usable).map(|f| f.digest).collect(),
+            replaces: existing.iter().filter(|f| f.usable).map(|f| f.digest).collect(),
         },
         Existing::Skip => {
             let ours = |f: &&ExistingIndex| f.tool.is_some_and(|tool| is_ours(tool, own_name));
-            match found.iter().position(|f| f.is_same) {
+            match existing.iter().position(|f| f.is_same) {
                 // An outdated index of ours next to it may be listed first, or one that lists
                 // another ztoc of some layer: then one of the two is wrong. Building fixes that.
-                Some(done) if found.iter().filter(ours).count() == 1 => Decision::Done(done),
-                _ => replaced(found, own_name),
+                Some(done) if existing.iter().filter(ours).count() == 1 => Decision::Done(done),
+                _ => replaced(existing, own_name),
             }
         }
     }
 }
 
 /// The decision to build an index that replaces all of ours.
-pub(super) fn replaced(found: &[ExistingIndex], own_name: &str) -> Decision {
-    let ours = found.iter().filter(|f| f.tool.is_some_and(|tool| is_ours(tool, own_name)));
+pub(super) fn replaced(existing: &[ExistingIndex], own_name: &str) -> Decision {
+    let ours = existing.iter().filter(|f| f.tool.is_some_and(|tool| is_ours(tool, own_name)));
     Decision::Build { replaces: ours.map(|f| f.digest).collect() }
 }
 
@@ -173,12 +173,12 @@ pub(super) fn replaced(found: &[ExistingIndex], own_name: &str) -> Decision {
 /// others were done. An index that covers more is more useful, and stays until the complete one
 /// exists.
 pub(super) fn outdone<C: AttachedIndex>(
-    found: &[ExistingManifest<C>],
+    existing: &[ExistingManifest<C>],
     replaces: &[Digest],
     layers: &BTreeSet<Digest>,
 ) -> Vec<Digest> {
     let covers_more = |digest: &Digest| {
-        found.iter().any(|f| f.descriptor.digest == *digest && !f.covered().is_subset(layers))
+        existing.iter().any(|f| f.descriptor.digest == *digest && !f.covered().is_subset(layers))
     };
     replaces.iter().copied().filter(|digest| !covers_more(digest)).collect()
 }
@@ -187,12 +187,12 @@ pub(super) fn outdone<C: AttachedIndex>(
 /// if each of its ztocs is the new one, or the one that the new one was taken from, or if this
 /// program read the layer.
 pub(super) fn disproved(
-    found: &[DestinationIndex],
+    existing: &[DestinationIndex],
     replaces: &[Digest],
     layers: &Layers,
 ) -> Vec<Digest> {
     let stays = |digest: &Digest| {
-        let old = found.iter().find(|f| f.descriptor.digest == *digest);
+        let old = existing.iter().find(|f| f.descriptor.digest == *digest);
         let mut ztocs =
             old.iter().flat_map(|old| old.content.iter().flat_map(|content| &content.ztocs));
         ztocs.any(|ztoc| layers.only_sampled_against(ztoc))
@@ -202,12 +202,12 @@ pub(super) fn disproved(
 
 /// The position of an index with the same options that covers all of `layers`.
 pub(super) fn outdoes(
-    found: &[DestinationIndex],
+    existing: &[DestinationIndex],
     tool: &str,
     span_size: SpanSize,
     layers: &BTreeSet<Digest>,
 ) -> Option<usize> {
-    found.iter().position(|f| {
+    existing.iter().position(|f| {
         let same = |content: &DestinationContent| {
             content.usual
                 && content.tool.as_deref() == Some(tool)
@@ -219,13 +219,13 @@ pub(super) fn outdoes(
 
 /// The indexes that remain next to `index` when `replaced` are gone.
 pub(super) fn others(
-    found: &[DestinationIndex],
+    existing: &[DestinationIndex],
     index: &Digest,
     replaced: &[Digest],
 ) -> Vec<OtherIndex> {
     // A new index may be listed anywhere. It is only known to be first if it is already listed.
-    let ours = found.iter().position(|f| f.descriptor.digest == *index);
-    (found.iter().enumerate())
+    let ours = existing.iter().position(|f| f.descriptor.digest == *index);
+    (existing.iter().enumerate())
         .filter(|(_, f)| f.descriptor.digest != *index && !replaced.contains(&f.descriptor.digest))
         .map(|(place, f)| OtherIndex {
             digest: f.descriptor.digest,
@@ -340,9 +340,9 @@ mod tests {
         }
     }
 
-    fn unusual(mut found: DestinationIndex) -> DestinationIndex {
-        found.content.iter_mut().for_each(|content| content.usual = false);
-        found
+    fn unusual(mut index: DestinationIndex) -> DestinationIndex {
+        index.content.iter_mut().for_each(|content| content.usual = false);
+        index
     }
 
     fn wanted(layers: &[(u8, bool)]) -> Vec<CandidateLayer> {
@@ -352,9 +352,9 @@ mod tests {
             .collect()
     }
 
-    fn decided(rule: Existing, found: &[DestinationIndex], layers: &[(u8, bool)]) -> Decision {
+    fn decided(rule: Existing, existing: &[DestinationIndex], layers: &[(u8, bool)]) -> Decision {
         decide(
-            found,
+            existing,
             &RequestedIndex {
                 rule,
                 tool: TOOL,
@@ -365,8 +365,8 @@ mod tests {
         )
     }
 
-    fn replaces(found: &[&DestinationIndex]) -> Decision {
-        Decision::Build { replaces: found.iter().map(|f| f.descriptor.digest).collect() }
+    fn replaces(existing: &[&DestinationIndex]) -> Decision {
+        Decision::Build { replaces: existing.iter().map(|f| f.descriptor.digest).collect() }
     }
 
     #[test]
@@ -402,16 +402,20 @@ mod tests {
     fn a_version_that_does_not_exist_yet_counts_as_another_tool() {
         for unknown in ["ociseek v999.0.0", "ociseek vNext"] {
             let later = index(1, Some(unknown), SPANS, &[1]);
-            let found = std::slice::from_ref(&later);
-            assert_eq!(decided(Existing::Skip, found, &[(1, false)]), replaces(&[]), "{unknown}");
+            let existing = std::slice::from_ref(&later);
             assert_eq!(
-                decided(Existing::Replace, found, &[(1, false)]),
+                decided(Existing::Skip, existing, &[(1, false)]),
+                replaces(&[]),
+                "{unknown}"
+            );
+            assert_eq!(
+                decided(Existing::Replace, existing, &[(1, false)]),
                 replaces(&[&later]),
                 "{unknown}"
             );
-            let found = [later, index(2, Some(TOOL), SPANS, &[1])];
+            let existing = [later, index(2, Some(TOOL), SPANS, &[1])];
             assert_eq!(
-                decided(Existing::Skip, &found, &[(1, false)]),
+                decided(Existing::Skip, &existing, &[(1, false)]),
                 Decision::Done(1),
                 "{unknown}"
             );
@@ -423,25 +427,28 @@ mod tests {
         let listed = Digest::sha256(&[1, 9]);
         let candidate = |built| [CandidateLayer { layer: layer(1), unservable: false, built }];
         let same = index(1, Some(TOOL), SPANS, &[1]);
-        let decided = |found: &[DestinationIndex], layers: &[CandidateLayer]| {
+        let decided = |existing: &[DestinationIndex], layers: &[CandidateLayer]| {
             let rule = Existing::Skip;
             let tool = TOOL;
-            decide(found, &RequestedIndex { rule, tool, span_size: SPANS, prefetch: false, layers })
+            decide(
+                existing,
+                &RequestedIndex { rule, tool, span_size: SPANS, prefetch: false, layers },
+            )
         };
-        let found = std::slice::from_ref(&same);
+        let existing = std::slice::from_ref(&same);
         for known in [None, Some(listed)] {
-            assert_eq!(decided(found, &candidate(known)), Decision::Done(0));
+            assert_eq!(decided(existing, &candidate(known)), Decision::Done(0));
         }
-        assert_eq!(decided(found, &candidate(Some(layer(7)))), replaces(&[&same]));
+        assert_eq!(decided(existing, &candidate(Some(layer(7)))), replaces(&[&same]));
         let mut other = index(2, Some(TOOL), SPANS, &[1]);
         other.content.iter_mut().for_each(|content| content.ztocs[0].ztoc = layer(7));
-        for found in [[&same, &other], [&other, &same]] {
-            let replaced = replaces(&found);
-            let found = found.map(|f| ExistingManifest {
+        for existing in [[&same, &other], [&other, &same]] {
+            let replaced = replaces(&existing);
+            let existing = existing.map(|f| ExistingManifest {
                 descriptor: f.descriptor.clone(),
                 content: Ok(f.content.as_ref().unwrap().clone()),
             });
-            assert_eq!(decided(&found, &candidate(None)), replaced);
+            assert_eq!(decided(&existing, &candidate(None)), replaced);
         }
 
         let listed_of = |blob: Digest| [(layer(1), blob)].into_iter();
@@ -455,14 +462,14 @@ mod tests {
     #[test]
     fn an_index_by_another_tool_stays_unless_all_are_replaced() {
         let soci = index(1, Some("AWS SOCI CLI v0.2"), SPANS, &[1]);
-        let found = std::slice::from_ref(&soci);
-        assert_eq!(decided(Existing::Skip, found, &[(1, false)]), replaces(&[]));
-        assert_eq!(decided(Existing::Replace, found, &[(1, false)]), replaces(&[&soci]));
-        assert_eq!(decided(Existing::Keep, found, &[(1, false)]), Decision::Keep(0));
+        let existing = std::slice::from_ref(&soci);
+        assert_eq!(decided(Existing::Skip, existing, &[(1, false)]), replaces(&[]));
+        assert_eq!(decided(Existing::Replace, existing, &[(1, false)]), replaces(&[&soci]));
+        assert_eq!(decided(Existing::Keep, existing, &[(1, false)]), Decision::Keep(0));
 
-        let found = [soci, index(3, Some(TOOL), SPANS, &[1])];
-        assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), Decision::Done(1));
-        let others = others(&found, &found[1].descriptor.digest, &[]);
+        let existing = [soci, index(3, Some(TOOL), SPANS, &[1])];
+        assert_eq!(decided(Existing::Skip, &existing, &[(1, false)]), Decision::Done(1));
+        let others = others(&existing, &existing[1].descriptor.digest, &[]);
         assert_eq!(others.len(), 1);
         assert!(others[0].listed_first);
         assert_eq!(others[0].tool.as_deref(), Some("AWS SOCI CLI v0.2"));
@@ -475,12 +482,12 @@ mod tests {
         let image = stranger(1, UnusableIndexError::Subject(layer(1)));
         let unread = stranger(2, UnusableIndexError::Unread(32));
         let soci = index(3, Some("AWS SOCI CLI v0.2"), SPANS, &[1]);
-        let found = [image, unread, soci];
-        assert_eq!(decided(Existing::Replace, &found, &[(1, false)]), replaces(&[&found[2]]));
-        assert_eq!(decided(Existing::Keep, &found, &[(1, false)]), Decision::Keep(2));
-        assert_eq!(decided(Existing::Keep, &found[..2], &[(1, false)]), replaces(&[]));
-        assert_eq!(decided(Existing::Skip, &found, &[(1, false)]), replaces(&[]));
-        let others = others(&found, &layer(9), &[found[2].descriptor.digest]);
+        let existing = [image, unread, soci];
+        assert_eq!(decided(Existing::Replace, &existing, &[(1, false)]), replaces(&[&existing[2]]));
+        assert_eq!(decided(Existing::Keep, &existing, &[(1, false)]), Decision::Keep(2));
+        assert_eq!(decided(Existing::Keep, &existing[..2], &[(1, false)]), replaces(&[]));
+        assert_eq!(decided(Existing::Skip, &existing, &[(1, false)]), replaces(&[]));
+        let others = others(&existing, &layer(9), &[existing[2].descriptor.digest]);
         let why: Vec<_> = others.iter().filter_map(|other| other.unusable.as_deref()).collect();
         assert_eq!(why.len(), 2);
         assert!(why[1].contains("was not read"), "{why:?}");
@@ -490,10 +497,10 @@ mod tests {
     fn our_outdated_index_beside_the_current_one_is_removed() {
         let old = index(1, Some("ociseek v0.0.1"), SPANS, &[1]);
         let same = index(2, Some(TOOL), SPANS, &[1]);
-        let found = [old, same];
+        let existing = [old, same];
         assert_eq!(
-            decided(Existing::Skip, &found, &[(1, false)]),
-            replaces(&[&found[0], &found[1]])
+            decided(Existing::Skip, &existing, &[(1, false)]),
+            replaces(&[&existing[0], &existing[1]])
         );
     }
 
@@ -515,17 +522,17 @@ mod tests {
             index(1, Some(TOOL), SPANS, &[1]),
             index(2, Some("ociseek v0.0.1"), SPANS, &[1, 2, 3]),
         ];
-        let found = [few, more];
-        let all: Vec<Digest> = found.iter().map(|f| f.descriptor.digest).collect();
+        let existing = [few, more];
+        let all: Vec<Digest> = existing.iter().map(|f| f.descriptor.digest).collect();
         let layers = |layers: &[u8]| layers.iter().map(|&l| layer(l)).collect::<BTreeSet<_>>();
-        assert_eq!(outdone(&found, &all, &layers(&[1, 2])), [all[0]]);
-        assert_eq!(outdone(&found, &all, &layers(&[1, 2, 3])), all);
-        assert_eq!(outdone(&found, &all[..1], &layers(&[2])), []);
+        assert_eq!(outdone(&existing, &all, &layers(&[1, 2])), [all[0]]);
+        assert_eq!(outdone(&existing, &all, &layers(&[1, 2, 3])), all);
+        assert_eq!(outdone(&existing, &all[..1], &layers(&[2])), []);
 
-        assert_eq!(outdoes(&found, TOOL, SPANS, &layers(&[1])), Some(0));
-        assert_eq!(outdoes(&found, TOOL, SPANS, &layers(&[1, 2])), None);
-        assert_eq!(outdoes(&found, TOOL, OTHER_SPANS, &layers(&[1])), None);
-        let [few, _] = found;
+        assert_eq!(outdoes(&existing, TOOL, SPANS, &layers(&[1])), Some(0));
+        assert_eq!(outdoes(&existing, TOOL, SPANS, &layers(&[1, 2])), None);
+        assert_eq!(outdoes(&existing, TOOL, OTHER_SPANS, &layers(&[1])), None);
+        let [few, _] = existing;
         assert_eq!(outdoes(&[unusual(few)], TOOL, SPANS, &layers(&[1])), None);
     }
 }

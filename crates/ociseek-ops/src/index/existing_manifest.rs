@@ -91,7 +91,7 @@ pub(super) async fn find<C: AttachedIndex>(
         destination.as_source().referrers_of(subject, &[C::ARTIFACT_TYPE]).await
     };
     let listed = listed.map_err(unlisted)?;
-    let mut found = Vec::with_capacity(listed.descriptors.len());
+    let mut manifests = Vec::with_capacity(listed.descriptors.len());
     for (descriptor, unread) in to_read(listed.descriptors) {
         let content = match unread {
             Some(why) => Err(why),
@@ -102,9 +102,9 @@ pub(super) async fn find<C: AttachedIndex>(
                 Err(error) => Err(UnusableIndexError::Fetch(error)),
             },
         };
-        found.push(ExistingManifest { descriptor, content });
+        manifests.push(ExistingManifest { descriptor, content });
     }
-    Ok(found)
+    Ok(manifests)
 }
 
 /// Decides what to do about the existing indexes of one kind with `decided`, which learns what the
@@ -112,30 +112,30 @@ pub(super) async fn find<C: AttachedIndex>(
 /// contradict what this machine built. An index that is complete must also have all of its blobs at
 /// the destination.
 pub(super) async fn decide_examined<C: AttachedIndex>(
-    found: &[ExistingManifest<C>],
+    existing: &[ExistingManifest<C>],
     candidates: &[CandidateLayer],
     destination: Option<&Destination>,
     decided: impl Fn(&[CandidateLayer]) -> Decision,
 ) -> Result<Decision, IndexError> {
     let decision = decided(candidates);
     if let (Decision::Done(place), Some(destination)) = (&decision, destination)
-        && !found[*place].is_whole(destination, BlobCheck::Size).await?
+        && !existing[*place].is_whole(destination, BlobCheck::Size).await?
     {
         // A registry's garbage collection may have deleted blobs of an index. Then it is built and
         // pushed again.
-        return Ok(Decision::Build { replaces: vec![found[*place].descriptor.digest] });
+        return Ok(Decision::Build { replaces: vec![existing[*place].descriptor.digest] });
     }
     Ok(decision)
 }
 
 /// What the cache knows about `layers`, if an existing index may depend on it.
 pub(super) async fn candidates<'a, C: AttachedIndex>(
-    found: &[ExistingManifest<C>],
+    existing: &[ExistingManifest<C>],
     layers: impl Iterator<Item = &'a Descriptor>,
     work: Work<'_>,
 ) -> Vec<CandidateLayer> {
     let mut candidates = Vec::new();
-    let is_needed = work.options.existing == Existing::Skip && !found.is_empty();
+    let is_needed = work.options.existing == Existing::Skip && !existing.is_empty();
     for layer in layers {
         let known = if is_needed { cached(work.cache, layer, work.options).await } else { None };
         let unservable = known.as_ref().is_some_and(|known| C::lacks(layer, known));

@@ -275,7 +275,7 @@ fn judge(
     options: &IndexOptions,
     seen: &mut BTreeSet<Digest>,
 ) -> RefusedManifest {
-    let IndexPlan { manifest, left_out, found, decision, unopened, .. } = plan;
+    let IndexPlan { manifest, left_out, existing, decision, unopened, .. } = plan;
     let wanted = manifest.layers.iter().zip(left_out);
     let (outcomes, mut covered): (_, BTreeSet<Digest>) = match decision {
         Decision::Build { .. } => {
@@ -283,7 +283,7 @@ fn judge(
             (outcomes, ztocs.iter().map(|ztoc| ztoc.layer.digest).collect())
         }
         Decision::Done(place) | Decision::Keep(place) => {
-            (found[*place].layers(wanted), found[*place].covered())
+            (existing[*place].layers(wanted), existing[*place].covered())
         }
         Decision::NotRequested => (Vec::new(), BTreeSet::new()),
     };
@@ -299,7 +299,7 @@ fn judge(
     let shortfalls = shortfalls(options, &manifest.layers, &covered, missing);
     let stays = match decision {
         Decision::Build { .. } | Decision::NotRequested => None,
-        Decision::Done(place) | Decision::Keep(place) => Some(found[*place].descriptor.clone()),
+        Decision::Done(place) | Decision::Keep(place) => Some(existing[*place].descriptor.clone()),
     };
     let platform = manifest.platform.as_ref().map(ToString::to_string);
     RefusedManifest {

@@ -72,7 +72,7 @@ impl Plans {
     ) -> Supply<'a> {
         let offers = destination
             .into_iter()
-            .flat_map(|there| self.each.iter().flat_map(|plan| plan.listed(there)));
+            .flat_map(|store| self.each.iter().flat_map(|plan| plan.listed(store)));
         let manifests = self.each.iter().map(|plan| &plan.manifest).collect();
         let own = OwnImage { manifests, artifacts };
         Supply { source, work, known: offers.collect(), own }
@@ -102,7 +102,7 @@ pub(super) struct IndexPlan {
     /// reading it.
     pub left_out: Vec<Option<LeftOutReason>>,
     /// The manifests that the destination lists as SOCI indexes (version 1), in its order.
-    pub(super) found: Vec<DestinationIndex>,
+    pub(super) existing: Vec<DestinationIndex>,
     pub(super) decision: Decision,
     /// What is known about the content of the index that `decision` leaves as it is.
     pub(super) check: ExistingCheck,
@@ -124,14 +124,14 @@ impl IndexPlan {
         let mut plan = IndexPlan {
             manifest,
             left_out,
-            found: Vec::new(),
+            existing: Vec::new(),
             decision: Decision::NotRequested,
             check: ExistingCheck::Listed,
             unopened: BTreeSet::new(),
             fine: None,
         };
         if options.kinds.has_soci() {
-            plan.found = find(destination, &plan.manifest.descriptor.digest).await?;
+            plan.existing = find(destination, &plan.manifest.descriptor.digest).await?;
             plan.decide(destination, work).await?;
         }
         if options.kinds.has_fine() {
@@ -150,7 +150,7 @@ impl IndexPlan {
         work: Work<'_>,
     ) -> Result<(), IndexError> {
         if matches!(self.decision, Decision::Build { .. }) {
-            self.found = find(destination, &self.manifest.descriptor.digest).await?;
+            self.existing = find(destination, &self.manifest.descriptor.digest).await?;
             self.decide(destination, work).await?;
         }
         if let Some(fine) = &mut self.fine {
@@ -168,7 +168,7 @@ impl IndexPlan {
     /// What the existing indexes list.
     pub(super) fn listed(&self, destination: &Destination) -> impl Iterator<Item = ListedZtocs> {
         let store = destination.as_source();
-        self.found.iter().filter_map(|found| found.content.as_ref().ok()).map(move |content| {
+        self.existing.iter().filter_map(|index| index.content.as_ref().ok()).map(move |content| {
             ListedZtocs {
                 store: store.clone(),
                 tool: content.tool.clone(),
@@ -185,8 +185,8 @@ impl IndexPlan {
         };
         let store = destination.as_source();
         let replaced =
-            self.found.iter().filter(|found| replaces.contains(&found.descriptor.digest));
-        let lists = replaced.filter_map(|found| found.content.as_ref().ok());
+            self.existing.iter().filter(|index| replaces.contains(&index.descriptor.digest));
+        let lists = replaced.filter_map(|index| index.content.as_ref().ok());
         lists
             .map(|old| old_lists(&store, &old.ztocs, &old.others))
             .find(|lists| !lists.is_empty())
@@ -208,33 +208,33 @@ impl IndexPlan {
         work: Work<'_>,
     ) -> Result<(), IndexError> {
         let options = work.options;
-        let candidates = candidates(&self.found, self.servable(), work).await;
+        let candidates = candidates(&self.existing, self.servable(), work).await;
         let decided = |layers: &[CandidateLayer]| {
             let tool = &options.layer.build_tool_identifier;
             let span_size = options.layer.span_size;
             let prefetch = options.prefetch.is_some();
             decide(
-                &self.found,
+                &self.existing,
                 &RequestedIndex { rule: options.existing, tool, span_size, prefetch, layers },
             )
         };
-        self.decision = decide_examined(&self.found, &candidates, destination, decided).await?;
-        let (Decision::Done(place) | Decision::Keep(place), Some(there)) =
+        self.decision = decide_examined(&self.existing, &candidates, destination, decided).await?;
+        let (Decision::Done(place) | Decision::Keep(place), Some(store)) =
             (&self.decision, destination)
         else {
             return Ok(());
         };
-        let Some(content) = self.found.get(*place).and_then(|stays| stays.content.as_ref().ok())
+        let Some(content) = self.existing.get(*place).and_then(|stays| stays.content.as_ref().ok())
         else {
             return Ok(());
         };
         self.check =
             check_of(content.ztocs.iter().map(|ztoc| (ztoc.layer, ztoc.ztoc)), &candidates);
         if options.gate != Gate::default() && self.check == ExistingCheck::Listed {
-            self.unopened = unopened(there, &self.manifest.layers, &content.ztocs).await?;
+            self.unopened = unopened(store, &self.manifest.layers, &content.ztocs).await?;
             if let (Decision::Done(place), false) = (&self.decision, self.unopened.is_empty()) {
                 self.decision =
-                    Decision::Build { replaces: vec![self.found[*place].descriptor.digest] };
+                    Decision::Build { replaces: vec![self.existing[*place].descriptor.digest] };
             }
         }
         Ok(())
@@ -243,11 +243,11 @@ impl IndexPlan {
 
 /// The layers whose ztocs in an index do not open.
 async fn unopened(
-    there: &Destination,
+    destination: &Destination,
     layers: &[Descriptor],
     ztocs: &[ZtocRef],
 ) -> Result<BTreeSet<Digest>, IndexError> {
-    let store = there.as_source();
+    let store = destination.as_source();
     let mut unopened = BTreeSet::new();
     for ztoc in ztocs {
         let Some(layer) = layers.iter().find(|layer| layer.digest == ztoc.layer) else { continue };

@@ -66,9 +66,13 @@ impl PlatformResult {
     }
 
     /// An existing index is kept, and nothing was written.
-    fn stays(found: &[DestinationIndex], place: usize, result: ManifestResult) -> PlatformResult {
-        let stays = &found[place];
-        let others = others(found, &stays.descriptor.digest, &[]);
+    fn stays(
+        existing: &[DestinationIndex],
+        place: usize,
+        result: ManifestResult,
+    ) -> PlatformResult {
+        let stays = &existing[place];
+        let others = others(existing, &stays.descriptor.digest, &[]);
         PlatformResult {
             result,
             covered: stays.covered(),
@@ -86,15 +90,19 @@ impl Publisher<'_> {
         &mut self,
         plan: IndexPlan,
     ) -> Result<(IndexedManifest, u64), IndexError> {
-        let IndexPlan { manifest, left_out, found, decision, check, .. } = &plan;
-        let listed = |place: usize| found[place].layers(manifest.layers.iter().zip(left_out));
+        let IndexPlan { manifest, left_out, existing, decision, check, .. } = &plan;
+        let listed = |place: usize| existing[place].layers(manifest.layers.iter().zip(left_out));
         let (layers, outcome) = match decision {
             Decision::Done(place) => (
                 listed(*place),
-                PlatformResult::stays(found, *place, found[*place].already_there(false, *check)),
+                PlatformResult::stays(
+                    existing,
+                    *place,
+                    existing[*place].already_there(false, *check),
+                ),
             ),
             Decision::Keep(place) => {
-                (listed(*place), PlatformResult::stays(found, *place, found[*place].kept()))
+                (listed(*place), PlatformResult::stays(existing, *place, existing[*place].kept()))
             }
             Decision::NotRequested => {
                 (Vec::new(), PlatformResult::without_index(ManifestResult::NotRequested))
@@ -104,7 +112,7 @@ impl Publisher<'_> {
                     assemble(manifest.layers.iter().zip(left_out), self.layers, &mut self.seen);
                 let old = plan.old_lists(self.destination);
                 let outcome = self
-                    .build(&manifest.descriptor, found, (replaces, &old), &layers, &ztocs)
+                    .build(&manifest.descriptor, existing, (replaces, &old), &layers, &ztocs)
                     .await?;
                 (layers, outcome)
             }
@@ -143,7 +151,7 @@ impl Publisher<'_> {
     async fn build(
         &self,
         subject: &Descriptor,
-        found: &[DestinationIndex],
+        existing: &[DestinationIndex],
         (replaces, old): (&[Digest], &[OldList]),
         layers: &[LayerReport],
         ztocs: &[IndexedZtoc<'_>],
@@ -155,16 +163,16 @@ impl Publisher<'_> {
         let is_partial = layers.iter().any(is_left);
         let mut replaces = replaces.to_vec();
         if self.work.options.existing != Existing::Replace {
-            replaces = disproved(found, &replaces, self.layers);
+            replaces = disproved(existing, &replaces, self.layers);
         }
         if is_partial {
-            replaces = outdone(found, &replaces, &covered);
+            replaces = outdone(existing, &replaces, &covered);
             let LayerOptions { span_size, build_tool_identifier, .. } = &self.work.options.layer;
-            let better = outdoes(found, build_tool_identifier, *span_size, &covered);
-            if let (Some(place), Some(there)) = (better, self.destination)
-                && found[place].is_whole(there, BlobCheck::Size).await?
+            let better = outdoes(existing, build_tool_identifier, *span_size, &covered);
+            if let (Some(place), Some(destination)) = (better, self.destination)
+                && existing[place].is_whole(destination, BlobCheck::Size).await?
             {
-                let listed = found[place].content.iter().flat_map(|content| &content.ztocs);
+                let listed = existing[place].content.iter().flat_map(|content| &content.ztocs);
                 let is_built = |z: &ZtocRef| {
                     ztocs.iter().any(|b| b.layer.digest == z.layer && b.digest() == z.ztoc)
                 };
@@ -175,9 +183,9 @@ impl Publisher<'_> {
                     ExistingCheck::Listed
                 };
                 return Ok(PlatformResult::stays(
-                    found,
+                    existing,
                     place,
-                    found[place].already_there(true, check),
+                    existing[place].already_there(true, check),
                 ));
             }
         }
@@ -187,17 +195,17 @@ impl Publisher<'_> {
             return Ok(PlatformResult {
                 result,
                 covered,
-                others: others(found, &subject.digest, &[]),
+                others: others(existing, &subject.digest, &[]),
                 prefetch: None,
                 bytes_written: 0,
             });
         }
         let (index, prefetch) = self.encode(subject, ztocs, old).await?;
         let digest = index.descriptor.digest;
-        let mut others = others(found, &digest, &replaces);
-        let (result, bytes_written) = self.attach(subject, index, found, replaces).await?;
-        if let (ManifestResult::Attached { .. }, Some(there)) = (&result, self.destination) {
-            others = listed(there, &subject.digest, &digest, others).await;
+        let mut others = others(existing, &digest, &replaces);
+        let (result, bytes_written) = self.attach(subject, index, existing, replaces).await?;
+        if let (ManifestResult::Attached { .. }, Some(destination)) = (&result, self.destination) {
+            others = listed(destination, &subject.digest, &digest, others).await;
         }
         Ok(PlatformResult { result, covered, others, prefetch, bytes_written })
     }
@@ -229,26 +237,26 @@ impl Publisher<'_> {
         Ok((NewIndex::new(index.encode(), soci_blobs(ztocs, &prefetch, INDEX_V1)), prefetched))
     }
 
-    /// Attaches an index of the manifest `subject` in place of `replaces`. If it is among `found`,
+    /// Attaches an index of the manifest `subject` in place of `replaces`. If it is among `existing`,
     /// nothing is written unless that one lacks blobs or others must go. Also returns the number of
     /// bytes written.
     pub(super) async fn attach<C: AttachedIndex>(
         &self,
         subject: &Descriptor,
         index: NewIndex,
-        found: &[ExistingManifest<C>],
+        existing: &[ExistingManifest<C>],
         mut replaces: Vec<Digest>,
     ) -> Result<(ManifestResult, u64), IndexError> {
         let digest = index.descriptor.digest;
         replaces.retain(|replaced| *replaced != digest);
-        let same = found.iter().find(|found| found.descriptor.digest == digest);
+        let same = existing.iter().find(|index| index.descriptor.digest == digest);
         let same = same.filter(|_| replaces.is_empty());
-        if let (Some(same), Some(there)) = (same, self.destination)
-            && same.is_whole(there, self.blob_check()).await?
+        if let (Some(same), Some(destination)) = (same, self.destination)
+            && same.is_whole(destination, self.blob_check()).await?
         {
             return Ok((same.already_there(true, ExistingCheck::Built), 0));
         }
-        let Some(there) = self.destination.filter(|_| !self.work.options.dry_run) else {
+        let Some(destination) = self.destination.filter(|_| !self.work.options.dry_run) else {
             return Ok((ManifestResult::DryRun { index: index.descriptor, replaces }, 0));
         };
         let write = if same.is_some() {
@@ -259,7 +267,7 @@ impl Publisher<'_> {
         self.work
             .progress
             .report(ProgressEvent::Attaching { index: digest, blobs: index.blobs.len() });
-        let (report, written) = index.push(there, subject, &replaces, write).await?;
+        let (report, written) = index.push(destination, subject, &replaces, write).await?;
         let AttachReport { attached: how, not_deleted } = report;
         Ok((
             ManifestResult::Attached {

@@ -206,14 +206,14 @@ pub(super) async fn cached_document(
     let cache = cache?.clone();
     let layer = layer.clone();
     let mut memory = budget.open();
-    let found = tokio::task::spawn_blocking(move || {
+    let cached = tokio::task::spawn_blocking(move || {
         let document = fine::decode(&cache.get_fine(&layer.digest)?, &mut memory).ok()?;
         let is_its =
             document.spans().layer() == layer.digest && document.spans().blob_size() == layer.size;
         if is_its { document.encode(&[]).ok() } else { None }
     });
     // A thread that panicked counts as not found.
-    found.await.ok().flatten().map(Arc::new)
+    cached.await.ok().flatten().map(Arc::new)
 }
 
 /// Caches a document that was made from the layer, and marks it as proven.
@@ -225,11 +225,11 @@ pub(super) async fn keep_document(
     let Some(cache) = cache.cloned() else { return };
     let layer = layer.digest;
     let document = Arc::clone(document);
-    let kept = tokio::task::spawn_blocking(move || {
+    let write = tokio::task::spawn_blocking(move || {
         cache.put_proven(&layer, &document.head_digest);
         cache.put_fine(&layer, &document.bytes);
     });
-    let _ = kept.await;
+    let _ = write.await;
 }
 
 /// The cached outcome of a layer with these options.
@@ -239,11 +239,11 @@ pub(crate) async fn cached(
     options: &IndexOptions,
 ) -> Option<Outcome> {
     let (cache, layer, options) = (cache?.clone(), layer.clone(), options.layer.clone());
-    let found = tokio::task::spawn_blocking(move || {
+    let cached = tokio::task::spawn_blocking(move || {
         cache.get(key(&layer.digest, &options)).filter(|(size, _)| *size == layer.size)
     });
     // A thread that panicked counts as not found.
-    found.await.ok().flatten().map(|(_, outcome)| outcome)
+    cached.await.ok().flatten().map(|(_, outcome)| outcome)
 }
 
 /// Caches an outcome. The cache itself warns about failures.
@@ -255,10 +255,10 @@ pub(super) async fn keep(
 ) {
     let Some(cache) = cache.cloned() else { return };
     let (layer, options, outcome) = (layer.clone(), options.layer.clone(), Arc::clone(outcome));
-    let kept = tokio::task::spawn_blocking(move || {
+    let write = tokio::task::spawn_blocking(move || {
         cache.put(key(&layer.digest, &options), layer.size, &outcome)
     });
-    let _ = kept.await;
+    let _ = write.await;
 }
 
 fn key<'a>(layer: &'a Digest, options: &'a LayerOptions) -> CacheKey<'a> {

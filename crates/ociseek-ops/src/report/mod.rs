@@ -302,7 +302,7 @@ impl FineDocuments {
     /// be read or used are left out: they are read without it.
     pub async fn of(image: &RootFs) -> FineDocuments {
         let mut documents = FineDocuments::default();
-        let Some(content) = image.fine.as_ref().and_then(|found| found.content.as_ref().ok())
+        let Some(content) = image.fine.as_ref().and_then(|index| index.content.as_ref().ok())
         else {
             return documents;
         };
@@ -321,14 +321,14 @@ impl FineDocuments {
 
     /// The facts, and what a start fetches by them.
     fn report(&self, image: &RootFs, fetch: Option<Fetch>) -> Option<FineReport> {
-        let found = image.fine.as_ref()?;
-        let content = found.content.as_ref().ok()?;
+        let index = image.fine.as_ref()?;
+        let content = index.content.as_ref().ok()?;
         let used = || {
             content.documents.values().filter(|document| self.spans.contains_key(&document.layer))
         };
         Some(FineReport {
-            digest: found.digest,
-            size: found.size,
+            digest: index.digest,
+            size: index.size,
             tool: content.index.build_tool.clone(),
             coverage: Coverage::of(image.layers.iter().map(|layer| &layer.descriptor), |layer| {
                 self.spans.contains_key(&layer.digest)

@@ -63,11 +63,11 @@ impl Reads {
         // Most files are read several times.
         let mut known = BTreeMap::new();
         for read in reads {
-            let found = known.entry(&read.path[..]).or_insert_with(|| {
+            let located = known.entry(&read.path[..]).or_insert_with(|| {
                 let file = file_at(&image.tree, &read.path).ok()?;
                 Some((file, file.stored_in(0..file.size())?))
             });
-            let Some((file, extent)) = found else {
+            let Some((file, extent)) = located else {
                 missing.insert(&read.path[..]);
                 continue;
             };

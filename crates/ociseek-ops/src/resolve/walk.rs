@@ -30,9 +30,9 @@ pub(super) async fn of_index(
     reader.walk(index, &mut selector).await?;
     let Selection { chosen, shadowed, missing, others, passed_over } = selector.finish();
     if !missing.is_empty() {
-        let found: Vec<Platform> =
+        let platforms: Vec<Platform> =
             chosen.into_iter().map(|image| image.platform).chain(others).collect();
-        return Err(reader.failed.unwrap_or_else(|| no_platform(&missing, &found)));
+        return Err(reader.failed.unwrap_or_else(|| no_platform(&missing, &platforms)));
     }
     let chosen = match wanted {
         PlatformChoice::Host => match reader.there(chosen).await {
@@ -75,7 +75,7 @@ fn for_host(images: Vec<SelectedImage>) -> Result<SelectedImage, ResolveError> {
         architecture: host_architecture().to_owned(),
         ..Platform::default()
     };
-    let found = ["linux", std::env::consts::OS].into_iter().find_map(|os| {
+    let chosen = ["linux", std::env::consts::OS].into_iter().find_map(|os| {
         let host = host(os).normalized();
         let exact = images.iter().position(|image| image.platform.matches(&host));
         exact.or_else(|| {
@@ -85,11 +85,11 @@ fn for_host(images: Vec<SelectedImage>) -> Result<SelectedImage, ResolveError> {
             })
         })
     });
-    match found.and_then(|place| images.get(place)) {
+    match chosen.and_then(|place| images.get(place)) {
         Some(image) => Ok(image.clone()),
         None => {
-            let there: Vec<Platform> = images.into_iter().map(|image| image.platform).collect();
-            Err(no_platform(&[host("linux").normalized()], &there))
+            let platforms: Vec<Platform> = images.into_iter().map(|image| image.platform).collect();
+            Err(no_platform(&[host("linux").normalized()], &platforms))
         }
     }
 }
@@ -227,11 +227,11 @@ impl Reader<'_> {
         for first in chosen {
             let same =
                 |other: &&SelectedImage| other.platform.normalized() == first.platform.normalized();
-            let mut found = false;
+            let mut is_listed = false;
             for SelectedImage { manifest: entry, platform } in
                 std::iter::once(&first).chain(shadowed.iter().filter(same))
             {
-                if found {
+                if is_listed {
                     self.warn(format!(
                         "{} lists a second manifest, {}, for {platform}: only a platform's first manifest is used, \
                          as in containerd",
@@ -254,7 +254,7 @@ impl Reader<'_> {
                             Some(platform.clone()),
                             image,
                         ));
-                        found = true;
+                        is_listed = true;
                     }
                     Some(Manifest::Index(_)) => {
                         return Err(ResolveError::NotAManifest(entry.digest));
@@ -284,13 +284,13 @@ impl Reader<'_> {
         if self.source.is_remote() || images.len() < 2 {
             return images;
         }
-        let mut there = Vec::with_capacity(images.len());
+        let mut present = Vec::with_capacity(images.len());
         for image in &images {
             if !matches!(self.source.blob_exists(&image.manifest).await, Ok(false)) {
-                there.push(image.clone());
+                present.push(image.clone());
             }
         }
-        if there.is_empty() { images } else { there }
+        if present.is_empty() { images } else { present }
     }
 
     /// The manifest or image index that an entry names. None if it is skipped.

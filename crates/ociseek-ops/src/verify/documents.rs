@@ -26,10 +26,10 @@ use ociseek_store::Source;
 /// # Errors
 /// If it could not be examined.
 pub(super) fn of_index(
-    found: FoundIndexRef,
+    reference: FoundIndexRef,
 ) -> Result<(Vec<Problem>, Option<IndexContent>), VerifyError> {
-    let digest = found.digest;
-    let content = match judged("index", digest, found.content)? {
+    let digest = reference.digest;
+    let content = match judged("index", digest, reference.content)? {
         IndexVerdict::Usable(content) => content,
         IndexVerdict::Unusable(problem) => return Ok((vec![problem], None)),
     };
@@ -44,9 +44,9 @@ pub(super) fn of_index(
 /// # Errors
 /// As [`of_index`].
 pub(super) fn of_fine(
-    found: FoundFineRef,
+    reference: FoundFineRef,
 ) -> Result<(Vec<Problem>, Option<FineContent>), VerifyError> {
-    let content = match judged("fine index", found.digest, found.content)? {
+    let content = match judged("fine index", reference.digest, reference.content)? {
         IndexVerdict::Usable(content) => content,
         IndexVerdict::Unusable(problem) => return Ok((vec![problem], None)),
     };
@@ -134,10 +134,10 @@ pub(super) fn warnings(image: &DiscoveredImage) -> Vec<String> {
 /// Compares the annotations of a ztoc in the index with the ztoc.
 pub(super) fn of_annotations(ztoc: &Ztoc, reference: &ZtocRef) -> Option<Problem> {
     let stated = reference.span_size;
-    let found = ztoc.checkpoints.span_size();
+    let actual = ztoc.checkpoints.span_size();
     let text =
-        || format!("the index says that spans have {stated} bytes, but the ztoc says {found}");
-    (stated != found).then(|| Problem::new(Code::SpanSizeAnnotation, text()))
+        || format!("the index says that spans have {stated} bytes, but the ztoc says {actual}");
+    (stated != actual).then(|| Problem::new(Code::SpanSizeAnnotation, text()))
 }
 
 /// Compares a ztoc with the layer's descriptor and with the rules of consumers. The proof of the

@@ -36,9 +36,12 @@ pub(super) struct FineCheck {
 impl FineCheck {
     /// # Errors
     /// If the index could not be examined.
-    pub(super) fn make(found: FoundFineRef, signed: Vec<Digest>) -> Result<FineCheck, VerifyError> {
-        let digest = found.digest;
-        let (differences, content) = documents::of_fine(found)?;
+    pub(super) fn make(
+        reference: FoundFineRef,
+        signed: Vec<Digest>,
+    ) -> Result<FineCheck, VerifyError> {
+        let digest = reference.digest;
+        let (differences, content) = documents::of_fine(reference)?;
         let tool = content.as_ref().and_then(|content| content.index.build_tool.clone());
         let verified =
             VerifiedFine { digest, tool, differences, layers: Vec::new(), rulings: Vec::new() };

@@ -142,8 +142,13 @@ impl LayerJob {
             if let Some(end) = tar_end {
                 of_document.differences.extend(of_layer);
                 if let Some(proof) = &proof {
-                    let found = &proof.of_document;
-                    add(&found.list, found.more, Difference::of_document, &mut of_document);
+                    let differences = &proof.of_document;
+                    add(
+                        &differences.list,
+                        differences.more,
+                        Difference::of_document,
+                        &mut of_document,
+                    );
                     of_document.compared.spans = of_document.compared.of_spans;
                     of_document.compared.bytes = end.min(proof.plain_size);
                 }
@@ -219,9 +224,9 @@ async fn prove(
     };
     let mut of_layer = Vec::new();
     if proof.digest != layer {
-        let found = proof.digest;
+        let actual = proof.digest;
         let times = read_times(reads);
-        let text = format!("the blob's digest is {found}, but the manifest says {layer}{times}");
+        let text = format!("the blob's digest is {actual}, but the manifest says {layer}{times}");
         of_layer.push(Problem::new(Code::LayerDigest, text));
     }
     of_layer.extend(diff_id.and_then(|stated| other_tar(&stated, &proof)));
@@ -230,13 +235,14 @@ async fn prove(
 
 /// Adds differences in the words of `tell`, and the number of those that were not kept.
 fn add(
-    found: &[Difference],
+    differences: &[Difference],
     more: u64,
     tell: impl Fn(&Difference) -> String,
     done: &mut LayerCheck,
 ) {
-    done.differences
-        .extend(found.iter().map(|difference| Problem::new(difference.code(), tell(difference))));
+    done.differences.extend(
+        differences.iter().map(|difference| Problem::new(difference.code(), tell(difference))),
+    );
     if more > 0 {
         done.differences.push(Problem::new(Code::More, format!("and {more} more differences")));
     }

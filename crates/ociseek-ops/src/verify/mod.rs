@@ -225,14 +225,14 @@ impl VerifyPlan {
         let mut signed = Vec::new();
         let mut all_lists = Vec::new();
         let of_fine: Vec<_> =
-            image.fine.iter().map(|found| image.signed_for(found.digest, found.via)).collect();
+            image.fine.iter().map(|index| image.signed_for(index.digest, index.via)).collect();
         let subjects: Vec<_> =
-            image.indexes.iter().map(|found| image.signed_for(found.digest, found.via)).collect();
-        for (found, of_index) in image.indexes.into_iter().zip(subjects) {
+            image.indexes.iter().map(|index| image.signed_for(index.digest, index.via)).collect();
+        for (reference, of_index) in image.indexes.into_iter().zip(subjects) {
             signed.push(of_index);
-            let digest = found.digest;
-            let version = found.version;
-            let (mut differences, content) = documents::of_index(found)?;
+            let digest = reference.digest;
+            let version = reference.version;
+            let (mut differences, content) = documents::of_index(reference)?;
             let mut lists = PrefetchLists::default();
             if let Some(content) = &content {
                 lists = PrefetchLists::read(source, content).await?;
@@ -256,7 +256,7 @@ impl VerifyPlan {
             .fine
             .into_iter()
             .zip(of_fine)
-            .map(|(found, signed)| FineCheck::make(found, signed));
+            .map(|(reference, signed)| FineCheck::make(reference, signed));
         let fine = fine.collect::<Result<_, _>>()?;
         let verified = VerifiedManifest {
             manifest: image.manifest,

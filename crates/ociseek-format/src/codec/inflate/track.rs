@@ -45,7 +45,7 @@ pub(super) struct Tracker {
     /// Where in the buffer the block starts. Output more than 32 KiB after it cannot reach further
     /// back.
     origin: usize,
-    found: Box<[BackReference; MOST]>,
+    references: Box<[BackReference; MOST]>,
     count: usize,
 }
 
@@ -58,7 +58,7 @@ impl Track for Tracker {
     #[inline(always)]
     fn note(&mut self, to: usize, distance: usize, length: usize) {
         // Always written, but only counted if it refers to what is before. So nothing branches.
-        self.found[self.count % MOST] =
+        self.references[self.count % MOST] =
             BackReference { to: to as u32, distance: distance as u16, length: length as u16 };
         self.count += usize::from(to - distance < self.origin);
     }
@@ -66,7 +66,7 @@ impl Track for Tracker {
 
 impl Tracker {
     fn new() -> Tracker {
-        Tracker { origin: 0, found: Box::new([BackReference::default(); MOST]), count: 0 }
+        Tracker { origin: 0, references: Box::new([BackReference::default(); MOST]), count: 0 }
     }
 
     /// The buffer's content has moved towards its start.
@@ -87,9 +87,9 @@ impl Inflate {
     pub fn references(&mut self) -> &[BackReference] {
         let Some(tracker) = &mut self.tracker else { return &[] };
         let count = std::mem::take(&mut tracker.count).min(MOST);
-        let found = &mut tracker.found[..count];
-        found.iter_mut().for_each(|reference| reference.to -= self.start as u32);
-        found
+        let references = &mut tracker.references[..count];
+        references.iter_mut().for_each(|reference| reference.to -= self.start as u32);
+        references
     }
 
     /// Whether output from here on is watched.

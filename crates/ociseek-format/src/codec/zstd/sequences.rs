@@ -28,9 +28,9 @@ pub struct ZstdReference {
 pub(super) struct SequenceDecoder {
     /// Of literal lengths, offsets and match lengths. In one place, so that one address is enough.
     tables: Box<[Table; 3]>,
-    /// Of which the first `found` are of the last block.
+    /// Of which the first `count` are of the last block.
     references: Vec<ZstdReference>,
-    found: usize,
+    count: usize,
 }
 
 /// What the sequences of a block come to, in bytes.
@@ -49,13 +49,13 @@ impl SequenceDecoder {
                 [Field::LiteralLength, Field::Offset, Field::MatchLength].map(Table::new),
             ),
             references: Vec::new(),
-            found: 0,
+            count: 0,
         }
     }
 
     /// The references of the last block, if its sequences are valid.
     pub(super) fn references(&self) -> &[ZstdReference] {
-        self.references.get(..self.found).unwrap_or_default()
+        self.references.get(..self.count).unwrap_or_default()
     }
 
     /// Reads the sequences of a block, and returns the size of what it decodes to. None if it is
@@ -66,7 +66,7 @@ impl SequenceDecoder {
         tables: &mut Tables,
         place: BlockPlace,
     ) -> Option<u64> {
-        self.found = 0;
+        self.count = 0;
         let all = u64::from(block.literals);
         let Some(sequences) = &block.sequences else { return Some(all) };
         let SequenceSums { literals, matched } = self.decode(sequences, tables, place)?;
@@ -176,17 +176,17 @@ impl SequenceDecoder {
                 offset = o.next() + bits.take(o.bits())? as usize;
             }
         }
-        let Walk { repeats: after, matched, edge, far, furthest, found, .. } = walk;
+        let Walk { repeats: after, matched, edge, far, furthest, count, .. } = walk;
         let most = place.before.checked_sub(far);
         let is_right =
             |reference: &ZstdReference| most.is_some_and(|most| u64::from(reference.back) <= most);
         if bits.end != 0
             || furthest > place.window
-            || !self.references.get(..found)?.iter().all(is_right)
+            || !self.references.get(..count)?.iter().all(is_right)
         {
             return None;
         }
-        (*repeats, self.found) = (after, found);
+        (*repeats, self.count) = (after, count);
         Some(SequenceSums { literals: edge - far - matched, matched })
     }
 }
@@ -204,14 +204,14 @@ struct Walk<'a> {
     furthest: u64,
     /// Has room for a reference of each sequence.
     references: &'a mut [ZstdReference],
-    found: usize,
+    count: usize,
 }
 
 impl Walk<'_> {
     fn new(repeats: [u32; 3], since: Option<u64>, references: &mut [ZstdReference]) -> Walk<'_> {
         // Further than any match reaches.
         let far = since.unwrap_or(u64::MAX >> 2);
-        Walk { repeats, matched: 0, far, edge: far, furthest: 0, references, found: 0 }
+        Walk { repeats, matched: 0, far, edge: far, furthest: 0, references, count: 0 }
     }
 
     /// Takes a sequence. `value` is an offset plus 3, or the number of a repeat offset (RFC 8878
@@ -236,10 +236,10 @@ impl Walk<'_> {
         let back = u64::from(distance).wrapping_sub(self.edge);
         let is_wanted = u64::from(distance) > self.edge;
         // Written in any case, since whether a match is wanted cannot be predicted.
-        if let Some(next) = self.references.get_mut(self.found) {
+        if let Some(next) = self.references.get_mut(self.count) {
             *next = ZstdReference { back: back as u32, length: match_length.min(back) as u32 };
         }
-        self.found += usize::from(is_wanted);
+        self.count += usize::from(is_wanted);
         self.furthest = self.furthest.max(select_unpredictable(is_wanted, distance.into(), 0));
         self.edge += match_length;
         self.matched += match_length;
@@ -319,10 +319,10 @@ mod tests {
                 let place = BlockPlace { before, window: 1 << 27, since: Some(before / 2) };
                 let mut repeats = tables.repeats;
                 let chosen = decoder.decode(sequences, &mut tables, place).unwrap();
-                let found = decoder.references().to_vec();
+                let references = decoder.references().to_vec();
                 let safe = decoder.decode_any(sequences, &mut repeats, place, low_bits).unwrap();
                 assert_eq!((chosen.literals, chosen.matched), (safe.literals, safe.matched));
-                assert!(tables.repeats == repeats && found == decoder.references());
+                assert!(tables.repeats == repeats && references == decoder.references());
             }
         }
     }

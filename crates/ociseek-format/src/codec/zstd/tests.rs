@@ -126,9 +126,9 @@ fn scan(blob: &[u8], steps: &[usize], distance: usize) -> io::Result<Checkpoints
 
 /// What the blob decodes to from a checkpoint to the next, with `fill` in place of the bytes that
 /// are not referred to.
-fn resumed(blob: &[u8], found: &Checkpoints, number: usize, fill: u8) -> io::Result<Vec<u8>> {
-    let at = &found.list[number];
-    let end = found.list.get(number + 1).map_or(found.plain.len(), |next| next.output);
+fn resumed(blob: &[u8], checkpoints: &Checkpoints, number: usize, fill: u8) -> io::Result<Vec<u8>> {
+    let at = &checkpoints.list[number];
+    let end = checkpoints.list.get(number + 1).map_or(checkpoints.plain.len(), |next| next.output);
     let mut plain = Vec::new();
     let mut take = |bytes: &[u8]| {
         plain.extend_from_slice(bytes);
@@ -146,10 +146,10 @@ fn resumed(blob: &[u8], found: &Checkpoints, number: usize, fill: u8) -> io::Res
                 let from = at.output - *back as usize;
                 let to = start + length - *back as usize;
                 bytes[to..to + *size as usize]
-                    .copy_from_slice(&found.plain[from..from + *size as usize]);
+                    .copy_from_slice(&checkpoints.plain[from..from + *size as usize]);
             }
             let dictionary = ZstdDictionary::new(&bytes)?;
-            let end = found.list.get(number + 1).map_or(blob.len(), |next| next.input);
+            let end = checkpoints.list.get(number + 1).map_or(blob.len(), |next| next.input);
             ZstdResumed::new(state, &dictionary, wanted as u64)?
                 .push(&blob[at.input..end], &mut take)?;
         }
@@ -159,16 +159,16 @@ fn resumed(blob: &[u8], found: &Checkpoints, number: usize, fill: u8) -> io::Res
 }
 
 fn check(blob: &[u8], plain: &[u8], steps: &[usize], distance: usize) {
-    let found = scan(blob, steps, distance).unwrap();
-    assert!(found.plain == plain);
-    for number in 0..found.list.len() {
-        let at = &found.list[number];
-        let end = found.list.get(number + 1).map_or(plain.len(), |next| next.output);
+    let checkpoints = scan(blob, steps, distance).unwrap();
+    assert!(checkpoints.plain == plain);
+    for number in 0..checkpoints.list.len() {
+        let at = &checkpoints.list[number];
+        let end = checkpoints.list.get(number + 1).map_or(plain.len(), |next| next.output);
         for fill in [0, 0xff] {
-            let resumed = resumed(blob, &found, number, fill).unwrap();
+            let resumed = resumed(blob, &checkpoints, number, fill).unwrap();
             assert!(resumed == plain[at.output..end], "from {} of {}", at.output, plain.len());
         }
-        if let Some(next) = found.list.get(number + 1) {
+        if let Some(next) = checkpoints.list.get(number + 1) {
             let bytes = &blob[at.input..next.input];
             let (lead, rest) = bytes.split_at(bytes.len().min(at.input % 65));
             let after = zstd_state_after(at.state.as_ref(), lead, rest);
@@ -244,8 +244,11 @@ fn nothing_resumes_while_a_repeated_table_would_be_one_of_a_single_symbol() {
     let whole = [&b"abcdabcdabcdefghhhhhhhhhend"[..], &plain].concat();
     check(&blob, &whole, &[blob.len()], 0);
     check(&blob, &whole, &[1], 0);
-    let found = scan(&blob, &[blob.len()], 0).unwrap();
-    assert_eq!(found.list[..2].iter().map(|at| at.input).collect::<Vec<_>>(), [0, frame.len()]);
+    let checkpoints = scan(&blob, &[blob.len()], 0).unwrap();
+    assert_eq!(
+        checkpoints.list[..2].iter().map(|at| at.input).collect::<Vec<_>>(),
+        [0, frame.len()]
+    );
     assert_eq!(zstd_state_after(None, &[], &frame[..6 + single.len()]), None);
 }
 

@@ -123,7 +123,7 @@ fn read(enabled: &EnabledDocuments, before: &Original) -> Original {
                 .unwrap_or(EntryContent::Kept),
         }
     });
-    Original { contents: contents.collect(), index, found: BTreeMap::new() }
+    Original { contents: contents.collect(), index, platforms: BTreeMap::new() }
 }
 
 fn platforms(enabled: &EnabledDocuments) -> Vec<String> {
@@ -151,8 +151,8 @@ fn each_image_names_its_index_and_each_index_its_image() {
         let manifest = decode_manifest(&enabled.manifests[image].bytes).unwrap();
         assert_eq!(manifest.annotations, entries[image].annotations);
         assert_eq!(manifest.config.media_type, OCI_CONFIG);
-        let found = soci::parse(&enabled.indexes[image].bytes).unwrap();
-        assert!(found.canonical && found.version == soci::Version::V2 && found.subject.is_none());
+        let index = soci::parse(&enabled.indexes[image].bytes).unwrap();
+        assert!(index.canonical && index.version == soci::Version::V2 && index.subject.is_none());
     }
 }
 
@@ -270,7 +270,7 @@ fn a_platform_from_a_config_is_stated_although_old_indexes_are_removed() {
         original.index.manifests[old].artifact_type = Some(INDEX_V2.to_owned());
         original.contents[old] = EntryContent::Kept;
     }
-    original.found.insert(3, platform("linux/arm64"));
+    original.platforms.insert(3, platform("linux/arm64"));
     let enabled = convert(original, &[]);
     assert_eq!(platforms(&enabled), ["linux/amd64", "linux/arm64"]);
     let image = enabled.manifests.iter().find(|manifest| manifest.entry == 3).unwrap();
@@ -293,8 +293,8 @@ proptest! {
         let entries: Vec<_> = names.iter().zip(&contents).map(|(n, c)| (NAMES[*n], CONTENTS[*c])).collect();
         let before = original(&entries);
         let requested: Vec<&str> = requested.map(|place| NAMES[place]).into_iter().collect();
-        let there = before.targets(&requested.iter().map(|name| platform(name)).collect::<Vec<_>>());
-        prop_assume!(there.missing.is_empty() && !there.targets.is_empty());
+        let chosen = before.targets(&requested.iter().map(|name| platform(name)).collect::<Vec<_>>());
+        prop_assume!(chosen.missing.is_empty() && !chosen.targets.is_empty());
         let once = convert(before.clone(), &requested);
         let twice = convert(read(&once, &before), &requested);
         prop_assert_eq!(String::from_utf8_lossy(&twice.bytes), String::from_utf8_lossy(&once.bytes));

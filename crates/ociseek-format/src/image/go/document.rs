@@ -331,13 +331,13 @@ mod tests {
         }
         let layer =
             |more: &str| format!(r#""layers":[{{"mediaType":"l","digest":"{D}","size":2{more}}}]"#);
-        let kept = r#","urls":["u"],"annotations":{"k":"v"},"data":"YQ==","platform":{"architecture":"","os":"","variant":"v"},"artifactType":"t""#;
+        let fields = r#","urls":["u"],"annotations":{"k":"v"},"data":"YQ==","platform":{"architecture":"","os":"","variant":"v"},"artifactType":"t""#;
         for (given, want) in [
             (
                 r#","urls":[],"annotations":null,"data":"","platform":null,"artifactType":"","x":1"#,
                 "",
             ),
-            (kept, kept),
+            (fields, fields),
             (r#","data":"Y\nR==""#, r#","data":"YQ==""#),
             (
                 r#","platform":{"variant":"","os.version":"","os.features":[],"os":"l"}"#,

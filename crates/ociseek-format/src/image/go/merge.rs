@@ -233,7 +233,7 @@ impl<T: Merge + Default> Merge for Option<Vec<T>> {
                 loop {
                     let mut new = None;
                     let onto = match list.get_mut(count) {
-                        Some(there) => there,
+                        Some(element) => element,
                         None => new.insert(T::default()),
                     };
                     if elements.next_element_seed(MergeInto(onto))?.is_none() {

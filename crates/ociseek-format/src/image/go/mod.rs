@@ -74,8 +74,8 @@ fn lone_surrogates(text: &str) -> Vec<usize> {
     let bytes = text.as_bytes();
     let mut lone = Vec::new();
     let mut at = 0;
-    while let Some(found) = memchr::memchr(b'\\', bytes.get(at..).unwrap_or_default()) {
-        at += found;
+    while let Some(distance) = memchr::memchr(b'\\', bytes.get(at..).unwrap_or_default()) {
+        at += distance;
         match unit(bytes, at) {
             // An escaped backslash or another two-character escape.
             None => at += 2,

@@ -123,9 +123,9 @@ impl Node {
     /// If it would keep something of the old entry.
     fn overwrite(&mut self, file: &FileMetadata) -> Result<(), UnservableReason> {
         let new = Stored::of(file);
-        if let Some(kept) = self.stored.kept_beside(new) {
+        if let Some(field) = self.stored.kept_beside(new) {
             let reason = format!(
-                "the directory {} replaces an earlier entry, of which consumers would keep the {kept}",
+                "the directory {} replaces an earlier entry, of which consumers would keep the {field}",
                 shown(&file.name)
             );
             return Err(UnservableReason::new(UnservableCode::RepeatedDirectory, reason));

@@ -474,7 +474,7 @@ mod tests {
                 .wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) % below
         };
-        let mut found = Vec::new();
+        let mut divisions = Vec::new();
         for layer in 0..40 {
             let mut parts = BlobParts::new();
             let mut input = 0;
@@ -502,13 +502,13 @@ mod tests {
                 if count > 0 {
                     let anew = SpanDivisions::new(READ).divide(&parts.list, last, count);
                     assert_eq!(parts.divisions[0].divide(&parts.list, last, count), anew);
-                    found.push(anew.0);
+                    divisions.push(anew.0);
                 }
             }
         }
-        found.sort_unstable();
-        found.dedup();
-        assert!(found.len() > 10, "{found:?}");
+        divisions.sort_unstable();
+        divisions.dedup();
+        assert!(divisions.len() > 10, "{divisions:?}");
     }
 
     #[test]

@@ -48,8 +48,8 @@ impl WindowTaker {
                 return;
             }
             let place = |at: u64| at.saturating_sub(from.0) as usize;
-            let found = output.get(place(part)..place(part_end.min(end)));
-            self.bytes.extend_from_slice(found.unwrap_or_default());
+            let bytes = output.get(place(part)..place(part_end.min(end)));
+            self.bytes.extend_from_slice(bytes.unwrap_or_default());
             if part_end > end {
                 return;
             }
@@ -217,8 +217,8 @@ impl FineZstd {
         if is_right && self.starts.front().is_none_or(|start| start.output > plan.output) {
             Ok(())
         } else {
-            let found = "libzstd reads the zstd blocks in another way";
-            Err(LayerError::Zstd(format!("{found}, up to byte {} of the tar", plan.output)))
+            let fault = "libzstd reads the zstd blocks in another way";
+            Err(LayerError::Zstd(format!("{fault}, up to byte {} of the tar", plan.output)))
         }
     }
 

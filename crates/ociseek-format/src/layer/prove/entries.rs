@@ -172,12 +172,12 @@ pub fn differing(
     stated: &FileMetadata,
     actual: &FileMetadata,
 ) -> Vec<(&'static str, String, String)> {
-    let mut found = Vec::new();
+    let mut differences = Vec::new();
     if stated == actual {
-        return found;
+        return differences;
     }
     let mut compared = |field, pair: Option<(String, String)>| {
-        found.extend(pair.map(|(says, is)| (field, says, is)));
+        differences.extend(pair.map(|(says, is)| (field, says, is)));
     };
     let number = |of: fn(&FileMetadata) -> i128| {
         let stated = of(stated);
@@ -203,7 +203,7 @@ pub fn differing(
     compared("devmajor", number(|file| file.devmajor.into()));
     compared("devminor", number(|file| file.devminor.into()));
     compared("xattrs", records(stated, actual));
-    found
+    differences
 }
 
 /// The first PAX records in which two entries differ. The order of records does not matter.
@@ -237,7 +237,7 @@ fn text(stated: &[u8], actual: &[u8]) -> Option<(String, String)> {
     let shown = |bytes: &[u8]| {
         let to = bytes.len().min(from + MOST);
         let part = bytes.get(from..to).unwrap_or_default().escape_ascii();
-        let dots = |there| if there { "…" } else { "" };
+        let dots = |cut| if cut { "…" } else { "" };
         format!("\"{}{part}{}\"", dots(from > 0), dots(to < bytes.len()))
     };
     Some((shown(stated), shown(actual)))
@@ -388,7 +388,7 @@ mod tests {
         tar[span.start as usize..span.end as usize]
             .chunks(100)
             .for_each(|piece| headers.push(piece));
-        headers.finish().iter().map(|found| found.code().word()).collect()
+        headers.finish().iter().map(|difference| difference.code().word()).collect()
     }
 
     #[test]

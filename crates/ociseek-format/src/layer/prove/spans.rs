@@ -369,8 +369,8 @@ impl PlainSpanCheck {
 
     fn remember(&mut self, bytes: &[u8]) {
         if self.recent.len() + bytes.len() > 8 * WINDOW {
-            let kept = self.recent.len().min(WINDOW);
-            self.recent.drain(..self.recent.len() - kept);
+            let length = self.recent.len().min(WINDOW);
+            self.recent.drain(..self.recent.len() - length);
         }
         self.recent.extend_from_slice(&bytes[bytes.len().saturating_sub(WINDOW)..]);
     }

@@ -34,7 +34,7 @@ pub(super) struct FinePlan {
     /// All layers of the image.
     layers: Vec<Descriptor>,
     /// The manifests that the destination lists as fine indexes, in its order.
-    pub found: Vec<FoundFine>,
+    pub existing: Vec<FoundFine>,
     pub decision: Decision,
     /// What is known about the content of the index that `decision` leaves as it is.
     check: ExistingCheck,
@@ -82,10 +82,11 @@ impl FinePlan {
             .iter()
             .filter(|layer| may_have_document(layer, work.options) && seen.insert(layer.digest));
         let wanted: Vec<Descriptor> = wanted.cloned().collect();
-        let found = find(destination, &subject.digest).await?;
+        let existing = find(destination, &subject.digest).await?;
         let layers = layers.to_vec();
         let decision = Decision::Build { replaces: Vec::new() };
-        let mut plan = FinePlan { wanted, layers, found, decision, check: ExistingCheck::Listed };
+        let mut plan =
+            FinePlan { wanted, layers, existing, decision, check: ExistingCheck::Listed };
         plan.decide(destination, work).await?;
         Ok(plan)
     }
@@ -98,7 +99,7 @@ impl FinePlan {
         work: Work<'_>,
     ) -> Result<(), IndexError> {
         if matches!(self.decision, Decision::Build { .. }) {
-            self.found = find(destination, &subject.digest).await?;
+            self.existing = find(destination, &subject.digest).await?;
             self.decide(destination, work).await?;
         }
         Ok(())
@@ -118,13 +119,14 @@ impl FinePlan {
         work: Work<'_>,
     ) -> Result<(), IndexError> {
         let options = work.options;
-        let mut candidates = candidates(&self.found, self.wanted.iter(), work).await;
+        let mut candidates = candidates(&self.existing, self.wanted.iter(), work).await;
         for (candidate, layer) in candidates.iter_mut().zip(&self.wanted) {
             let is_needed = options.existing == Existing::Skip
-                && !self.found.is_empty()
+                && !self.existing.is_empty()
                 && !candidate.unservable;
-            let budget =
-                destination.map(|there| there.as_source().budget().clone()).filter(|_| is_needed);
+            let budget = destination
+                .filter(|_| is_needed)
+                .map(|destination| destination.as_source().budget().clone());
             candidate.built = match budget {
                 Some(budget) => cached_document(work.cache, layer, &budget)
                     .await
@@ -136,21 +138,21 @@ impl FinePlan {
         let profile = options.prefetch.as_ref().map(|list| list.digest());
         let tool = &options.layer.build_tool_identifier;
         let read =
-            preferred(self.found.iter().map(|found| found.content.as_ref().ok()), &self.layers);
+            preferred(self.existing.iter().map(|index| index.content.as_ref().ok()), &self.layers);
         let decided = |layers: &[CandidateLayer]| {
             let needed = layers.iter().filter(|layer| !layer.unservable).map(|layer| layer.layer);
             let needed: BTreeSet<Digest> = needed.collect();
-            let seen = self.found.iter().map(|found| {
-                let covered = found.covered();
+            let seen = self.existing.iter().map(|index| {
+                let covered = index.covered();
                 let has_all =
                     covered.is_subset(&all) && needed.is_subset(&covered) && !covered.is_empty();
                 let is_same =
-                    has_all && found.is_alike(tool, profile.as_ref()) && !found.contradicts(layers);
-                found.facts(is_same)
+                    has_all && index.is_alike(tool, profile.as_ref()) && !index.contradicts(layers);
+                index.facts(is_same)
             });
             let seen: Vec<_> = seen.collect();
             let disputed = is_disputed(
-                self.found.iter().filter_map(|found| found.content.as_ref().ok()),
+                self.existing.iter().filter_map(|index| index.content.as_ref().ok()),
                 tool,
             );
             match (options.existing, read) {
@@ -161,9 +163,9 @@ impl FinePlan {
                 _ => decide_seen(&seen, options.existing, tool),
             }
         };
-        self.decision = decide_examined(&self.found, &candidates, destination, decided).await?;
+        self.decision = decide_examined(&self.existing, &candidates, destination, decided).await?;
         if let Decision::Done(place) | Decision::Keep(place) = self.decision {
-            let listed = self.found[place].content.iter().flat_map(|content| &content.layers);
+            let listed = self.existing[place].content.iter().flat_map(|content| &content.layers);
             self.check =
                 check_of(listed.map(|listed| (listed.layer, listed.document)), &candidates);
         }
@@ -173,8 +175,8 @@ impl FinePlan {
 
 /// Whether two fine indexes by this tool and with the same profile list different documents of a
 /// layer, so that one of them is wrong. Documents with a recorded start do not count.
-fn is_disputed<'a>(found: impl Iterator<Item = &'a FineIndex>, tool: &str) -> bool {
-    let ours = found.filter(|index| index.build_tool.as_deref() == Some(tool));
+fn is_disputed<'a>(indexes: impl Iterator<Item = &'a FineIndex>, tool: &str) -> bool {
+    let ours = indexes.filter(|index| index.build_tool.as_deref() == Some(tool));
     let mut known = BTreeMap::new();
     let documents =
         ours.flat_map(|index| index.layers.iter().map(|listed| (listed, index.profile)));

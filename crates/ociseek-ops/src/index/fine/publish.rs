@@ -43,18 +43,20 @@ impl Publisher<'_> {
         layers: &[Descriptor],
         plan: FinePlan,
     ) -> Result<(IndexedFine, u64), IndexError> {
-        let FinePlan { wanted, found, decision, check, .. } = plan;
+        let FinePlan { wanted, existing, decision, check, .. } = plan;
         let mut left = Vec::new();
         let outcome = match decision {
-            Decision::Done(place) => stays(&found[place], found[place].already_there(false, check)),
-            Decision::Keep(place) => stays(&found[place], found[place].kept()),
+            Decision::Done(place) => {
+                stays(&existing[place], existing[place].already_there(false, check))
+            }
+            Decision::Keep(place) => stays(&existing[place], existing[place].kept()),
             Decision::Build { replaces } => {
                 let is_left =
                     |layer: &&Descriptor| self.layers.lacks(layer, WantedParts::DOCUMENT).document;
                 left = wanted.iter().filter(is_left).cloned().collect();
                 self.build_fine(
                     subject,
-                    &found,
+                    &existing,
                     replaces,
                     made(self.layers, &wanted),
                     !left.is_empty(),
@@ -72,7 +74,7 @@ impl Publisher<'_> {
     async fn build_fine(
         &self,
         subject: &Descriptor,
-        found: &[FoundFine],
+        existing: &[FoundFine],
         mut replaces: Vec<Digest>,
         documents: Vec<LayerDocument>,
         is_partial: bool,
@@ -84,12 +86,12 @@ impl Publisher<'_> {
         if is_partial {
             let covered: BTreeSet<Digest> =
                 documents.iter().map(|(layer, _)| layer.digest).collect();
-            replaces = outdone(found, &replaces, &covered);
-            let better = found
+            replaces = outdone(existing, &replaces, &covered);
+            let better = existing
                 .iter()
                 .find(|f| f.is_alike(tool, profile.as_ref()) && covered.is_subset(&f.covered()));
-            if let (Some(better), Some(there)) = (better, self.destination)
-                && better.is_whole(there, BlobCheck::Size).await?
+            if let (Some(better), Some(destination)) = (better, self.destination)
+                && better.is_whole(destination, BlobCheck::Size).await?
             {
                 return Ok(stays(better, better.already_there(true, ExistingCheck::Listed)));
             }
@@ -101,9 +103,9 @@ impl Publisher<'_> {
                 ManifestResult::NothingToIndex
             }));
         }
-        let old = found.iter().find(|found| {
-            let has_list = found.content.as_ref().is_ok_and(|index| index.profile.is_some());
-            has_list && replaces.contains(&found.descriptor.digest)
+        let old = existing.iter().find(|existing| {
+            let has_list = existing.content.as_ref().is_ok_and(|index| index.profile.is_some());
+            has_list && replaces.contains(&existing.descriptor.digest)
         });
         let writer =
             StartWriter { source: self.source, work: self.work, bytes_read: &self.bytes_read };
@@ -116,9 +118,9 @@ impl Publisher<'_> {
                 report_missing(&missing, self.work);
                 (documents, Some(memory), profile)
             }
-            (None, Some(old), Some(there)) => {
+            (None, Some(old), Some(destination)) => {
                 let (EncodedDocuments { documents, memory }, is_whole) =
-                    writer.with_old(old, there, documents).await?;
+                    writer.with_old(old, destination, documents).await?;
                 // Otherwise `--profile` with the same list would conclude that it exists.
                 let profile =
                     old.content.as_ref().ok().and_then(|index| index.profile).filter(|_| is_whole);
@@ -133,7 +135,7 @@ impl Publisher<'_> {
             profile,
         };
         let (result, bytes_written) = self
-            .attach(subject, NewIndex::new(index.encode(), blobs(&documents)), found, replaces)
+            .attach(subject, NewIndex::new(index.encode(), blobs(&documents)), existing, replaces)
             .await?;
         Ok(FineResult { result, documents: index.layers, profile, bytes_written })
     }
@@ -225,8 +227,8 @@ impl FineResult {
 }
 
 /// An existing index is kept, and nothing was written.
-fn stays(found: &FoundFine, result: ManifestResult) -> FineResult {
-    let index = found.content.as_ref().ok();
+fn stays(existing: &FoundFine, result: ManifestResult) -> FineResult {
+    let index = existing.content.as_ref().ok();
     FineResult {
         result,
         documents: index.map_or_else(Vec::new, |index| index.layers.clone()),

@@ -69,7 +69,7 @@ impl StartWriter<'_> {
     ) -> Result<(EncodedDocuments, Vec<MissingPath>), IndexError> {
         let list = Arc::clone(list);
         let budget = self.source.budget().clone();
-        let found = blocking(move || {
+        let encoded = blocking(move || {
             let mut memory = budget.open();
             let layers = decoded(documents, &mut memory)?;
             let _tree = charge_tree(&budget, layers.iter().map(|(.., fine)| fine.entries()))?;
@@ -77,7 +77,7 @@ impl StartWriter<'_> {
                 reads(&list, layers.iter().map(|(layer, _, fine)| (layer.digest, fine)))?;
             Ok((layers, memory, reads, missing))
         });
-        let (layers, memory, reads, missing) = found.await?;
+        let (layers, memory, reads, missing) = encoded.await?;
         Ok((self.with_reads(reads, layers, memory).await?, missing))
     }
 
@@ -89,14 +89,14 @@ impl StartWriter<'_> {
     pub(super) async fn with_old(
         &self,
         old: &FoundFine,
-        there: &Destination,
+        destination: &Destination,
         documents: Vec<LayerDocument>,
     ) -> Result<(EncodedDocuments, bool), IndexError> {
-        let budget = there.as_source().budget().clone();
+        let budget = destination.as_source().budget().clone();
         let mut reads = LayerReads::new();
         let mut is_whole = true;
         for document in old.content.iter().flat_map(|old| &old.layers) {
-            match start_of(there, document).await {
+            match start_of(destination, document).await {
                 Ok(start) => drop(reads.insert(document.layer, start)),
                 Err(why) => {
                     why.report("recorded startup", document.layer, self.work.progress)?;
@@ -169,13 +169,13 @@ impl EncodedDocuments {
 
 /// The parts of the layer's tar that are the start in a document, which takes reading its head.
 async fn start_of(
-    there: &Destination,
+    destination: &Destination,
     document: &FineRef,
 ) -> Result<Vec<Range<Uncompressed>>, NotCarriedOver> {
     if !document.has_start() {
         return Ok(Vec::new());
     }
-    let store = there.as_source();
+    let store = destination.as_source();
     let mut memory = store.budget().open();
     let charged = memory.grow(document.head_size, || format!("the head of {}", document.document));
     charged.map_err(|over| NotCarriedOver::lost(&over))?;
@@ -194,7 +194,7 @@ async fn start_of(
                     bypass_caches = true;
                     continue;
                 }
-                Err(error) => match BlobCheck::Size.damage(there, &blob).await {
+                Err(error) => match BlobCheck::Size.damage(destination, &blob).await {
                     Ok(Some(_)) => return Err(NotCarriedOver::lost(&error)),
                     _ => return Err(NotCarriedOver::of("fine document", blob.digest, error)),
                 },

@@ -151,9 +151,9 @@ impl ReuseContext<'_> {
         for (ztoc, offer) in ztocs.filter(|(ztoc, offer)| {
             may_fit(offer.listed.tool.as_deref(), ztoc, self.supply.work.options)
         }) {
-            let there = by_layer.entry(ztoc.layer).or_default();
-            if there.iter().all(|(known, _)| known.ztoc != ztoc.ztoc) {
-                there.push((ztoc, offer));
+            let known_offers = by_layer.entry(ztoc.layer).or_default();
+            if known_offers.iter().all(|(known, _)| known.ztoc != ztoc.ztoc) {
+                known_offers.push((ztoc, offer));
             }
         }
         by_layer.retain(|layer, _| missing.iter().any(|missing| missing.digest == *layer));
@@ -312,10 +312,10 @@ fn decoded(
         )));
     }
     if head.span_size != options.span_size {
-        let found = head.span_size;
+        let actual = head.span_size;
         let expected = options.span_size;
         return Err(NotReusable::Wrong(format!(
-            "it has spans of {found} bytes, but its index says {expected}"
+            "it has spans of {actual} bytes, but its index says {expected}"
         )));
     }
     let mut ztoc = ztoc::decode_within(bytes, memory).map_err(|error| wrong(&error))?;
@@ -407,8 +407,8 @@ mod tests {
     fn a_reused_ztoc_is_the_same_whoever_made_it() {
         let ours = built(options(TOOL_IDENTIFIER));
         for tool in [TOOL_IDENTIFIER, "ociseek v0.0.9"] {
-            let found = built(options(tool));
-            let table = decoded(&found.bytes, 1024, &options(TOOL_IDENTIFIER)).unwrap();
+            let reused = built(options(tool));
+            let table = decoded(&reused.bytes, 1024, &options(TOOL_IDENTIFIER)).unwrap();
             assert_eq!(encoded(&table), ours, "{tool}");
         }
     }

@@ -63,20 +63,20 @@ impl<'a> ReuseSearch<'a> {
 
     /// The indexes of the images that the user names.
     pub(super) async fn named(&self, missing: &[Descriptor]) -> Vec<ZtocOffer> {
-        let mut found = Vec::new();
+        let mut all = Vec::new();
         for place in self.supply.work.options.reuse.from.iter().filter(|_| !missing.is_empty()) {
             let source = place.source.with_budget(self.budget.clone());
             let place = ReuseSource { source, ..place.clone() };
             let name = Arc::clone(&place.name);
             match images(place, self.supply.work.options).await {
-                Ok(images) => found.extend(images),
+                Ok(images) => all.extend(images),
                 Err(error) => {
                     let text = format!("cannot reuse anything from {name}: {}", causes(&error));
                     self.supply.work.progress.report(ProgressEvent::Warning(text));
                 }
             }
         }
-        self.offers_of(found, missing).await
+        self.offers_of(all, missing).await
     }
 
     /// The indexes of `images`, until each of the `missing` layers is listed in one of them.
@@ -116,8 +116,8 @@ fn offer(store: &Source, content: discover::IndexContent, name: Arc<str>) -> Zto
 
 /// The size of the `missing` layers that an image has, in bytes.
 fn in_common(image: &PlatformManifest, missing: &[Descriptor]) -> u64 {
-    let there: BTreeSet<_> = image.layers.iter().map(|layer| (layer.digest, layer.size)).collect();
-    let shared = missing.iter().filter(|layer| there.contains(&(layer.digest, layer.size)));
+    let layers: BTreeSet<_> = image.layers.iter().map(|layer| (layer.digest, layer.size)).collect();
+    let shared = missing.iter().filter(|layer| layers.contains(&(layer.digest, layer.size)));
     shared.fold(0, |sum, layer| sum.saturating_add(layer.size))
 }
 
@@ -132,8 +132,8 @@ async fn images(place: ReuseSource, options: &IndexOptions) -> Result<Vec<Image>
         name: Arc::clone(&name),
     };
     let index = match parse(&document)? {
-        Manifest::Image(found) => {
-            return Ok(vec![image(PlatformManifest::alone(&document, found), Vec::new())]);
+        Manifest::Image(manifest) => {
+            return Ok(vec![image(PlatformManifest::alone(&document, manifest), Vec::new())]);
         }
         Manifest::Index(index) => index,
     };
@@ -146,10 +146,10 @@ async fn images(place: ReuseSource, options: &IndexOptions) -> Result<Vec<Image>
             Err(error) => return Err(ResolveError::Find(error)),
         };
         // Manifests that are not images have no layers.
-        if let Ok(Manifest::Image(found)) = parse(&document) {
+        if let Ok(Manifest::Image(content)) = parse(&document) {
             let platform = child.platform.clone();
             let manifest =
-                PlatformManifest { platform, ..PlatformManifest::alone(&document, found) };
+                PlatformManifest { platform, ..PlatformManifest::alone(&document, content) };
             images.push(image(manifest, soci_indexes(&index.manifests).cloned().collect()));
         }
     }

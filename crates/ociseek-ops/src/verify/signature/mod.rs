@@ -99,9 +99,9 @@ pub(crate) async fn find(
     for subject in subjects {
         let mut search =
             Search { source, subject, trust, passed_over: &mut passed_over, left: MOST };
-        let found = search.run().await;
+        let signatures = search.run().await;
         if let Some((signer, kind)) =
-            found.map_err(|source| VerifyError::Signatures { subject: *subject, source })?
+            signatures.map_err(|source| VerifyError::Signatures { subject: *subject, source })?
         {
             return Ok(Signatures::Trusted { signer, kind, subject: *subject });
         }

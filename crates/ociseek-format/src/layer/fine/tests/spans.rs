@@ -238,10 +238,10 @@ fn to_next(layer: &FineLayer, blob: &[u8]) -> Vec<Result<(), SpanError>> {
         let [own, next] = [span, SpanId(span.0 + 1)].map(|span| layer.window(span).unwrap());
         let range = spans.fetch_range(span);
         let blob = &blob[range.start.0 as usize..range.end.0 as usize];
-        let found = decode_to_next(spans, span, [own.as_ref(), next.as_ref()], blob, &mut |_| {
+        let decoded = decode_to_next(spans, span, [own.as_ref(), next.as_ref()], blob, &mut |_| {
             ControlFlow::Continue(())
         });
-        found.map(|tail| assert_eq!(tail, None))
+        decoded.map(|tail| assert_eq!(tail, None))
     };
     SpanId::each(SpanId(0)..SpanId(spans.count())).map(decode).collect()
 }
@@ -449,10 +449,10 @@ fn differences_are_found() {
     let renamed = |files: &mut Vec<FileMetadata>| files[3].name = b"another".as_slice().into();
     let entry = changed(&layer, |files, _, _| renamed(files));
     for ztoc in [ztoc, None] {
-        let found = proven(&blob, entry.clone(), ztoc);
+        let differences = proven(&blob, entry.clone(), ztoc);
         assert!(
-            matches!(found[..], [Difference::Entry { entry: 3, field: "name", .. }]),
-            "{found:?}"
+            matches!(differences[..], [Difference::Entry { entry: 3, field: "name", .. }]),
+            "{differences:?}"
         );
     }
     let short = &blob[..blob.len() / 2];

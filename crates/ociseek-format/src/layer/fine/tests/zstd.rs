@@ -421,14 +421,14 @@ fn wrong_documents_are_found() {
         assert!(!holds(&with(spans.starts(), changed), &blob));
         // The span before tells too.
         let own = layer.window(span).unwrap();
-        let found = decode_to_next(
+        let decoded = decode_to_next(
             spans,
             span,
             [own.as_ref(), Some(&wrong)],
             blob_of(&layer, &blob, span),
             &mut |_| ControlFlow::Continue(()),
         );
-        assert!(matches!(found, Err(SpanError::Window { .. })), "{found:?}");
+        assert!(matches!(decoded, Err(SpanError::Window { .. })), "{decoded:?}");
     }
 
     // Another place in the tar, or in the blob.
@@ -460,14 +460,14 @@ fn wrong_documents_are_found() {
                 )
                 .collect(),
         );
-        let found = decode_to_next(
+        let decoded = decode_to_next(
             wrong.spans(),
             span,
             [own.as_ref(), None],
             blob_of(&wrong, &blob, span),
             &mut |_| ControlFlow::Continue(()),
         );
-        assert!(found.is_err());
+        assert!(decoded.is_err());
     }
 }
 
