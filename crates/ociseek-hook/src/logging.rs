@@ -185,9 +185,9 @@ struct Bridge {
 
 impl log::Log for Bridge {
     fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-        let enabled =
-            |filter: &Targets| filter.would_enable(metadata.target(), &level(metadata.level()));
-        self.filter.read().is_ok_and(|filter| enabled(&filter))
+        self.filter
+            .read()
+            .is_ok_and(|filter| filter.would_enable(metadata.target(), &level(metadata.level())))
     }
 
     fn log(&self, record: &log::Record<'_>) {

@@ -117,8 +117,10 @@ pub(super) async fn run(args: DoctorArgs, verbosity: VerbosityArgs) -> Result<()
         OutputFormat::Json => text_of(json::Report::of(&image, &diagnoses))?,
         OutputFormat::Text => {
             let with_details = verbosity.verbose > 0;
-            let text = |one| text(&image, one, with_details, stdout.style);
-            fitted(&diagnoses.iter().map(text).collect::<Vec<_>>().join("\n"), terminal_width())
+            let texts: Vec<_> = (diagnoses.iter())
+                .map(|diagnosis| text(&image, diagnosis, with_details, stdout.style))
+                .collect();
+            fitted(&texts.join("\n"), terminal_width())
         }
     };
     stdout.print(text)?;

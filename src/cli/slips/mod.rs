@@ -122,10 +122,10 @@ pub(super) fn hint(error: &mut clap::Error, typed: &[String], program: Command) 
         (ErrorKind::InvalidSubcommand, ..) => {
             // `ociseek cache size` is not `ociseek size`.
             let is_first = typed.iter().find(|typed| !typed.starts_with('-')) == Some(&word);
-            let is_it = |row: &&(&str, &[&str], &str)| {
-                (row.0 == command || row.0.is_empty() && is_first) && row.1.contains(&&*word)
-            };
-            let row = COMMANDS.iter().find(is_it).map(|row| row.2.to_owned());
+            let row = COMMANDS.iter().find(|(before, words, _)| {
+                (*before == command || before.is_empty() && is_first) && words.contains(&&*word)
+            });
+            let row = row.map(|(_, _, hint)| (*hint).to_owned());
             let is_image = word.contains(['/', ':']) && typed.first() == Some(&word);
             let is_line = word.contains(' ').then(|| {
                 "each word is an argument of its own: without quotes around all of them".to_owned()
@@ -222,11 +222,10 @@ fn is_negative(word: &str) -> bool {
 /// suggestion.
 fn swapped(word: &str, program: &Command) -> Option<String> {
     let lower = word.to_ascii_lowercase();
-    let is_it = |name: &&str| {
+    let names = program.get_subcommands().filter(|command| !command.is_hide_set());
+    let name = names.map(Command::get_name).find(|name| {
         *name == lower || name.len() == lower.len() && osa_distance(name, &lower) == 1
-    };
-    let mut names = program.get_subcommands().filter(|command| !command.is_hide_set());
-    let name = names.find_map(|command| Some(command.get_name()).filter(is_it))?;
+    })?;
     // clap suggests it itself.
     (word != lower || levenshtein(name, word) > 1).then(|| format!("did you mean ociseek {name}?"))
 }
@@ -322,10 +321,10 @@ fn behind(option: &str, typed: &[String], program: Command) -> Option<String> {
 
 /// The hint for an option that `command`, called `name`, has under another name.
 fn of_another_tool(option: &str, name: &str, command: &Command) -> Option<String> {
-    let is_it = |row: &&(&str, &[&str], &str)| {
-        row.1.contains(&option) && (row.0 == name || row.0.is_empty() && knows(command, row.2))
-    };
-    OPTIONS.iter().find(is_it).map(|row| row.2.to_owned())
+    let row = OPTIONS.iter().find(|(of, names, hint)| {
+        names.contains(&option) && (*of == name || of.is_empty() && knows(command, hint))
+    });
+    row.map(|(_, _, hint)| (*hint).to_owned())
 }
 
 /// The hint for a path in place of the image, and something behind it.

@@ -133,8 +133,8 @@ impl Runtime {
         let headers = answer.headers().clone();
         let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
         let id = text(REQUEST_ID).ok_or(RuntimeApiError::Event("it has no id"))?;
-        let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        if id.is_empty() || id.len() > 128 || !id.bytes().all(word) {
+        let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if id.is_empty() || id.len() > 128 || !id.bytes().all(is_word) {
             return Err(RuntimeApiError::Event("its id is not valid"));
         }
         let left = time_left(&headers, SystemTime::now()).unwrap_or(NO_DEADLINE);

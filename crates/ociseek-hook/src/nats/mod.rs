@@ -277,8 +277,8 @@ impl FromStr for QueueUrl {
             "" => "ociseek",
             stream => stream,
         };
-        let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        if stream.len() > 64 || !stream.bytes().all(word) {
+        let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if stream.len() > 64 || !stream.bytes().all(is_word) {
             return Err(QueueUrlError::Stream);
         }
         let decoded = |text| {

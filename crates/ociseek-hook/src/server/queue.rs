@@ -73,11 +73,10 @@ impl JobQueue {
                 PublishOutcome::New => Offer::Accepted,
                 PublishOutcome::Duplicate => Offer::Duplicate,
             }),
-            JobQueue::Local(LocalQueue { backlog, journal }) => {
-                let keep =
-                    |item: &Item| journal.as_ref().map_or(Ok(()), |journal| journal.accepted(item));
-                Ok(backlog.offer(Item { job, tries: 0 }, keep)?)
-            }
+            JobQueue::Local(LocalQueue { backlog, journal }) => Ok(backlog
+                .offer(Item { job, tries: 0 }, |item| {
+                    journal.as_ref().map_or(Ok(()), |journal| journal.accepted(item))
+                })?),
         }
     }
 

@@ -291,11 +291,13 @@ async fn compare(
                 }
             }
             let (layer, why) = planned;
-            let listed = || ztoc(&known, &layer, options);
             match why {
                 Some(why) => reasons.push(why),
                 None if !options.kinds.has_soci() => {}
-                None => match (listed(), known_outcome(cache, &layer, options).await) {
+                None => match (
+                    ztoc(&known, &layer, options),
+                    known_outcome(cache, &layer, options).await,
+                ) {
                     // This machine built another one, so what is there is wrong.
                     (Some(ztoc), Some(Ok(built))) if built != ztoc.ztoc => {
                         return Ok(ConvertPreview::Pending);

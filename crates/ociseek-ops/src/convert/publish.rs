@@ -298,8 +298,12 @@ impl Manifests<'_> {
             listed_manifest.is_image = content.is_some_and(|content| content.image().is_some());
             listed.push(listed_manifest);
         }
-        let digest_of = |_, manifest: &ListedManifest| Some(manifest.descriptor.digest);
-        for (_, manifest) in subjects_first(listed, digest_of, |manifest| manifest.subject) {
+        let in_order = subjects_first(
+            listed,
+            |_, manifest| Some(manifest.descriptor.digest),
+            |manifest| manifest.subject,
+        );
+        for (_, manifest) in in_order {
             let ListedManifest { descriptor, bytes, subject, is_image } = manifest;
             match self.one(&descriptor, bytes, None).await {
                 // Others push attestations, so that the registry's rules for them cost no image.

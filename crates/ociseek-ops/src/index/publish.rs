@@ -237,9 +237,9 @@ impl Publisher<'_> {
         Ok((NewIndex::new(index.encode(), soci_blobs(ztocs, &prefetch, INDEX_V1)), prefetched))
     }
 
-    /// Attaches an index of the manifest `subject` in place of `replaces`. If it is among `existing`,
-    /// nothing is written unless that one lacks blobs or others must go. Also returns the number of
-    /// bytes written.
+    /// Attaches an index of the manifest `subject` in place of `replaces`. If it is among
+    /// `existing`, nothing is written unless that one lacks blobs or others must go. Also returns
+    /// the number of bytes written.
     pub(super) async fn attach<C: AttachedIndex>(
         &self,
         subject: &Descriptor,

@@ -135,9 +135,11 @@ pub(super) fn warnings(image: &DiscoveredImage) -> Vec<String> {
 pub(super) fn of_annotations(ztoc: &Ztoc, reference: &ZtocRef) -> Option<Problem> {
     let stated = reference.span_size;
     let actual = ztoc.checkpoints.span_size();
-    let text =
-        || format!("the index says that spans have {stated} bytes, but the ztoc says {actual}");
-    (stated != actual).then(|| Problem::new(Code::SpanSizeAnnotation, text()))
+    (stated != actual).then(|| {
+        let text =
+            format!("the index says that spans have {stated} bytes, but the ztoc says {actual}");
+        Problem::new(Code::SpanSizeAnnotation, text)
+    })
 }
 
 /// Compares a ztoc with the layer's descriptor and with the rules of consumers. The proof of the
@@ -280,10 +282,12 @@ impl PrefetchLists {
     /// The fault of a layer's list, if the layer has only `spans` spans.
     pub(super) fn of_layer(&self, layer: &Digest, spans: u64) -> Option<Problem> {
         let (digest, last) = self.last.get(layer)?;
-        let text = || {
-            format!("prefetch list {digest} names span {last}, but layer {layer} has {spans} spans")
-        };
-        (u64::from(last.0) >= spans).then(|| Problem::new(Code::PrefetchRange, text()))
+        (u64::from(last.0) >= spans).then(|| {
+            let text = format!(
+                "prefetch list {digest} names span {last}, but layer {layer} has {spans} spans"
+            );
+            Problem::new(Code::PrefetchRange, text)
+        })
     }
 }
 

@@ -18,7 +18,7 @@ use ociseek_format::fine::decode_page;
 use ociseek_format::image::Descriptor;
 use ociseek_format::image::soci::ZtocRef;
 use ociseek_format::layer::LayerMap;
-use ociseek_format::layer::prove::{Difference, SpanHeaders, decode_to_next, headers_of};
+use ociseek_format::layer::prove::{SpanHeaders, decode_to_next, headers_of};
 use ociseek_format::layer::span::{HasSpans, SpanError, SpanTable};
 use ociseek_format::offset::SpanId;
 use ociseek_format::progress::causes;
@@ -266,8 +266,9 @@ fn check(spans: &SpanTable, span: SpanId, bytes: &Bytes) -> Vec<Problem> {
         return vec![Problem::new(code, causes(&error))];
     }
     let entries = headers.finish();
-    let of = |difference: &Difference| Problem::new(difference.code(), difference.to_string());
-    let mut wrong: Vec<Problem> = entries.iter().take(MOST_ENTRIES).map(of).collect();
+    let mut wrong: Vec<Problem> = (entries.iter().take(MOST_ENTRIES))
+        .map(|difference| Problem::new(difference.code(), difference.to_string()))
+        .collect();
     let next = list.get(span.0 as usize + 1);
     if next.is_some_and(|next| !tail.bytes().eq(next.window.iter().copied())) {
         let text = format!("the window of span {} is not what span {span} decodes to", span.0 + 1);
@@ -317,8 +318,10 @@ fn check_fine(
         };
         return vec![Problem::new(code, causes(&error))];
     }
-    let of = |difference: &Difference| Problem::new(difference.code(), difference.of_document());
-    headers.finish().iter().take(MOST_ENTRIES).map(of).collect()
+    let differences = headers.finish();
+    (differences.iter().take(MOST_ENTRIES))
+        .map(|difference| Problem::new(difference.code(), difference.of_document()))
+        .collect()
 }
 
 /// The last [`WINDOW`] bytes that were pushed.

@@ -376,8 +376,10 @@ async fn divide_batch(
     let unwritten = |source| IndexError::Fine { layer: layer.digest, source };
     let (Some(first), Some(last)) = (batch.first(), batch.last()) else { return Ok(Vec::new()) };
     let range = spans.fetch_range(*first).start.0..spans.fetch_range(*last).end.0;
-    let what = || format!("spans {first} to {last} of {}", layer.digest);
-    let charged = writer.source.budget().charge(range.end - range.start, what);
+    let charged = writer
+        .source
+        .budget()
+        .charge(range.end - range.start, || format!("spans {first} to {last} of {}", layer.digest));
     let _memory = charged.map_err(|source| unwritten(source.into()))?;
     let whole: Vec<WholeSpan> = batch
         .into_iter()

@@ -225,8 +225,9 @@ impl ReuseContext<'_> {
         if ztoc.size > in_proportion(layer.size, ztoc.span_size.get()) {
             return Err(NotReusable::Other);
         }
-        let what = || format!("ztoc {} of {} bytes", ztoc.ztoc, ztoc.size);
-        let charged = self.supply.source.budget().charge(ztoc.size.saturating_mul(COST), what);
+        let charged = self.supply.source.budget().charge(ztoc.size.saturating_mul(COST), || {
+            format!("ztoc {} of {} bytes", ztoc.ztoc, ztoc.size)
+        });
         let mut memory = charged.map_err(|error| NotReusable::Wrong(causes(&error)))?;
         let bytes = offer
             .listed

@@ -165,10 +165,9 @@ fn may_be_missing(error: &StoreError) -> bool {
 fn children<'a>(index: &'a ImageIndex, options: &IndexOptions) -> Vec<&'a Descriptor> {
     let is_image = |child: &&Descriptor| matches!(Child::of(child), Child::Image | Child::Unclear);
     let mut children: Vec<&Descriptor> = index.manifests.iter().filter(is_image).collect();
-    let asked = |child: &&Descriptor| {
-        let is_it = |platform| options.platforms.iter().any(|asked| asked.matches(platform));
-        child.platform.as_ref().is_some_and(is_it)
-    };
-    children.sort_by_key(|child| !asked(child));
+    children.sort_by_key(|child| {
+        let platform = child.platform.as_ref();
+        !platform.is_some_and(|platform| options.platforms.iter().any(|p| p.matches(platform)))
+    });
     children
 }
