@@ -16,6 +16,7 @@ use futures_util::stream;
 use prost::Message;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
+use tokio::time::sleep;
 use tonic::body::Body;
 use tonic::server::{Grpc, NamedService};
 use tonic::{Code, Request, Response, Status};
@@ -34,6 +35,8 @@ use super::snapshotter::Snapshotter;
 /// How long a call may take. containerd lets others wait meanwhile, and kubelet gives up after two
 /// minutes.
 pub const ANSWER: Duration = Duration::from_secs(20);
+/// How long to wait after a connection could not be accepted. It stays in the queue.
+const NO_CONNECTION: Duration = Duration::from_millis(200);
 /// How many snapshots a message of a list has.
 const LISTED: usize = 100;
 /// How long calls may take to end after the service was asked to stop.
@@ -152,8 +155,14 @@ pub async fn serve(
     let calls = SnapshotCalls { snapshotter, observer };
     let incoming = stream::select_all(listener.0.into_iter().map(|listener| {
         Box::pin(stream::unfold(listener, |listener| async move {
-            let accepted = listener.accept().await.map(|(connection, _)| connection);
-            Some((accepted, listener))
+            let connection = loop {
+                match listener.accept().await {
+                    Ok((connection, _)) => break connection,
+                    // For example, there are no more file descriptors.
+                    Err(_) => sleep(NO_CONNECTION).await,
+                }
+            };
+            Some((Ok::<_, io::Error>(connection), listener))
         }))
     }));
     let (tell, mut told) = watch::channel(false);

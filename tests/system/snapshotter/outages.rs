@@ -14,7 +14,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Response;
 use bytes::Bytes;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, kill_process_group, prlimit};
 use serde_json::json;
 
 use super::node::{Node, ServiceManager, container};
@@ -523,4 +523,36 @@ async fn containers_read_on_after_a_token_became_invalid() {
         containerd.kill();
         serving.stop();
     });
+}
+
+#[test]
+fn a_server_without_descriptors_waits_for_some() {
+    let Some(programs) = programs() else { return };
+    let node = Node::new(programs, "");
+    let mut serving = node.snapshotter();
+    let containerd = node.containerd();
+    let pid = serving.id();
+    let used = || fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() as u64;
+    let limit = |current| {
+        let limits = Rlimit { current: Some(current), maximum: Some(4096) };
+        prlimit(Pid::from_raw(pid.cast_signed()), Resource::Nofile, limits).unwrap();
+    };
+    // The ticks of the processor's clock that it has taken, user and system.
+    let taken = || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    limit(used());
+    let waiting: Vec<UnixStream> =
+        (0..8).map(|_| UnixStream::connect(node.at("ociseek.sock")).unwrap()).collect();
+    let before = taken();
+    thread::sleep(Duration::from_secs(2));
+    assert!(serving.ended().is_none());
+    assert!(taken() - before < 20, "it does nothing but try");
+    limit(4096);
+    drop(waiting);
+    assert!(node.try_ctr(&["snapshots", "--snapshotter", "ociseek", "ls"]).status.success());
+    drop(containerd);
+    serving.stop();
 }
