@@ -389,7 +389,10 @@ fn containers_outlive_a_store_that_is_killed() {
     let store = machine.store(&["--replace"]);
     assert_eq!(machine.shell(&two, "cat /f011 >/dev/null && echo READY"), "READY\n");
     machine.podman(&["rm", "--force", "--time", "0", container.trim()]);
-    // The next store opens the image while its registry is away.
+    // The next store opens the image while its registry is away: what that said is on disk, as long
+    // as the image is used.
+    let answers = || fs::read_dir(machine.at("state/answers")).unwrap().count();
+    assert_eq!(answers(), 1);
     store.end(Signal::TERM);
     images.server.signal(Signal::STOP);
     let store = machine.store(&["--deadline", "2s"]);
