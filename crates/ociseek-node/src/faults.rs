@@ -91,24 +91,28 @@ const AFTER: [&str; 10] = [
 ];
 
 /// Makes call number `number`, from 1. Whether it was answered as expected.
-async fn call(it: &Snapshotter, root: &Path, number: usize) -> bool {
-    let create = async |kind, key, parent| it.create(kind, request(key, parent, &[])).await.is_ok();
+async fn call(snapshotter: &Snapshotter, root: &Path, number: usize) -> bool {
+    let create =
+        async |kind, key, parent| snapshotter.create(kind, request(key, parent, &[])).await.is_ok();
     match number {
         1 => {
             create(SnapshotKind::Active, "one", "").await
                 && fs::write(root.join("snapshots/1/fs/file"), "x").is_ok()
         }
-        2 => it
+        2 => snapshotter
             .commit(CommitRequest { name: "ONE".into(), key: "one".into(), ..Default::default() })
             .await
             .is_ok(),
         3 => create(SnapshotKind::Active, "two", "ONE").await,
         4 => create(SnapshotKind::View, "seen", "ONE").await,
-        5 => it.create(SnapshotKind::Active, layer("", "chain-a", "manifest", "a")).await.is_err(),
-        6 => it.remove("seen").await.is_ok(),
-        7 => it.remove("two").await.is_ok(),
-        8 => it.remove("ONE").await.is_ok(),
-        _ => it.cleanup().await.is_ok(),
+        5 => snapshotter
+            .create(SnapshotKind::Active, layer("", "chain-a", "manifest", "a"))
+            .await
+            .is_err(),
+        6 => snapshotter.remove("seen").await.is_ok(),
+        7 => snapshotter.remove("two").await.is_ok(),
+        8 => snapshotter.remove("ONE").await.is_ok(),
+        _ => snapshotter.cleanup().await.is_ok(),
     }
 }
 
@@ -116,9 +120,9 @@ async fn call(it: &Snapshotter, root: &Path, number: usize) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn child() {
     let Some(root) = std::env::var_os(ROOT).map(PathBuf::from) else { return };
-    let it = open(&root).await.expect("it starts where nothing was");
+    let snapshotter = open(&root).await.expect("it starts where nothing was");
     for number in 1..AFTER.len() {
-        if call(&it, &root, number).await {
+        if call(&snapshotter, &root, number).await {
             println!("answered {number}");
         }
     }
@@ -157,8 +161,8 @@ fn run(injector: &Path, root: &Path, mode: &str, at: usize) -> (usize, usize) {
     (report.lines().next().unwrap().parse().unwrap(), answered.unwrap_or(0))
 }
 
-fn names(it: &Snapshotter) -> String {
-    it.list(&[]).unwrap().into_iter().map(|info| info.name).collect::<Vec<_>>().join(" ")
+fn names(snapshotter: &Snapshotter) -> String {
+    snapshotter.list(&[]).unwrap().into_iter().map(|info| info.name).collect::<Vec<_>>().join(" ")
 }
 
 /// The names of the files in a directory.
@@ -174,25 +178,32 @@ async fn fault(injector: &Path, root: &Path, mode: &str, at: usize) -> usize {
     fs::create_dir(root).unwrap();
     let (changes, answered) = run(injector, root, mode, at);
     let what = format!("{mode} at {at} of {changes}, {answered} answered");
-    let it = open(root).await.unwrap_or_else(|error| panic!("{what}: {error}"));
-    let found = names(&it);
+    let snapshotter = open(root).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let listed = names(&snapshotter);
     if !matches!(mode, "eio" | "enospc") {
         // The next call was made or not.
-        assert!(AFTER[answered..].iter().take(2).any(|after| *after == found), "{what}: {found}");
+        assert!(AFTER[answered..].iter().take(2).any(|after| *after == listed), "{what}: {listed}");
     }
-    let with_files = found.split(' ').filter(|name| !matches!(*name, "" | "chain-a")).count();
-    assert_eq!(files(&root.join("snapshots")).len(), with_files, "{what}: {found}");
-    assert!(!found.contains("ONE") || root.join("snapshots/1/fs/file").exists(), "{what}: {found}");
+    let with_files = listed.split(' ').filter(|name| !matches!(*name, "" | "chain-a")).count();
+    assert_eq!(files(&root.join("snapshots")).len(), with_files, "{what}: {listed}");
+    assert!(
+        !listed.contains("ONE") || root.join("snapshots/1/fs/file").exists(),
+        "{what}: {listed}"
+    );
     let rest = files(root);
     assert!(rest.iter().all(|name| !name.starts_with("unfinished")), "{what}: {rest:?}");
     for key in ["seen", "two", "one", "ONE", "chain-a"] {
-        if found.split(' ').any(|name| name == key) {
-            it.remove(key).await.unwrap_or_else(|error| panic!("{what}, {key}: {error}"));
+        if listed.split(' ').any(|name| name == key) {
+            snapshotter.remove(key).await.unwrap_or_else(|error| panic!("{what}, {key}: {error}"));
         }
     }
-    it.cleanup().await.unwrap_or_else(|error| panic!("{what}, cleanup: {error}"));
-    assert_eq!((names(&it).as_str(), files(&root.join("snapshots")).len()), ("", 0), "{what}");
-    drop(it);
+    snapshotter.cleanup().await.unwrap_or_else(|error| panic!("{what}, cleanup: {error}"));
+    assert_eq!(
+        (names(&snapshotter).as_str(), files(&root.join("snapshots")).len()),
+        ("", 0),
+        "{what}"
+    );
+    drop(snapshotter);
     fs::remove_dir_all(root).unwrap();
     changes
 }

@@ -103,9 +103,9 @@ fn number(text: &str) -> Option<u32> {
 /// The owner of a directory.
 pub(crate) fn owner(path: &str) -> Result<Owner, SnapshotError> {
     use std::os::unix::fs::MetadataExt;
-    let found =
+    let metadata =
         fs::metadata(path).map_err(|source| SnapshotError::Files { path: path.into(), source })?;
-    Ok((found.uid(), found.gid()))
+    Ok((metadata.uid(), metadata.gid()))
 }
 
 #[cfg(test)]
@@ -120,8 +120,8 @@ mod tests {
     fn labels_are_read_strictly() {
         assert_eq!(MappedIds::of(&BTreeMap::new()).unwrap(), None);
         assert_eq!(MappedIds::of(&labels("", "")).unwrap(), None);
-        let found = labels("0:100000:65536", "5:7:1,0:200000:4");
-        assert_eq!(MappedIds::of(&found).unwrap().unwrap().root, (100_000, 200_000));
+        let labels_of_both = labels("0:100000:65536", "5:7:1,0:200000:4");
+        assert_eq!(MappedIds::of(&labels_of_both).unwrap().unwrap().root, (100_000, 200_000));
         for (uids, gids) in [
             ("0:1:2", ""),
             ("", "0:1:2"),

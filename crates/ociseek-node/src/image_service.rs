@@ -72,8 +72,10 @@ impl Service<http::Request<Body>> for ImageService {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let it = self.clone();
-        Box::pin(async move { Ok(it.passed_on(request).await.unwrap_or_else(Status::into_http)) })
+        let service = self.clone();
+        Box::pin(
+            async move { Ok(service.passed_on(request).await.unwrap_or_else(Status::into_http)) },
+        )
     }
 }
 
@@ -225,27 +227,27 @@ impl http_body::Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
-        let it = &mut *self;
-        if it.has_data {
-            match it.body.poll_data(cx) {
+        let body = &mut *self;
+        if body.has_data {
+            match body.body.poll_data(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some(Ok(data))) => {
                     // It fails only if the stream has ended.
-                    let _ = it.body.flow_control().release_capacity(data.len());
-                    if it.learning.is_some() {
-                        let rest = LOOKED_AT.saturating_sub(it.begun.len());
-                        it.begun.extend_from_slice(&data[..data.len().min(rest)]);
+                    let _ = body.body.flow_control().release_capacity(data.len());
+                    if body.learning.is_some() {
+                        let rest = LOOKED_AT.saturating_sub(body.begun.len());
+                        body.begun.extend_from_slice(&data[..data.len().min(rest)]);
                     }
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
-                Poll::Ready(None) => it.has_data = false,
+                Poll::Ready(None) => body.has_data = false,
             }
         }
-        it.body.poll_trailers(cx).map(|trailers| {
+        body.body.poll_trailers(cx).map(|trailers| {
             let trailers = trailers.transpose()?;
             Some(trailers.map(|trailers| {
-                it.learn(&trailers);
+                body.learn(&trailers);
                 Frame::trailers(trailers)
             }))
         })

@@ -181,8 +181,8 @@ impl ImageDir {
         stack: &LazyStack,
     ) -> Result<MountedImage, SnapshotError> {
         let point = self.point(key);
-        let is_mounted =
-            mounted_at(&point).is_ok_and(|mount| mount.is_some_and(|it| it.fs_type == FS_TYPE));
+        let is_mounted = mounted_at(&point)
+            .is_ok_and(|mount| mount.is_some_and(|mounted| mounted.fs_type == FS_TYPE));
         let session = self.session(key, stack, is_mounted);
         match timeout(WAIT, session.settled()).await {
             Ok(Phase::Serving { owner }) => Ok(MountedImage { point, owner }),
@@ -237,7 +237,8 @@ impl ImageDir {
 
     /// Divides the memory among all mounts.
     async fn share_memory(&self) {
-        let contents: Vec<_> = self.sessions().iter().filter_map(|it| it.content()).collect();
+        let contents: Vec<_> =
+            self.sessions().iter().filter_map(|session| session.content()).collect();
         let memory = self.0.memory.load(Ordering::Relaxed).saturating_sub(OWN);
         // If it panics, it is done again later.
         let _ = spawn_blocking(move || divide_memory(memory, &contents)).await;
@@ -247,7 +248,7 @@ impl ImageDir {
     /// for those that are still there.
     pub(crate) fn fetched(&self) -> u64 {
         let removed = *self.0.fetched.hold();
-        self.sessions().iter().fold(removed, |sum, it| sum.saturating_add(it.fetched()))
+        self.sessions().iter().fold(removed, |sum, session| sum.saturating_add(session.fetched()))
     }
 
     /// How many mounts do not answer.

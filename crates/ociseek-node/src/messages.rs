@@ -210,9 +210,9 @@ impl SnapshotFilter {
 /// Takes a word from the start of `rest`: a quoted one, or up to one of `ends`.
 fn word(rest: &mut &str, ends: &str) -> Option<String> {
     if !rest.starts_with('"') {
-        let (found, after) = rest.split_at(rest.find(|c| ends.contains(c)).unwrap_or(rest.len()));
+        let (bare, after) = rest.split_at(rest.find(|c| ends.contains(c)).unwrap_or(rest.len()));
         *rest = after;
-        return (!found.is_empty()).then(|| found.to_owned());
+        return (!bare.is_empty()).then(|| bare.to_owned());
     }
     let mut word = String::new();
     let mut letters = rest[1..].char_indices();
@@ -300,7 +300,7 @@ mod tests {
             ("parent!=", true),
         ] {
             assert_eq!(
-                SnapshotFilter::parse(filter).is_some_and(|it| it.passes(&info)),
+                SnapshotFilter::parse(filter).is_some_and(|parsed| parsed.passes(&info)),
                 passes,
                 "{filter}"
             );

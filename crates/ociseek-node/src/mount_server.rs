@@ -259,11 +259,11 @@ mod tests {
     fn a_longer_record_replaces_a_shorter_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("starts/one.jsonl");
-        for (text, kept) in
+        for (text, written) in
             [("", None), ("two", Some("two")), ("1", Some("two")), ("three", Some("three"))]
         {
             keep(text.as_bytes(), &path).unwrap();
-            assert_eq!(fs::read_to_string(&path).ok().as_deref(), kept);
+            assert_eq!(fs::read_to_string(&path).ok().as_deref(), written);
         }
         assert_eq!(fs::read_dir(dir.path().join("starts")).unwrap().count(), 1);
     }

@@ -150,14 +150,14 @@ impl SnapshotRows {
 
     /// Notes which directories exist: their ids are not used. If rows were lost, those without a
     /// row are left alone from now on.
-    fn note_directories(&mut self, found: &BTreeSet<u64>, are_lost: bool) {
-        let last = found.range(..=MAX_ID).next_back();
+    fn note_directories(&mut self, directories: &BTreeSet<u64>, are_lost: bool) {
+        let last = directories.range(..=MAX_ID).next_back();
         self.last_id = last.copied().unwrap_or(0).max(self.last_id);
         let known: HashSet<u64> = self.rows.values().map(|row| row.id).collect();
         if are_lost {
-            self.left.extend(found.iter().filter(|id| !known.contains(id)));
+            self.left.extend(directories.iter().filter(|id| !known.contains(id)));
         }
-        self.left.retain(|id| found.contains(id));
+        self.left.retain(|id| directories.contains(id));
     }
 
     /// Whether a directory is left alone.
@@ -356,9 +356,9 @@ fn is_full(error: &io::Error) -> bool {
 }
 
 impl RowStore {
-    /// Opens the rows in `root`, which no other process may use. `found` has the ids of the
+    /// Opens the rows in `root`, which no other process may use. `directories` has the ids of the
     /// directories there. Damaged rows are set aside.
-    pub(crate) fn open(root: &Path, found: &BTreeSet<u64>) -> io::Result<RowStore> {
+    pub(crate) fn open(root: &Path, directories: &BTreeSet<u64>) -> io::Result<RowStore> {
         let lock = state_file::lock(root, "snapshotter", &warned)?;
         let (mut rows, is_lost) =
             state_file::read_or_set_aside::<SnapshotRows>(root, STATE, &warned)?;
@@ -367,9 +367,9 @@ impl RowStore {
             state_file::set_aside(&root.join(STATE), &why, &warned);
         }
         // A crash leaves one directory before there is a file.
-        let is_missing = found.len() > 1 && !root.join(STATE).exists();
+        let is_missing = directories.len() > 1 && !root.join(STATE).exists();
         let is_lost = is_lost || rows.damaged > 0 || is_missing;
-        rows.note_directories(found, is_lost);
+        rows.note_directories(directories, is_lost);
         if is_lost {
             warn!(
                 name: "state", left = ?rows.left,

@@ -76,7 +76,7 @@ impl UnnamedListener {
     /// # Errors
     /// If there is another kind of file, or the socket cannot be made.
     pub fn bind(path: &Path) -> io::Result<UnnamedListener> {
-        if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+        if fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.file_type().is_socket()) {
             let why = "something else than a socket has this name";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
@@ -220,7 +220,7 @@ impl Service<http::Request<Body>> for SnapshotCalls {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let it = Arc::clone(&self.snapshotter);
+        let snapshotter = Arc::clone(&self.snapshotter);
         let observer = Arc::clone(&self.observer);
         Box::pin(async move {
             let name = request.uri().path().rsplit('/').next().unwrap_or_default();
@@ -229,53 +229,58 @@ impl Service<http::Request<Body>> for SnapshotCalls {
             };
             let begun = Instant::now();
             let response = match method {
-                "Prepare" => unary(request, |asked| create(it, SnapshotKind::Active, asked)).await,
-                "View" => unary(request, |asked| create(it, SnapshotKind::View, asked)).await,
+                "Prepare" => {
+                    unary(request, |asked| create(snapshotter, SnapshotKind::Active, asked)).await
+                }
+                "View" => {
+                    unary(request, |asked| create(snapshotter, SnapshotKind::View, asked)).await
+                }
                 "Mounts" => {
                     let call = |asked: KeyRequest| async move {
-                        it.mounts(&asked.key).await.map(|mounts| MountsAnswer { mounts })
+                        snapshotter.mounts(&asked.key).await.map(|mounts| MountsAnswer { mounts })
                     };
                     unary(request, call).await
                 }
                 "Commit" => {
                     let call = |asked: CommitRequest| async move {
-                        it.commit(asked).await.map(|()| Empty {})
+                        snapshotter.commit(asked).await.map(|()| Empty {})
                     };
                     unary(request, call).await
                 }
                 "Remove" => {
                     let call = |asked: KeyRequest| async move {
-                        it.remove(&asked.key).await.map(|()| Empty {})
+                        snapshotter.remove(&asked.key).await.map(|()| Empty {})
                     };
                     unary(request, call).await
                 }
                 "Stat" => {
-                    unary(
-                        request,
-                        |asked: KeyRequest| async move { it.stat(&asked.key).map(answer) },
-                    )
+                    unary(request, |asked: KeyRequest| async move {
+                        snapshotter.stat(&asked.key).map(answer)
+                    })
                     .await
                 }
                 "Update" => {
                     let call = |asked: UpdateRequest| async move {
                         let info = asked.info.unwrap_or_default();
                         let fields = asked.update_mask.unwrap_or_default();
-                        it.update(&info, &fields.paths).await.map(answer)
+                        snapshotter.update(&info, &fields.paths).await.map(answer)
                     };
                     unary(request, call).await
                 }
                 "Usage" => {
                     let call = |asked: KeyRequest| async move {
-                        let (size, inodes) = it.usage(&asked.key).await?;
+                        let (size, inodes) = snapshotter.usage(&asked.key).await?;
                         Ok(UsageAnswer { size: size.cast_signed(), inodes: inodes.cast_signed() })
                     };
                     unary(request, call).await
                 }
                 "Cleanup" => {
-                    unary(request, |_: Empty| async move { it.cleanup().await.map(|()| Empty {}) })
-                        .await
+                    unary(request, |_: Empty| async move {
+                        snapshotter.cleanup().await.map(|()| Empty {})
+                    })
+                    .await
                 }
-                _ => list(it, request).await,
+                _ => list(snapshotter, request).await,
             };
             observer(AnsweredCall { method, failed: is_failure(&response), took: begun.elapsed() });
             Ok(response)
@@ -322,11 +327,11 @@ impl Service<http::Request<Body>> for HealthCalls {
 }
 
 async fn create(
-    it: Arc<Snapshotter>,
+    snapshotter: Arc<Snapshotter>,
     kind: SnapshotKind,
     asked: CreateRequest,
 ) -> Result<MountsAnswer, SnapshotError> {
-    it.create(kind, asked).await.map(|mounts| MountsAnswer { mounts })
+    snapshotter.create(kind, asked).await.map(|mounts| MountsAnswer { mounts })
 }
 
 fn answer(info: SnapshotInfo) -> InfoAnswer {
@@ -358,13 +363,13 @@ where
     Grpc::new(ProstCodec::<Answer, Asked>::default()).unary(call, request).await
 }
 
-async fn list(it: Arc<Snapshotter>, request: http::Request<Body>) -> http::Response<Body> {
+async fn list(snapshotter: Arc<Snapshotter>, request: http::Request<Body>) -> http::Response<Body> {
     let call = service_fn(move |request: Request<ListRequest>| {
-        let it = Arc::clone(&it);
+        let snapshotter = Arc::clone(&snapshotter);
         async move {
-            let found = it.list(&request.into_inner().filters)?;
+            let infos = snapshotter.list(&request.into_inner().filters)?;
             let messages: Vec<Result<ListAnswer, Status>> =
-                found.chunks(LISTED).map(|some| Ok(ListAnswer { info: some.to_vec() })).collect();
+                infos.chunks(LISTED).map(|some| Ok(ListAnswer { info: some.to_vec() })).collect();
             Ok::<_, Status>(Response::new(stream::iter(messages)))
         }
     });

@@ -100,8 +100,8 @@ impl Snapshotter {
             }
         };
         let root = create().map_err(failed)?;
-        let found = directories(&root).map_err(failed)?;
-        let store = RowStore::open(&root, &found).map_err(failed)?;
+        let existing = directories(&root).map_err(failed)?;
+        let store = RowStore::open(&root, &existing).map_err(failed)?;
         let stacks = store.read(|rows| {
             rows.iter().filter_map(|(_, row)| Some((row.id, rows.stack(row)?))).collect()
         });

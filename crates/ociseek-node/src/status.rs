@@ -57,7 +57,7 @@ pub fn kept(root: &Path) -> io::Result<KeptState> {
     // As the snapshotter names it for the kernel.
     let root = match root.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(KeptState::default()),
-        found => found?,
+        state => state?,
     };
     let rows = read(&root)?;
     let mut users: HashMap<u64, usize> = HashMap::new();
@@ -92,17 +92,17 @@ pub fn kept(root: &Path) -> io::Result<KeptState> {
 fn kept_mounts(root: &Path, rows: &SnapshotRows) -> io::Result<HashMap<u64, Vec<KeptMount>>> {
     let points = points(root, rows)?;
     let answering = answering(points.values());
-    let mut kept: HashMap<u64, Vec<KeptMount>> = HashMap::new();
+    let mut by_id: HashMap<u64, Vec<KeptMount>> = HashMap::new();
     for (key, point) in points {
         let mount = KeptMount {
             answers: answering.contains(&point),
             fetched: point.parent().map(fetched).unwrap_or_default(),
             point,
         };
-        kept.entry(key.id).or_default().push(mount);
+        by_id.entry(key.id).or_default().push(mount);
     }
-    kept.values_mut().for_each(|mounts| mounts.sort_by(|one, other| one.point.cmp(&other.point)));
-    Ok(kept)
+    by_id.values_mut().for_each(|mounts| mounts.sort_by(|one, other| one.point.cmp(&other.point)));
+    Ok(by_id)
 }
 
 /// The mount points of images that are mounted.
@@ -137,12 +137,12 @@ pub(crate) fn usage(dir: &Path) -> io::Result<(u64, u64)> {
     let mut seen = HashSet::new();
     let mut waiting = vec![dir.to_owned()];
     while let Some(path) = waiting.pop() {
-        let Some(found) = unless_gone(fs::symlink_metadata(&path))? else { continue };
-        if seen.insert((found.dev(), found.ino())) {
+        let Some(metadata) = unless_gone(fs::symlink_metadata(&path))? else { continue };
+        if seen.insert((metadata.dev(), metadata.ino())) {
             // stat(2): a block has 512 bytes.
-            bytes += found.blocks() * 512;
+            bytes += metadata.blocks() * 512;
         }
-        if found.is_dir()
+        if metadata.is_dir()
             && let Some(entries) = unless_gone(fs::read_dir(&path))?
         {
             for entry in entries {
@@ -209,10 +209,10 @@ mod tests {
             format!(r#"{{"last_id":7,"rows":{{{}}}}}"#, rows.join(",")),
         )
         .unwrap();
-        let found = kept(dir.path()).unwrap();
+        let state = kept(dir.path()).unwrap();
         let images: Vec<_> =
-            found.images.iter().map(|image| (&*image.name, image.layers, image.users)).collect();
-        assert_eq!((found.snapshots, images), (7, vec![("one@x", 2, 2), ("two@y", 3, 0)]));
+            state.images.iter().map(|image| (&*image.name, image.layers, image.users)).collect();
+        assert_eq!((state.snapshots, images), (7, vec![("one@x", 2, 2), ("two@y", 3, 0)]));
     }
 
     #[test]

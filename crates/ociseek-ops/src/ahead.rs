@@ -64,7 +64,7 @@ impl ListMemory {
 impl DocumentsAhead {
     /// What opening an image of `source` by `options` reads first.
     pub fn of(source: &Source, judged: &Judged, options: &OpenOptions) -> DocumentsAhead {
-        let image = &judged.found;
+        let image = &judged.image;
         let documents = image.layers.iter().filter_map(|layer| image.document_for(&layer.digest));
         let documents: Vec<FineRef> = documents.cloned().collect();
         let by_ztoc =

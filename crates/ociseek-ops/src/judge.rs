@@ -39,7 +39,7 @@ pub const COVERED_PERCENT: u64 = 80;
 #[derive(Debug)]
 pub struct Judged {
     /// With the indexes that are read. What the rules do not allow is removed from their content.
-    pub found: DiscoveredImage,
+    pub image: DiscoveredImage,
     /// Whose word they are.
     pub trust: TrustOfLayers,
     /// The config, as JSON.
@@ -237,8 +237,8 @@ pub async fn judge_image(
     let ((config, platform), chosen) = Box::pin(both(reading, choosing)).await?;
     let diff_ids =
         config::diff_ids(&config).map_err(|source| OpenImageError::OddConfig { digest, source })?;
-    let Chosen { found, trust, .. } = chosen;
-    Ok(Judged { found, trust, config, platform, diff_ids })
+    let Chosen { image, trust, .. } = chosen;
+    Ok(Judged { image, trust, config, platform, diff_ids })
 }
 
 impl Judged {
@@ -247,19 +247,19 @@ impl Judged {
     /// # Errors
     /// Why it does not. A registry that did not show its indexes is not an image without one.
     pub fn lazy_layers(&self) -> Result<Vec<JudgedLayer>, NotLazy> {
-        covers_enough(&self.found.layers, &self.trust.left_out, |layer| {
-            self.found.read_by(&layer.digest).is_some()
+        covers_enough(&self.image.layers, &self.trust.left_out, |layer| {
+            self.image.read_by(&layer.digest).is_some()
         })
-        .map_err(|why| match (why, self.found.unseen()) {
+        .map_err(|why| match (why, self.image.unseen()) {
             (NotLazy::NoIndex, Some(error)) => NotLazy::of(error),
             (why, _) => why,
         })?;
-        let layers = self.found.layers.iter().zip(&self.diff_ids);
+        let layers = self.image.layers.iter().zip(&self.diff_ids);
         Ok(layers
             .map(|(layer, diff_id)| JudgedLayer {
                 descriptor: layer.clone(),
                 diff_id: *diff_id,
-                document: self.found.read_by(&layer.digest),
+                document: self.image.read_by(&layer.digest),
             })
             .collect())
     }
@@ -315,7 +315,7 @@ mod tests {
                 via: DiscoveryMethod::Api,
                 content: content(error),
             });
-            let found = DiscoveredImage {
+            let image = DiscoveredImage {
                 root: digest,
                 config: manifest.clone(),
                 manifest: manifest.clone(),
@@ -329,7 +329,7 @@ mod tests {
                 chosen_fine: None,
             };
             let (trust, config) = (TrustOfLayers::default(), Bytes::new());
-            Judged { found, trust, config, platform: None, diff_ids: vec![digest] }
+            Judged { image, trust, config, platform: None, diff_ids: vec![digest] }
                 .lazy_layers()
                 .unwrap_err()
                 .code()

@@ -190,7 +190,7 @@ pub async fn open(
         .map_err(DiscoverError::from)?;
     let opening = Box::pin(async {
         let discovered = image.indexes(source, options.index.as_ref(), progress).await?;
-        let Chosen { found: discovered, trust, fine: chosen_fine } =
+        let Chosen { image: discovered, trust, fine: chosen_fine } =
             choose(source, discovered, options.choice(), &caches.ztocs, &**progress).await?;
         let range = options.layers.range(discovered.layers.len());
         let layers = discovered.layers.len();

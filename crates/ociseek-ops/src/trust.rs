@@ -166,7 +166,7 @@ pub struct IndexChoice<'a> {
 #[derive(Debug)]
 pub struct Chosen {
     /// What the rules do not allow is removed from the indexes that are read.
-    pub found: DiscoveredImage,
+    pub image: DiscoveredImage,
     /// Whose word they are.
     pub trust: TrustOfLayers,
     /// The fine index that the rules allow, even if only SOCI indexes are read.
@@ -200,7 +200,7 @@ pub async fn choose(
     (image.chosen, trust.soci) = (chosen, levels);
     let (fine, levels) = chooser.first(&mut image, fine, &mut trust.left_out).await?;
     (image.chosen_fine, trust.fine) = (fine.filter(|_| !soci_only), levels);
-    Ok(Chosen { found: image, trust, fine })
+    Ok(Chosen { image, trust, fine })
 }
 
 struct Chooser<'a> {

@@ -385,9 +385,9 @@ impl ZtocCache {
         read: impl FnOnce(F, Vec<u8>) -> Option<T>,
     ) -> Option<T> {
         let path = self.entry_path(key)?;
-        let found = self.load_entry(key, &path, read);
-        debug!(name: "lookup", target: TARGET, what = key.word(), of = %key.digest(), hit = found.is_some());
-        found
+        let entry = self.load_entry(key, &path, read);
+        debug!(name: "lookup", target: TARGET, what = key.word(), of = %key.digest(), hit = entry.is_some());
+        entry
     }
 
     fn load_entry<F: DeserializeOwned, T>(
@@ -396,7 +396,7 @@ impl ZtocCache {
         path: &Path,
         read: impl FnOnce(F, Vec<u8>) -> Option<T>,
     ) -> Option<T> {
-        let found = match self.inner.read(path) {
+        let entry = match self.inner.read(path) {
             Ok(bytes) => decode(bytes, key).and_then(|(facts, bytes)| read(facts, bytes)),
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::TimedOut) => {
                 return None;
@@ -407,10 +407,10 @@ impl ZtocCache {
             }
             Err(_) => None,
         };
-        if found.is_none() {
+        if entry.is_none() {
             self.inner.drop_entry(path.to_owned());
         }
-        found
+        entry
     }
 
     fn store<F: Serialize>(&self, key: &Key<'_>, facts: F, content: &[&[u8]]) {
@@ -472,8 +472,8 @@ impl Inner {
     }
 
     fn has(&self, path: PathBuf) -> bool {
-        let found = self.watch.begin_with(0).map(|access| access.in_time(move || path.is_file()));
-        found.is_some_and(|found| found.unwrap_or(false))
+        let is_file = self.watch.begin_with(0).map(|access| access.in_time(move || path.is_file()));
+        is_file.is_some_and(|is_file| is_file.unwrap_or(false))
     }
 
     fn drop_entry(&self, path: PathBuf) {

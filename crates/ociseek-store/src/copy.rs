@@ -64,9 +64,9 @@ impl Destination {
                 if here.is_there(blob).await? {
                     return Ok(CopyMethod::Present);
                 }
-                if let Source::Registry(there) = source
-                    && there.registry() == here.registry()
-                    && here.mount_blob(&blob.digest, there).await?
+                if let Source::Registry(other) = source
+                    && other.registry() == here.registry()
+                    && here.mount_blob(&blob.digest, other).await?
                 {
                     return Ok(CopyMethod::Mounted);
                 }

@@ -57,10 +57,10 @@ impl Destination {
     /// Whether this is the store that `source` reads.
     pub fn is(&self, source: &Source) -> bool {
         match (self, source) {
-            (Destination::Registry(here), Source::Registry(there)) => {
-                here.registry() == there.registry() && here.name() == there.name()
+            (Destination::Registry(here), Source::Registry(other)) => {
+                here.registry() == other.registry() && here.name() == other.name()
             }
-            (Destination::Layout(here), Source::Layout(there)) => here.is_same(there),
+            (Destination::Layout(here), Source::Layout(other)) => here.is_same(other),
             _ => false,
         }
     }

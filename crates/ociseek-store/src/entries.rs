@@ -223,13 +223,13 @@ mod tests {
         let soon = entry("4", now + Duration::from_secs(10));
         let writing = put(".tmp-1", now);
         let abandoned = put(".tmp-2", now + YEAR);
-        let there = |paths: &[&PathBuf]| paths.iter().map(|path| path.exists()).collect::<Vec<_>>();
+        let exist = |paths: &[&PathBuf]| paths.iter().map(|path| path.exists()).collect::<Vec<_>>();
 
         assert_eq!(evict(dir.path(), 350).unwrap(), Eviction { left: 300, evicted: 1 });
-        assert_eq!(there(&[&older, &newer, &future, &soon]), [true, true, false, true]);
-        assert_eq!(there(&[&writing, &abandoned]), [true, false]);
+        assert_eq!(exist(&[&older, &newer, &future, &soon]), [true, true, false, true]);
+        assert_eq!(exist(&[&writing, &abandoned]), [true, false]);
         assert_eq!(evict(dir.path(), 250).unwrap(), Eviction { left: 200, evicted: 1 });
-        assert_eq!(there(&[&older, &newer, &soon]), [false, true, true]);
+        assert_eq!(exist(&[&older, &newer, &soon]), [false, true, true]);
     }
 
     #[test]

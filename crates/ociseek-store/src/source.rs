@@ -330,8 +330,8 @@ impl Source {
         artifact_types: &[&str],
     ) -> Result<Referrers, StoreError> {
         let mut listed = self.all_referrers(subject).await?;
-        let is_wanted = |found: &Descriptor| {
-            found.artifact_type.as_deref().is_some_and(|t| artifact_types.contains(&t))
+        let is_wanted = |referrer: &Descriptor| {
+            referrer.artifact_type.as_deref().is_some_and(|t| artifact_types.contains(&t))
         };
         listed.descriptors.retain(is_wanted);
         Ok(listed)

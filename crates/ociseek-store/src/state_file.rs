@@ -141,8 +141,8 @@ fn is_no_file(path: &Path) -> bool {
 /// Whether something is there that is not `wanted`, or a link that leads nowhere.
 fn is_not(path: &Path, wanted: impl FnOnce(&Metadata) -> bool) -> bool {
     match fs::metadata(path) {
-        Ok(found) => !wanted(&found),
-        Err(_) => fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()),
+        Ok(metadata) => !wanted(&metadata),
+        Err(_) => fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink()),
     }
 }
 

@@ -179,7 +179,7 @@ async fn open_one(
     let discovered = discover(source, root, platform, index, progress).await?;
     let rules = read.view.trust.rules(name, UseOfFiles::Show)?;
     let choice = IndexChoice { requested: index, rules: &rules, soci_only: !read.view.trust.fine };
-    let Chosen { found: discovered, trust, .. } =
+    let Chosen { image: discovered, trust, .. } =
         choose(source, discovered, choice, &caches.ztocs, &**progress).await?;
     let layers = discovered.layers.len();
     let layer = discovered

@@ -237,7 +237,7 @@ impl FineSpans {
     /// Whether `blob` has the bytes of [`FineSpans::fetch_range`]: hashes it from the state at the
     /// first border and compares with the state at the second, or with the layer's digest. `span`
     /// must be below the count.
-    pub fn proves(&self, span: SpanId, blob: &[u8]) -> bool {
+    pub(crate) fn proves(&self, span: SpanId, blob: &[u8]) -> bool {
         let Some(mut hasher) = self.hasher(span, blob.len() as u64) else { return false };
         hasher.update(blob);
         self.is_end(span, hasher)

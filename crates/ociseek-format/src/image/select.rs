@@ -142,7 +142,7 @@ impl PlatformSelector {
         })
     }
 
-    /// Examines an index and returns what to fetch next. `found` has the kinds of unclear entries;
+    /// Examines an index and returns what to fetch next. `known` has the kinds of unclear entries;
     /// those that it lacks are skipped.
     pub fn index(&mut self, index: &ImageIndex, known: &BTreeMap<Digest, Child>) -> Vec<NextFetch> {
         let mut next = Vec::new();

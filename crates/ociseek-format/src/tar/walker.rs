@@ -150,7 +150,7 @@ impl Walker {
         matches!(self.state, State::Over)
     }
 
-    /// Consumes the next bytes of the stream and passes each entry to `found`.
+    /// Consumes the next bytes of the stream and passes each entry to `each`.
     ///
     /// # Errors
     /// Where Go's archive/tar fails. The walker cannot be used after that.

@@ -8,7 +8,7 @@ use crate::faults::{layer, open, request};
 #[tokio::test(flavor = "multi_thread")]
 async fn only_layers_that_fit_the_image_are_noted() {
     let root = tempfile::tempdir().unwrap();
-    let it = open(root.path()).await.unwrap();
+    let snapshotter = open(root.path()).await.unwrap();
     for odd in [
         layer("", "chain-a", "another", "a"),
         layer("", "chain-a", "manifest", "b"),
@@ -16,11 +16,11 @@ async fn only_layers_that_fit_the_image_are_noted() {
         layer("", "chain-b", "manifest", "a"),
         request("unpacking", "", &[(TARGET, "chain-a"), (IMAGE, "host/name:tag")]),
     ] {
-        let mounts = it.create(SnapshotKind::Active, odd.clone()).await.unwrap();
+        let mounts = snapshotter.create(SnapshotKind::Active, odd.clone()).await.unwrap();
         assert_eq!(mounts[0].kind, "bind", "{odd:?}");
-        it.remove("unpacking").await.unwrap();
+        snapshotter.remove("unpacking").await.unwrap();
     }
-    let noted = |request| it.create(SnapshotKind::Active, request);
+    let noted = |request| snapshotter.create(SnapshotKind::Active, request);
     assert!(matches!(
         noted(layer("", "chain-a", "manifest", "a")).await,
         Err(SnapshotError::Exists(_))
@@ -29,22 +29,23 @@ async fn only_layers_that_fit_the_image_are_noted() {
         noted(layer("chain-a", "chain-b", "manifest", "b")).await,
         Err(SnapshotError::Exists(_))
     ));
-    let names: Vec<_> = it.list(&[]).unwrap().into_iter().map(|info| info.name).collect();
+    let names: Vec<_> = snapshotter.list(&[]).unwrap().into_iter().map(|info| info.name).collect();
     assert_eq!(names, ["chain-a", "chain-b"]);
     // Another layer, or another document for the same one, is unpacked under its own name.
     for (manifest, digest) in [("lying", "x"), ("other-document", "a")] {
         let mounts = noted(layer("", "chain-a", manifest, digest)).await.unwrap();
         assert_eq!(mounts[0].kind, "bind", "{manifest}");
-        it.remove("unpacking").await.unwrap();
+        snapshotter.remove("unpacking").await.unwrap();
     }
     // A container that cannot start leaves nothing.
-    let failed = it.create(SnapshotKind::Active, request("container", "chain-b", &[])).await;
+    let failed =
+        snapshotter.create(SnapshotKind::Active, request("container", "chain-b", &[])).await;
     assert!(matches!(failed, Err(SnapshotError::Mount(_))));
-    assert!(matches!(it.stat("container"), Err(SnapshotError::NotFound(_))));
+    assert!(matches!(snapshotter.stat("container"), Err(SnapshotError::NotFound(_))));
     for key in ["chain-b", "chain-a"] {
-        it.remove(key).await.unwrap();
+        snapshotter.remove(key).await.unwrap();
     }
-    it.cleanup().await.unwrap();
+    snapshotter.cleanup().await.unwrap();
     let left = |dir| fs::read_dir(root.path().join(dir)).unwrap().count();
     assert_eq!((left("images"), left("snapshots")), (0, 0));
 }
@@ -52,46 +53,47 @@ async fn only_layers_that_fit_the_image_are_noted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mount_that_hangs_delays_neither_its_removal_nor_others() {
     let root = tempfile::tempdir().unwrap();
-    let it = Arc::new(open(root.path()).await.unwrap());
+    let snapshotter = Arc::new(open(root.path()).await.unwrap());
     for (chain, manifest, digest) in [("chain-h", "hanging", "h"), ("chain-a", "manifest", "a")] {
-        let noted = it.create(SnapshotKind::Active, layer("", chain, manifest, digest)).await;
+        let noted =
+            snapshotter.create(SnapshotKind::Active, layer("", chain, manifest, digest)).await;
         assert!(matches!(noted, Err(SnapshotError::Exists(_))));
     }
-    let hanging = Arc::clone(&it);
+    let hanging = Arc::clone(&snapshotter);
     let begun = std::time::Instant::now();
     let hanging = tokio::spawn(async move {
         hanging.create(SnapshotKind::Active, request("hangs", "chain-h", &[])).await
     });
-    while it.images.sessions().is_empty() {
+    while snapshotter.images.sessions().is_empty() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     // Another image.
-    let other = it.create(SnapshotKind::Active, request("other", "chain-a", &[])).await;
+    let other = snapshotter.create(SnapshotKind::Active, request("other", "chain-a", &[])).await;
     assert!(other.unwrap_err().to_string().contains("the registry is away"));
-    it.remove("chain-a").await.unwrap();
+    snapshotter.remove("chain-a").await.unwrap();
     assert!(!hanging.is_finished());
     let error = hanging.await.unwrap().unwrap_err();
     assert!(error.to_string().contains("is being mounted"), "{error}");
     assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
     // It continues in the background, until its snapshot is removed.
-    assert_eq!(it.images.sessions().len(), 1);
-    it.remove("chain-h").await.unwrap();
-    assert!(it.images.sessions().is_empty());
+    assert_eq!(snapshotter.images.sessions().len(), 1);
+    snapshotter.remove("chain-h").await.unwrap();
+    assert!(snapshotter.images.sessions().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_of_removed_snapshots_stay_until_the_cleanup() {
     let root = tempfile::tempdir().unwrap();
-    let it = open(root.path()).await.unwrap();
-    let create = |key| it.create(SnapshotKind::Active, request(key, "", &[]));
+    let snapshotter = open(root.path()).await.unwrap();
+    let create = |key| snapshotter.create(SnapshotKind::Active, request(key, "", &[]));
     create("large").await.unwrap();
     fs::write(root.path().join("snapshots/1/fs/file"), "x").unwrap();
-    it.remove("large").await.unwrap();
-    assert!(matches!(it.stat("large"), Err(SnapshotError::NotFound(_))));
+    snapshotter.remove("large").await.unwrap();
+    assert!(matches!(snapshotter.stat("large"), Err(SnapshotError::NotFound(_))));
     assert!(root.path().join("snapshots/1/fs/file").exists());
     create("large").await.unwrap();
     assert_eq!(fs::read_dir(root.path().join("snapshots/2/fs")).unwrap().count(), 0);
-    it.cleanup().await.unwrap();
+    snapshotter.cleanup().await.unwrap();
     assert!(
         !root.path().join("snapshots/1").exists() && root.path().join("snapshots/2/fs").exists()
     );
@@ -100,40 +102,40 @@ async fn files_of_removed_snapshots_stay_until_the_cleanup() {
 #[tokio::test(flavor = "multi_thread")]
 async fn layers_of_buildkit_are_noted() {
     let root = tempfile::tempdir().unwrap();
-    let it = open(root.path()).await.unwrap();
+    let snapshotter = open(root.path()).await.unwrap();
     let create = |reference| {
         let labels = [(TARGET, "chain-a"), (BUILD_REFERENCE, reference), (BUILD_LAYER, "a")];
-        it.create(SnapshotKind::Active, request("unpacking", "", &labels))
+        snapshotter.create(SnapshotKind::Active, request("unpacking", "", &labels))
     };
     // A tag may be moved between the pull and the first container.
     assert_eq!(create("host/name:tag").await.unwrap()[0].kind, "bind");
-    it.remove("unpacking").await.unwrap();
+    snapshotter.remove("unpacking").await.unwrap();
     assert!(matches!(create("host/name:tag@manifest").await, Err(SnapshotError::Exists(_))));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn state_survives_a_crash_and_what_it_left_is_removed() {
     let root = tempfile::tempdir().unwrap();
-    let it = open(root.path()).await.unwrap();
+    let snapshotter = open(root.path()).await.unwrap();
     for key in ["gone", "kept"] {
-        it.create(SnapshotKind::Active, request(key, "", &[])).await.unwrap();
+        snapshotter.create(SnapshotKind::Active, request(key, "", &[])).await.unwrap();
     }
     assert!(open(root.path()).await.is_err(), "another process uses it");
     // As if the process had been killed between the row and the files, and in a write.
-    it.store.change(|rows| rows.remove("gone")).unwrap();
-    drop(it);
+    snapshotter.store.change(|rows| rows.remove("gone")).unwrap();
+    drop(snapshotter);
     fs::write(root.path().join("unfinished-1"), "{").unwrap();
-    let it = open(root.path()).await.unwrap();
-    assert!(it.mounts("kept").await.is_ok());
+    let snapshotter = open(root.path()).await.unwrap();
+    assert!(snapshotter.mounts("kept").await.is_ok());
     assert!(!root.path().join("unfinished-1").exists());
     assert_eq!(fs::read_dir(root.path().join("snapshots")).unwrap().count(), 1);
     // Its id is not used again.
-    it.create(SnapshotKind::View, request("new", "", &[])).await.unwrap();
+    snapshotter.create(SnapshotKind::View, request("new", "", &[])).await.unwrap();
     assert!(root.path().join("snapshots/3").exists());
 }
 
-fn names(it: &Snapshotter) -> Vec<String> {
-    it.list(&[]).unwrap().into_iter().map(|info| info.name).collect()
+fn names(snapshotter: &Snapshotter) -> Vec<String> {
+    snapshotter.list(&[]).unwrap().into_iter().map(|info| info.name).collect()
 }
 
 /// Containers may use what the rows were about.
@@ -141,41 +143,41 @@ fn names(it: &Snapshotter) -> Vec<String> {
 async fn a_damaged_state_is_set_aside_and_its_directories_stay() {
     let root = tempfile::tempdir().unwrap();
     let state = root.path().join("state.json");
-    let it = open(root.path()).await.unwrap();
-    let create = async |it: &Snapshotter, key: &str, parent: &str| {
-        it.create(SnapshotKind::Active, request(key, parent, &[])).await
+    let snapshotter = open(root.path()).await.unwrap();
+    let create = async |snapshotter: &Snapshotter, key: &str, parent: &str| {
+        snapshotter.create(SnapshotKind::Active, request(key, parent, &[])).await
     };
     for key in ["base", "other"] {
-        create(&it, key, "").await.unwrap();
+        create(&snapshotter, key, "").await.unwrap();
         let commit = CommitRequest {
             name: key.to_uppercase(),
             key: key.to_owned(),
             ..CommitRequest::default()
         };
-        it.commit(commit).await.unwrap();
+        snapshotter.commit(commit).await.unwrap();
     }
-    create(&it, "above", "BASE").await.unwrap();
-    drop(it);
+    create(&snapshotter, "above", "BASE").await.unwrap();
+    drop(snapshotter);
     // One row.
     let text = fs::read_to_string(&state).unwrap();
     let damaged = text.replacen("\"id\":1,", "\"id\":-1,", 1);
     assert_ne!(text, damaged);
     fs::write(&state, &damaged).unwrap();
-    let it = open(root.path()).await.unwrap();
-    assert_eq!(names(&it), ["OTHER", "above"]);
+    let snapshotter = open(root.path()).await.unwrap();
+    assert_eq!(names(&snapshotter), ["OTHER", "above"]);
     assert_eq!(fs::read_to_string(root.path().join("state.json.damaged")).unwrap(), damaged);
-    let error = it.mounts("above").await.unwrap_err().to_string();
+    let error = snapshotter.mounts("above").await.unwrap_err().to_string();
     assert!(error.contains("the row of BASE, below snapshot above, was damaged"), "{error}");
-    create(&it, "new", "OTHER").await.unwrap();
-    it.cleanup().await.unwrap();
+    create(&snapshotter, "new", "OTHER").await.unwrap();
+    snapshotter.cleanup().await.unwrap();
     assert!(root.path().join("snapshots/1/fs").exists());
-    drop(it);
+    drop(snapshotter);
     // All of them.
     for (damage, number) in [("{", "1"), ("", "2"), ("[]", "3")] {
         fs::write(&state, damage).unwrap();
-        let it = open(root.path()).await.unwrap();
-        assert_eq!(names(&it), Vec::<String>::new());
-        it.cleanup().await.unwrap();
+        let snapshotter = open(root.path()).await.unwrap();
+        assert_eq!(names(&snapshotter), Vec::<String>::new());
+        snapshotter.cleanup().await.unwrap();
         let set_aside = root.path().join(format!("state.json.damaged{number}"));
         assert_eq!(fs::read_to_string(set_aside).unwrap(), damage);
     }
@@ -185,8 +187,8 @@ async fn a_damaged_state_is_set_aside_and_its_directories_stay() {
     fs::create_dir_all(state.join("full")).unwrap();
     drop(open(root.path()).await.unwrap());
     // They also stay after another start, and their ids are not used again.
-    let it = open(root.path()).await.unwrap();
-    create(&it, "new", "").await.unwrap();
+    let snapshotter = open(root.path()).await.unwrap();
+    create(&snapshotter, "new", "").await.unwrap();
     let left: BTreeSet<u64> = (1..=5).collect();
     assert_eq!(directories(root.path()).unwrap(), left);
 }
@@ -195,11 +197,11 @@ async fn a_damaged_state_is_set_aside_and_its_directories_stay() {
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_that_only_read_rows_wait_for_no_disk() {
     let root = tempfile::tempdir().unwrap();
-    let it = Arc::new(open(root.path()).await.unwrap());
-    it.create(SnapshotKind::Active, request("known", "", &[])).await.unwrap();
+    let snapshotter = Arc::new(open(root.path()).await.unwrap());
+    snapshotter.create(SnapshotKind::Active, request("known", "", &[])).await.unwrap();
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let (begin, begun) = std::sync::mpsc::channel();
-    let changing = Arc::clone(&it);
+    let changing = Arc::clone(&snapshotter);
     let changing = std::thread::spawn(move || {
         changing.store.unchanged(|_| {
             begin.send(()).unwrap();
@@ -208,9 +210,12 @@ async fn calls_that_only_read_rows_wait_for_no_disk() {
         });
     });
     begun.recv().unwrap();
-    assert_eq!((names(&it), it.numbers().snapshots), (vec!["known".to_owned()], 1));
-    assert!(it.stat("known").is_ok() && it.is_ready());
-    it.mounts("known").await.unwrap();
+    assert_eq!(
+        (names(&snapshotter), snapshotter.numbers().snapshots),
+        (vec!["known".to_owned()], 1)
+    );
+    assert!(snapshotter.stat("known").is_ok() && snapshotter.is_ready());
+    snapshotter.mounts("known").await.unwrap();
     drop(end);
     changing.join().unwrap();
 }
@@ -226,23 +231,29 @@ async fn rows_that_contradict_others_are_damaged() {
     ] {
         let root = tempfile::tempdir().unwrap();
         let state = root.path().join("state.json");
-        let it = open(root.path()).await.unwrap();
+        let snapshotter = open(root.path()).await.unwrap();
         for (key, parent) in [("a", ""), ("b", "A"), ("c", "B")] {
-            it.create(SnapshotKind::Active, request(key, parent, &[])).await.unwrap();
+            snapshotter.create(SnapshotKind::Active, request(key, parent, &[])).await.unwrap();
             if key != "c" {
                 let name = key.to_uppercase();
                 let key = key.to_owned();
-                it.commit(CommitRequest { name, key, ..CommitRequest::default() }).await.unwrap();
+                snapshotter
+                    .commit(CommitRequest { name, key, ..CommitRequest::default() })
+                    .await
+                    .unwrap();
             }
         }
-        drop(it);
+        drop(snapshotter);
         let mut rows: Value = serde_json::from_slice(&fs::read(&state).unwrap()).unwrap();
         rows["rows"][row][field] = value;
         fs::write(&state, rows.to_string()).unwrap();
-        let it = open(root.path()).await.unwrap();
-        assert_eq!(names(&it), left, "{row} {field}");
-        it.create(SnapshotKind::Active, request("new", "B", &[])).await.unwrap_or_default();
-        it.create(SnapshotKind::Active, request("other", "", &[])).await.unwrap();
+        let snapshotter = open(root.path()).await.unwrap();
+        assert_eq!(names(&snapshotter), left, "{row} {field}");
+        snapshotter
+            .create(SnapshotKind::Active, request("new", "B", &[]))
+            .await
+            .unwrap_or_default();
+        snapshotter.create(SnapshotKind::Active, request("other", "", &[])).await.unwrap();
         assert!(root.path().join("state.json.damaged").exists());
     }
 }
@@ -264,21 +275,21 @@ async fn what_cannot_be_removed_or_is_in_the_way_does_not_keep_it_from_serving()
     fs::write(at("state.json"), r#"{"last_id":8,"rows":{}}"#).unwrap();
     let opened = open(root.path()).await;
     let again = match &opened {
-        Ok(it) => it.create(SnapshotKind::Active, request("new", "", &[])).await,
+        Ok(snapshotter) => snapshotter.create(SnapshotKind::Active, request("new", "", &[])).await,
         Err(_) => Ok(Vec::new()),
     };
     let is_left = held.exists();
     if is_held {
         unmount(&held, UnmountFlags::DETACH).unwrap();
     }
-    let it = opened.unwrap();
+    let snapshotter = opened.unwrap();
     again.unwrap();
     assert_eq!(is_left, is_held);
     for name in ["lock", "keeper.json", "keeper.sock", "images"] {
         assert!(at(&format!("{name}.damaged")).exists(), "{name}");
     }
-    assert_eq!(names(&it), ["new"]);
-    it.cleanup().await.unwrap();
+    assert_eq!(names(&snapshotter), ["new"]);
+    snapshotter.cleanup().await.unwrap();
     assert!(!held.exists());
 }
 
@@ -291,11 +302,11 @@ async fn others_see_nothing_in_a_directory_that_they_may_enter() {
     for dir in [root.path(), &root.path().join("images")] {
         fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
     }
-    let it = open(root.path()).await.unwrap();
-    it.create(SnapshotKind::Active, request("new", "", &[])).await.unwrap();
-    let found: Vec<_> = fs::read_dir(root.path()).unwrap().map(Result::unwrap).collect();
-    assert!(found.len() >= 4, "{found:?}");
-    for entry in found {
+    let snapshotter = open(root.path()).await.unwrap();
+    snapshotter.create(SnapshotKind::Active, request("new", "", &[])).await.unwrap();
+    let entries: Vec<_> = fs::read_dir(root.path()).unwrap().map(Result::unwrap).collect();
+    assert!(entries.len() >= 4, "{entries:?}");
+    for entry in entries {
         let mode = entry.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o077, 0, "{entry:?}");
     }
@@ -304,17 +315,17 @@ async fn others_see_nothing_in_a_directory_that_they_may_enter() {
 #[tokio::test(flavor = "multi_thread")]
 async fn containerd_maps_the_ids_of_the_lower_directory_itself() {
     let root = tempfile::tempdir().unwrap();
-    let it = open(root.path()).await.unwrap();
+    let snapshotter = open(root.path()).await.unwrap();
     let labels = [
         ("containerd.io/snapshot/uidmapping", "0:7:9"),
         ("containerd.io/snapshot/gidmapping", "0:7:9"),
     ];
     for (key, labels, end) in [("mapped", &labels[..], "/."), ("plain", &[], "")] {
-        it.create(SnapshotKind::Active, request(key, "", labels)).await.unwrap();
-        let row = it.store.read(|rows| rows.get(key).cloned()).unwrap();
+        snapshotter.create(SnapshotKind::Active, request(key, "", labels)).await.unwrap();
+        let row = snapshotter.store.read(|rows| rows.get(key).cloned()).unwrap();
         let below = root.path().to_str().unwrap();
         let lower = LowerDir { path: below.to_owned(), owner: None };
-        let mounted = it.mount(&row, vec![lower]).unwrap();
+        let mounted = snapshotter.mount(&row, vec![lower]).unwrap();
         assert!(mounted.options.contains(&format!("lowerdir={below}{end}")), "{mounted:?}");
     }
 }
@@ -353,37 +364,39 @@ impl Drop for FullDisk {
 async fn snapshots_are_removed_from_a_full_disk() {
     let Some(disk) = FullDisk::new() else { return };
     let root = disk.0.path().join("root");
-    let it = open(&root).await.unwrap();
+    let snapshotter = open(&root).await.unwrap();
     for key in ["large", "parent", "small"] {
-        it.create(SnapshotKind::Active, request(key, "", &[])).await.unwrap();
+        snapshotter.create(SnapshotKind::Active, request(key, "", &[])).await.unwrap();
     }
-    let noted = it.create(SnapshotKind::Active, layer("", "chain-a", "manifest", "a")).await;
+    let noted =
+        snapshotter.create(SnapshotKind::Active, layer("", "chain-a", "manifest", "a")).await;
     assert!(matches!(noted, Err(SnapshotError::Exists(_))));
     fs::write(root.join("snapshots/1/fs/large"), [1; 65_536]).unwrap();
     disk.fill();
 
-    let names = |it: &Snapshotter| {
-        it.list(&[]).unwrap().into_iter().map(|info| info.name).collect::<Vec<_>>()
+    let names = |snapshotter: &Snapshotter| {
+        snapshotter.list(&[]).unwrap().into_iter().map(|info| info.name).collect::<Vec<_>>()
     };
-    let failed = it.create(SnapshotKind::Active, request("new", "", &[])).await.unwrap_err();
+    let failed =
+        snapshotter.create(SnapshotKind::Active, request("new", "", &[])).await.unwrap_err();
     assert!(failed.to_string().contains("state.json: No space left"), "{failed}");
-    assert_eq!(names(&it), ["chain-a", "large", "parent", "small"]);
+    assert_eq!(names(&snapshotter), ["chain-a", "large", "parent", "small"]);
     // Removing these frees no block of the disk.
-    it.remove("small").await.unwrap();
-    it.remove("chain-a").await.unwrap();
-    assert_eq!(names(&it), ["large", "parent"]);
+    snapshotter.remove("small").await.unwrap();
+    snapshotter.remove("chain-a").await.unwrap();
+    assert_eq!(names(&snapshotter), ["large", "parent"]);
     assert!(!root.join("snapshots/3").exists());
-    drop(it);
+    drop(snapshotter);
 
     // What is not written down is found out after a restart, but for layers without files.
-    let it = open(&root).await.unwrap();
-    assert_eq!(names(&it), ["chain-a", "large", "parent"]);
-    it.remove("large").await.unwrap();
-    drop(it);
-    let it = open(&root).await.unwrap();
-    assert_eq!(names(&it), ["chain-a", "parent"]);
-    it.create(SnapshotKind::Active, request("new", "", &[])).await.unwrap();
-    it.cleanup().await.unwrap();
+    let snapshotter = open(&root).await.unwrap();
+    assert_eq!(names(&snapshotter), ["chain-a", "large", "parent"]);
+    snapshotter.remove("large").await.unwrap();
+    drop(snapshotter);
+    let snapshotter = open(&root).await.unwrap();
+    assert_eq!(names(&snapshotter), ["chain-a", "parent"]);
+    snapshotter.create(SnapshotKind::Active, request("new", "", &[])).await.unwrap();
+    snapshotter.cleanup().await.unwrap();
     let left = fs::read_dir(root.join("snapshots")).unwrap().count();
     assert_eq!(left, 2, "parent and new");
 }
@@ -392,11 +405,11 @@ async fn snapshots_are_removed_from_a_full_disk() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removal_is_completed_after_a_crash() {
     let root = tempfile::tempdir().unwrap();
-    let it = open(root.path()).await.unwrap();
-    it.create(SnapshotKind::Active, request("gone", "", &[])).await.unwrap();
-    it.hide(1).unwrap();
-    drop(it);
-    let it = open(root.path()).await.unwrap();
-    assert!(matches!(it.stat("gone"), Err(SnapshotError::NotFound(_))));
+    let snapshotter = open(root.path()).await.unwrap();
+    snapshotter.create(SnapshotKind::Active, request("gone", "", &[])).await.unwrap();
+    snapshotter.hide(1).unwrap();
+    drop(snapshotter);
+    let snapshotter = open(root.path()).await.unwrap();
+    assert!(matches!(snapshotter.stat("gone"), Err(SnapshotError::NotFound(_))));
     assert_eq!(fs::read_dir(root.path().join("snapshots")).unwrap().count(), 0);
 }

@@ -106,20 +106,22 @@ impl StoredImage {
         progress: &Arc<dyn Progress>,
     ) -> Result<StoredImage, OpenImageError> {
         let StoredOptions { open, opaque, rest, claims } = options;
-        let Judged { found, trust, diff_ids, .. } =
+        let Judged { image: discovered, trust, diff_ids, .. } =
             judge_image(source, &image, open, caches, progress).await?;
         let document = |layer: &Digest, how| match how {
-            LayerAccess::Fine => found.document_for(layer).map(|document| document.head_digest),
-            LayerAccess::Index => found.ztoc_for(layer).map(|ztoc| ztoc.ztoc),
+            LayerAccess::Fine => {
+                discovered.document_for(layer).map(|document| document.head_digest)
+            }
+            LayerAccess::Index => discovered.ztoc_for(layer).map(|ztoc| ztoc.ztoc),
             LayerAccess::Local | LayerAccess::Whole => None,
         };
-        let indexed = (found.layers.iter().zip(diff_ids))
-            .filter(|(layer, _)| found.read_by(&layer.digest).is_some());
+        let indexed = (discovered.layers.iter().zip(diff_ids))
+            .filter(|(layer, _)| discovered.read_by(&layer.digest).is_some());
         let (wanted, diff_ids): (Vec<Descriptor>, Vec<Digest>) =
             indexed.map(|(layer, diff_id)| (layer.clone(), diff_id)).unzip();
         let opened = open_layers_of(
             source,
-            &found,
+            &discovered,
             &trust,
             wanted.clone(),
             &open.documents,
@@ -142,7 +144,7 @@ impl StoredImage {
             })
         });
         let layers = layers.collect();
-        let artifacts = prefetch_artifacts(&found, &facts);
+        let artifacts = prefetch_artifacts(&discovered, &facts);
         let content = Content::new(
             source.clone(),
             opened,
@@ -150,7 +152,7 @@ impl StoredImage {
             open.content.clone(),
             Arc::clone(progress),
         )
-        .with_reopen(reopen(source, &found, caches));
+        .with_reopen(reopen(source, &discovered, caches));
         let start = open.documents.start;
         let rest = rest.clone();
         let ahead = content.clone();
@@ -166,7 +168,7 @@ impl StoredImage {
                 ahead.fetch_rest(&shared).await;
             }
         });
-        let manifest = found.manifest.digest;
+        let manifest = discovered.manifest.digest;
         let opaque = *opaque;
         let claims = *claims;
         let source = source.clone();
@@ -275,8 +277,8 @@ impl StoredImage {
         options: &StoredOptions,
         progress: &Arc<dyn Progress>,
     ) -> Result<PlatformImage, OpenImageError> {
-        let found = PlatformImage::find(source, root, options.open.platform.as_ref(), progress);
-        Ok(Box::pin(found).await.map_err(DiscoverError::from)?)
+        let image = PlatformImage::find(source, root, options.open.platform.as_ref(), progress);
+        Ok(Box::pin(image).await.map_err(DiscoverError::from)?)
     }
 }
 

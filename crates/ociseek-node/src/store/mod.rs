@@ -140,9 +140,9 @@ impl LayerStore {
     /// What the last process with the state in `dir` has told the kernel of `mount`. None if it
     /// served another mount, or nothing is known. Blocks.
     pub fn names_of(dir: &Path, mount: &MountInfo) -> Option<KnownNames> {
-        let found: ServedNames = state_file::read(dir, NAMES).ok()?;
-        let (point, file_system) = found.mount?;
-        (point == mount.point && file_system == mount.device).then_some(found.names)
+        let served: ServedNames = state_file::read(dir, NAMES).ok()?;
+        let (point, file_system) = served.mount?;
+        (point == mount.point && file_system == mount.device).then_some(served.names)
     }
 
     /// The store is mounted here. Begins to keep what another process needs that takes over.
@@ -242,13 +242,13 @@ impl LayerStore {
         let rest = rest.clone();
         let claims = *claims;
         let options = StoredOptions { open, opaque, rest, claims };
-        let found = StoredImage::find(&source, &root, &options, &self.progress).await;
-        let found = found.map_err(|error| causes(&error))?;
-        let key = (repository, found.manifest.descriptor.digest);
+        let stored = StoredImage::find(&source, &root, &options, &self.progress).await;
+        let stored = stored.map_err(|error| causes(&error))?;
+        let key = (repository, stored.manifest.descriptor.digest);
         if let Some(image) = self.open.hold().get(&key).and_then(Weak::upgrade) {
             return Ok(image);
         }
-        let image = StoredImage::open(&source, found, &options, caches, &self.progress).await;
+        let image = StoredImage::open(&source, stored, &options, caches, &self.progress).await;
         let image = Arc::new(image.map_err(|error| causes(&error))?);
         self.add(key.clone(), &image);
         let files = self.answers.clone();
@@ -292,15 +292,15 @@ impl LayerStore {
             return Err(NoLayer::LeftToRuntime);
         }
         let image = self.image(name, manifest).await.ok_or(NoLayer::Failed)?;
-        let (found, info) = image.layer(layer).ok_or(NoLayer::LeftToRuntime)?;
-        let tree = image.tree(found).await.map_err(|error| {
+        let (opened, info) = image.layer(layer).ok_or(NoLayer::LeftToRuntime)?;
+        let tree = image.tree(opened).await.map_err(|error| {
             self.warn(format!(
                 "layer {layer} of {name} is left to the runtime: {}",
                 causes(&error)
             ));
             NoLayer::LeftToRuntime
         })?;
-        let descriptor = found.descriptor.clone();
+        let descriptor = opened.descriptor.clone();
         let blob_size = descriptor.size;
         let blob = FetchedBlob::new(
             image.source.clone(),
@@ -312,7 +312,7 @@ impl LayerStore {
             tree,
             content: image.content.clone(),
             info,
-            origin: found.origin(image.manifest),
+            origin: opened.origin(image.manifest),
             blob_size,
             blob: Arc::new(blob),
             hold: Arc::clone(&image) as _,

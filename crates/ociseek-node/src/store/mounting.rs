@@ -141,7 +141,7 @@ impl StorePoint {
                     |(held, _): &LeftMount| held.name == NAME && held.point == mount.point;
                 let lost = || StoreMountError::Start(io::Error::other("its device is lost"));
                 let (_, device) = left.into_iter().find(of_store).ok_or_else(lost)?;
-                let kept = device.try_clone().map_err(StoreMountError::Start)?;
+                let copy = device.try_clone().map_err(StoreMountError::Start)?;
                 let mount = FuseMount::of_store_again(
                     source,
                     &names,
@@ -150,7 +150,7 @@ impl StorePoint {
                     &fuse,
                     runtime,
                 )?;
-                (mount, Some(Arc::new(kept)))
+                (mount, Some(Arc::new(copy)))
             }
             Err(point) => {
                 let device = if is_kept { open_device().ok().map(Arc::new) } else { None };

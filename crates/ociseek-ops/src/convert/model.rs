@@ -158,7 +158,7 @@ impl ConvertDestination {
         }))
     }
 
-    /// Checks whether the image `root` of `from` may replace `there`: it must not be
+    /// Checks whether the image `root` of `from` may replace `existing`: it must not be
     /// someone's ordinary image, and a tag that names the original image must still do so.
     pub(super) async fn admit(
         &self,

@@ -86,7 +86,8 @@ impl Publication<'_> {
         Ok(Some(written))
     }
 
-    /// Checks whether the image may replace `there`, which must still be what was there at first.
+    /// Checks whether the image may replace `existing`, which must still be what was there at
+    /// first.
     async fn admit(&self, existing: Option<&ExistingImage>) -> Result<(), ConvertError> {
         let Publication { loaded, enabled, from, to, .. } = self;
         let now = existing.map(|existing| existing.digest);

@@ -230,10 +230,10 @@ impl SpanCache {
     /// The pieces with these numbers of a span. A piece has [`PIECE`] bytes; the last one of a span
     /// may be shorter. The damaged file of a single span is dropped.
     pub fn read(&self, place: &SpanPlace, pieces: Range<u32>) -> Option<Vec<Bytes>> {
-        let found = self.read_entry(place, pieces);
+        let pieces_read = self.read_entry(place, pieces);
         let Counts { hits, misses, .. } = &self.inner.counts;
-        if found.is_some() { hits } else { misses }.fetch_add(1, Ordering::Relaxed);
-        found
+        if pieces_read.is_some() { hits } else { misses }.fetch_add(1, Ordering::Relaxed);
+        pieces_read
     }
 
     fn read_entry(&self, place: &SpanPlace, pieces: Range<u32>) -> Option<Vec<Bytes>> {
@@ -244,9 +244,9 @@ impl SpanCache {
             Ok((file, length)) => {
                 let fill = |bytes: &mut [u8], at| file.read_exact_at(bytes, at).ok();
                 let is_whole = place.is_shared() || length == most;
-                let found =
+                let entry =
                     is_whole.then(|| entry::read(place.key(), &layout, pieces, fill)).flatten();
-                match &found {
+                match &entry {
                     Some(_) => self.inner.touch(file),
                     None if !place.is_shared() => drop_entry(&path),
                     // Its pieces are damaged.
@@ -255,7 +255,7 @@ impl SpanCache {
                     }
                     None => {}
                 }
-                found
+                entry
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
@@ -285,10 +285,10 @@ impl SpanCache {
             return None;
         }
         let fill = |bytes: &mut [u8], at| entry::fill_at_once(&file, bytes, at);
-        let found = entry::read(place.key(), &layout, pieces, fill)?;
+        let read = entry::read(place.key(), &layout, pieces, fill)?;
         self.inner.touch(file);
         self.inner.counts.hits.fetch_add(1, Ordering::Relaxed);
-        Some(found)
+        Some(read)
     }
 
     /// Starts to store a span. None if it should not be stored.

@@ -100,7 +100,7 @@ fn damage_is_found_and_repaired_without_losing_other_spans() {
         let shortened = (0..3).filter(|number| !is_right(*number)).count();
         assert!(shortened > 0, "{length}");
         for (span, place) in &spans {
-            assert!(read(&cache, place).is_none_or(|found| found == *span), "{length}");
+            assert!(read(&cache, place).is_none_or(|bytes| bytes == *span), "{length}");
             assert!(cache.put(place, span));
         }
         assert!((0..3).all(is_right), "{length}");
@@ -145,7 +145,7 @@ fn another_span_at_the_same_place_is_not_taken_for_it() {
     assert_eq!(read(&cache, &other[1]), None);
     assert!(cache.put(&other[1], &[1; 2000]));
     assert!(
-        !cache.has(&one[1].1) && read(&cache, &other[1]).is_some_and(|found| found == [1; 2000])
+        !cache.has(&one[1].1) && read(&cache, &other[1]).is_some_and(|bytes| bytes == [1; 2000])
     );
     assert!(read(&cache, &one[2].1).as_ref() == Some(&one[2].0));
     assert_eq!(files(dir.path()).len(), 1);

@@ -61,10 +61,10 @@ impl LayerHandle {
         if !self.keeps_on_disk() {
             return MissingSpans { ours: spans, others: Vec::new() };
         }
-        let on = self.clone();
+        let handle = self.clone();
         let wanted: Vec<SpanId> = spans.iter().map(|wanted| wanted.promise.span()).collect();
         let claimed = on_disk(move || {
-            let LayerHandle { inner, layer, .. } = &on;
+            let LayerHandle { inner, layer, .. } = &handle;
             let claim = |span: SpanId| {
                 let claim = match inner.cache.claim(&layer.place(span)) {
                     ClaimOutcome::Granted(claim) => Some(claim),
@@ -74,7 +74,7 @@ impl LayerHandle {
                     ClaimOutcome::Taken | ClaimOutcome::Unavailable => None,
                 };
                 // It may have been stored just before it could be claimed.
-                if on.is_on_disk(span) { MissingFrom::Nobody } else { MissingFrom::Us(claim) }
+                if handle.is_on_disk(span) { MissingFrom::Nobody } else { MissingFrom::Us(claim) }
             };
             wanted.into_iter().map(claim).collect::<Vec<_>>()
         });

@@ -57,23 +57,23 @@ impl LayerHandle {
             let at = self.layer.open.spans.plain_range(read.promise.span()).start.0;
             self.inner.rest.note_read(self.id, at, || self.layer.file_at(at));
         }
-        let on = self.clone();
+        let handle = self.clone();
         tokio::spawn(async move {
-            if on.layer.open.map().is_unpacked() {
+            if handle.layer.open.map().is_unpacked() {
                 let spans = match disk {
-                    Disk::Ask => on.not_on_disk(spans).await,
+                    Disk::Ask => handle.not_on_disk(spans).await,
                     Disk::Skip => spans,
                 };
-                on.unpack(spans, disk).await;
+                handle.unpack(spans, disk).await;
                 return;
             }
             let MissingSpans { ours, others } = match disk {
-                Disk::Ask => on.claim(spans).await,
+                Disk::Ask => handle.claim(spans).await,
                 Disk::Skip => MissingSpans { ours: spans, others: Vec::new() },
             };
-            on.fetch_groups(ours, cause);
+            handle.fetch_groups(ours, cause);
             if !others.is_empty() {
-                on.await_others(others, cause).await;
+                handle.await_others(others, cause).await;
             }
         });
     }
@@ -82,11 +82,11 @@ impl LayerHandle {
     pub(super) fn fetch_groups(&self, spans: Vec<SpanRequest>, cause: FetchCause) {
         let between = self.inner.pace.bytes_per_request().min(MOST_BETWEEN);
         for group in groups(&self.layer, spans, between) {
-            let on = self.clone();
+            let handle = self.clone();
             tokio::spawn(async move {
                 let _counted =
-                    (cause == FetchCause::Read).then(|| CountGuard::new(&on.inner.waited_for));
-                on.fetch(group).await;
+                    (cause == FetchCause::Read).then(|| CountGuard::new(&handle.inner.waited_for));
+                handle.fetch(group).await;
             });
         }
     }
@@ -285,14 +285,14 @@ impl LayerHandle {
         let is_awaited = spans.iter().any(|of| of.wanted.promise.cause() == FetchCause::Read);
         let decoders = if is_awaited { &inner.read_decoders } else { &inner.decoders };
         let Ok(slot) = Arc::clone(decoders).acquire_owned().await else { return Vec::new() };
-        let on = self.clone();
+        let handle = self.clone();
         let (sender, decoded) = oneshot::channel();
         spawn_blocking(move || {
-            let (damaged, unstored) = on.decode_and_end(spans, attempt);
+            let (damaged, unstored) = handle.decode_and_end(spans, attempt);
             // A disk that does not answer must not keep a decoder.
             drop(slot);
-            let size = |(promise, _): &(FetchPromise, _)| on.layer.size(promise.span());
-            let room = on.inner.cache.wait_to_store(unstored.iter().map(size).sum());
+            let size = |(promise, _): &(FetchPromise, _)| handle.layer.size(promise.span());
+            let room = handle.inner.cache.wait_to_store(unstored.iter().map(size).sum());
             let _ = sender.send(damaged);
             if room.is_some() {
                 for (promise, mut decoded) in unstored {
@@ -372,10 +372,10 @@ impl LayerHandle {
         if !self.keeps_on_disk() {
             return spans;
         }
-        let on = self.clone();
+        let handle = self.clone();
         let wanted: Vec<SpanId> = spans.iter().map(|wanted| wanted.promise.span()).collect();
         let looked = on_disk(move || {
-            wanted.into_iter().map(|span| on.is_on_disk(span)).collect::<Vec<bool>>()
+            wanted.into_iter().map(|span| handle.is_on_disk(span)).collect::<Vec<bool>>()
         });
         let looked = looked.await.unwrap_or_default();
         let mut missing = Vec::new();

@@ -132,7 +132,7 @@ impl Inner {
     }
 
     /// A layer with all that is needed to read it.
-    pub(super) fn on(self: &Arc<Self>, layer: LayerId) -> Option<LayerHandle> {
+    pub(super) fn handle(self: &Arc<Self>, layer: LayerId) -> Option<LayerHandle> {
         LayerHandle::new(self, layer)
     }
 

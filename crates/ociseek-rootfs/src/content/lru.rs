@@ -72,12 +72,12 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
     pub(super) fn get(&self, key: K) -> Option<V> {
         let mut entries = self.entries.hold();
         let entries = &mut *entries;
-        let found = entries.values.get_mut(&key)?;
+        let entry = entries.values.get_mut(&key)?;
         entries.clock += 1;
-        entries.order.remove(&found.used);
+        entries.order.remove(&entry.used);
         entries.order.insert(entries.clock, key);
-        found.used = entries.clock;
-        Some(found.value.clone())
+        entry.used = entries.clock;
+        Some(entry.value.clone())
     }
 
     /// Whether the value exists. Does not count as a use.

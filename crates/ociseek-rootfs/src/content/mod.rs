@@ -96,13 +96,13 @@ impl Content {
     ) -> Result<Bytes, ReadError> {
         let budget = ReadBudget::new(self.inner.options.deadline);
         let read = async {
-            let on = self.on(layer)?;
-            if let Some(other) = on.replacement() {
+            let handle = self.handle(layer)?;
+            if let Some(other) = handle.replacement() {
                 return other.read(at, size, budget).await;
             }
-            match on.read(at, size, budget).await {
+            match handle.read(at, size, budget).await {
                 Ok(bytes) => Ok(bytes),
-                Err(error) => on.read_without_document(error, at, size, budget).await,
+                Err(error) => handle.read_without_document(error, at, size, budget).await,
             }
         };
         let result = read.await.inspect_err(|error| self.inner.failed(error));
@@ -162,7 +162,9 @@ impl Content {
 
     /// The spans that hold bytes of `range` in a layer's tar. Empty if there is no such layer.
     pub fn spans(&self, layer: LayerId, range: Range<Uncompressed>) -> Range<SpanId> {
-        self.inner.on(layer).map_or(SpanId(0)..SpanId(0), |on| on.layer.open.spans.covering(range))
+        self.inner
+            .handle(layer)
+            .map_or(SpanId(0)..SpanId(0), |handle| handle.layer.open.spans.covering(range))
     }
 
     /// The layers, lowest first.
@@ -215,11 +217,11 @@ impl Content {
     /// Whether the cache had a span of a layer before this image was opened: it is on disk or in
     /// memory, and was not fetched in advance. Blocks.
     pub fn is_from_cache(&self, layer: LayerId, span: SpanId) -> bool {
-        let is_from_cache = |on: LayerHandle| {
-            (on.is_in_memory(span) || on.is_on_disk(span))
-                && !self.inner.start.is_unread(on.span(span))
+        let is_from_cache = |handle: LayerHandle| {
+            (handle.is_in_memory(span) || handle.is_on_disk(span))
+                && !self.inner.start.is_unread(handle.span(span))
         };
-        self.inner.on(layer).is_some_and(is_from_cache)
+        self.inner.handle(layer).is_some_and(is_from_cache)
     }
 
     /// The same bytes as [`Content::read`], if they need not be fetched. It does not count as a
@@ -230,7 +232,11 @@ impl Content {
         at: Uncompressed,
         size: usize,
     ) -> Option<Bytes> {
-        self.inner.on(layer).filter(|on| on.replacement().is_none())?.read_at_hand(at, size).await
+        self.inner
+            .handle(layer)
+            .filter(|handle| handle.replacement().is_none())?
+            .read_at_hand(at, size)
+            .await
     }
 
     /// The progress of the recorded start.
@@ -243,8 +249,8 @@ impl Content {
         self.inner.counts.stats()
     }
 
-    fn on(&self, layer: LayerId) -> Result<LayerHandle, ReadError> {
-        self.inner.on(layer).ok_or(ReadError::NoLayer(layer))
+    fn handle(&self, layer: LayerId) -> Result<LayerHandle, ReadError> {
+        self.inner.handle(layer).ok_or(ReadError::NoLayer(layer))
     }
 }
 

@@ -135,7 +135,7 @@ fn handed_over(size: u64, wanted: Option<&Range<u32>>) -> Range<u32> {
 
 /// Takes the plain bytes of a span and passes them on.
 pub(super) struct PieceSink<'a> {
-    on: &'a LayerHandle,
+    handle: &'a LayerHandle,
     span: SpanId,
     cutter: PieceCutter,
     keeper: SpanKeeper,
@@ -164,18 +164,20 @@ impl SpanKeeper {
 impl<'a> PieceSink<'a> {
     /// At least the pieces of `wanted` are passed on.
     pub(super) fn new(
-        on: &'a LayerHandle,
+        handle: &'a LayerHandle,
         span: SpanId,
         wanted: Option<&Range<u32>>,
     ) -> PieceSink<'a> {
-        let size = on.layer.size(span);
+        let size = handle.layer.size(span);
         let over = handed_over(size, wanted);
-        let writer =
-            on.keeps_on_disk().then(|| on.inner.cache.writer(&on.layer.place(span))).flatten();
+        let writer = handle
+            .keeps_on_disk()
+            .then(|| handle.inner.cache.writer(&handle.layer.place(span)))
+            .flatten();
         let run = Run { first: over.start, pieces: Vec::new() };
         let is_over = writer.is_none() && over.is_empty();
         PieceSink {
-            on,
+            handle,
             span,
             cutter: PieceCutter::new(size),
             keeper: SpanKeeper { writer, over, run, is_over },
@@ -203,14 +205,14 @@ impl<'a> PieceSink<'a> {
         }
         let SpanKeeper { writer, run, .. } = self.keeper;
         for (number, piece) in (run.first..).zip(&run.pieces) {
-            self.on.inner.memory.put(
-                self.on.piece(self.span, number),
+            self.handle.inner.memory.put(
+                self.handle.piece(self.span, number),
                 piece.clone(),
                 piece.len() as u64,
             );
         }
-        self.on.inner.counts.spans_decoded.add(1);
-        let is_whole = self.on.layer.size(self.span) <= HANDED_OVER && !run.pieces.is_empty();
+        self.handle.inner.counts.spans_decoded.add(1);
+        let is_whole = self.handle.layer.size(self.span) <= HANDED_OVER && !run.pieces.is_empty();
         DecodedSpan { run: Arc::new(run), is_whole, writer }
     }
 }
@@ -301,16 +303,16 @@ impl SplitHeaders {
     /// Keeps a part. Returns both parts if the other one is here.
     fn join(&self, at: Uncompressed, part: usize, bytes: Vec<u8>) -> Option<[Vec<u8>; 2]> {
         let mut waiting = self.0.hold();
-        let WaitingParts { bytes: kept, by_offset } = &mut *waiting;
+        let WaitingParts { bytes: total, by_offset } = &mut *waiting;
         let mut parts = by_offset.remove(&at).unwrap_or_default();
-        *kept -= parts.iter().flatten().map(Vec::len).sum::<usize>();
+        *total -= parts.iter().flatten().map(Vec::len).sum::<usize>();
         parts[part] = Some(bytes);
         match parts {
             [Some(first), Some(second)] => Some([first, second]),
             parts => {
                 let size = parts.iter().flatten().map(Vec::len).sum::<usize>();
-                if *kept + size <= KEPT {
-                    *kept += size;
+                if *total + size <= KEPT {
+                    *total += size;
                     by_offset.insert(at, parts);
                 }
                 None
@@ -412,8 +414,8 @@ mod tests {
             p..3 * p + 100,
             3 * p + 99..3 * p + 100,
         ] {
-            let found = run.get(&range).unwrap().concat();
-            assert!(found == span[range.start as usize..range.end as usize], "{range:?}");
+            let content = run.get(&range).unwrap().concat();
+            assert!(content == span[range.start as usize..range.end as usize], "{range:?}");
         }
         for range in [0..1, p - 1..p + 1, p..3 * p + 101, 4 * p..4 * p + 1] {
             assert!(run.get(&range).is_none(), "{range:?}");

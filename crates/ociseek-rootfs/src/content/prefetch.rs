@@ -49,22 +49,22 @@ async fn fetch_ranges(inner: &Arc<Inner>, listed: Vec<(LayerId, Vec<SpanRange>)>
     let mut steps = Vec::new();
     let mut planned = 0;
     for (layer, ranges) in listed {
-        let Some(on) = inner.on(layer).filter(LayerHandle::keeps_on_disk) else { continue };
+        let Some(handle) = inner.handle(layer).filter(LayerHandle::keeps_on_disk) else { continue };
         for range in ranges {
-            let end = SpanId(range.end().0.saturating_add(1).min(on.layer.open.spans.count()));
+            let end = SpanId(range.end().0.saturating_add(1).min(handle.layer.open.spans.count()));
             let mut next = *range.start();
             while next < end {
-                let spans = next..step(&on.layer, next).end.min(end);
+                let spans = next..step(&handle.layer, next).end.min(end);
                 next = spans.end;
-                planned += size(&on.layer, &spans);
+                planned += size(&handle.layer, &spans);
                 if planned <= room {
-                    steps.push((on.clone(), spans));
+                    steps.push((handle.clone(), spans));
                 }
             }
         }
     }
     let fetches =
-        stream::iter(steps).map(|(on, spans)| async move { on.fetch_missing(spans).await });
+        stream::iter(steps).map(|(handle, spans)| async move { handle.fetch_missing(spans).await });
     // A span that did not arrive is fetched again when it is read.
     fetches.buffer_unordered(AT_A_TIME).for_each(|_| ready(())).await;
 }
@@ -91,9 +91,10 @@ impl LayerHandle {
 
     /// Those of the spans that are not on disk.
     pub(super) async fn missing_on_disk(&self, spans: Range<SpanId>) -> Vec<SpanId> {
-        let on = self.clone();
+        let handle = self.clone();
         let missing = spawn_blocking(move || {
-            let is_missing = |span: &SpanId| on.layer.size(*span) > 0 && !on.is_on_disk(*span);
+            let is_missing =
+                |span: &SpanId| handle.layer.size(*span) > 0 && !handle.is_on_disk(*span);
             SpanId::each(spans).filter(is_missing).collect()
         });
         missing.await.unwrap_or_default()

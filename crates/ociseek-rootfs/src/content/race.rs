@@ -126,7 +126,7 @@ struct Lane<'a> {
 
 /// A range that is being fetched.
 pub(super) struct Race<'a> {
-    on: &'a LayerHandle,
+    handle: &'a LayerHandle,
     purpose: Purpose,
     /// The position of the next byte, and the end.
     range: Range<u64>,
@@ -146,12 +146,12 @@ pub(super) struct Race<'a> {
 }
 
 impl<'a> Race<'a> {
-    pub(super) fn new(on: &'a LayerHandle, range: Range<u64>, purpose: Purpose) -> Race<'a> {
+    pub(super) fn new(handle: &'a LayerHandle, range: Range<u64>, purpose: Purpose) -> Race<'a> {
         let now = Instant::now();
-        let stall = stall(on.inner.options.deadline);
-        let slow = now + on.inner.pace.patience(range.end - range.start, stall);
+        let stall = stall(handle.inner.options.deadline);
+        let slow = now + handle.inner.pace.patience(range.end - range.start, stall);
         let mut race = Race {
-            on,
+            handle,
             purpose,
             doubled_at: range.start,
             progress: (now, range.start),
@@ -223,7 +223,7 @@ impl<'a> Race<'a> {
     /// Reacts to a timeout.
     fn late(&mut self) {
         let now = Instant::now();
-        let counts = &self.on.inner.counts;
+        let counts = &self.handle.inner.counts;
         if self.slow.take().is_some() {
             let doubled = counts.doubled.get();
             let requests = counts.requests.get();
@@ -246,14 +246,17 @@ impl<'a> Race<'a> {
 
     /// Requests the missing bytes over another connection, not from a mirror if that `was_silent`.
     fn add_lane(&mut self, was_silent: bool) {
-        let on = self.on;
+        let handle = self.handle;
         let purpose = self.purpose;
         let range = self.range.clone();
         let position = range.start;
         let open = async move {
-            let part =
-                on.inner.source.blob_part(&on.layer.open.descriptor, range, was_silent).await?;
-            let part = CountedPart::new(part, &on.inner.counts, purpose);
+            let part = handle
+                .inner
+                .source
+                .blob_part(&handle.layer.open.descriptor, range, was_silent)
+                .await?;
+            let part = CountedPart::new(part, &handle.inner.counts, purpose);
             let next = |mut part: CountedPart<'a>| async move {
                 Ok::<_, StoreError>(part.next().await?.map(|chunk| (chunk, part)))
             };
@@ -266,7 +269,11 @@ impl<'a> Race<'a> {
     fn note(&self) {
         if self.slow.is_some() {
             let bytes = self.range.end - self.doubled_at;
-            self.on.inner.pace.note(bytes, self.first.unwrap_or_default(), self.begun.elapsed());
+            self.handle.inner.pace.note(
+                bytes,
+                self.first.unwrap_or_default(),
+                self.begun.elapsed(),
+            );
         }
     }
 }

@@ -38,14 +38,14 @@ struct KnownEnds {
 
 /// The bytes of all parts. None if they are not `size` bytes.
 fn joined(parts: Vec<Part>, size: usize) -> Option<Bytes> {
-    let mut found = parts.into_iter().filter_map(|part| part.found).flatten();
-    let first = found.next().unwrap_or_default();
+    let mut pieces = parts.into_iter().filter_map(|part| part.found).flatten();
+    let first = pieces.next().unwrap_or_default();
     let bytes = if first.len() == size {
         first
     } else {
         let mut bytes = BytesMut::with_capacity(size);
         bytes.extend_from_slice(&first);
-        found.for_each(|piece| bytes.extend_from_slice(&piece));
+        pieces.for_each(|piece| bytes.extend_from_slice(&piece));
         bytes.freeze()
     };
     (bytes.len() == size).then_some(bytes)
@@ -164,12 +164,12 @@ impl LayerHandle {
 
     /// Looks in memory for the missing parts. Returns how many it found.
     fn look_in_memory(&self, parts: &mut [Part]) -> u64 {
-        let mut found = 0;
+        let mut count = 0;
         for part in parts.iter_mut().filter(|part| part.found.is_none()) {
             part.found = self.in_memory(part);
-            found += u64::from(part.found.is_some());
+            count += u64::from(part.found.is_some());
         }
-        found
+        count
     }
 
     fn in_memory(&self, part: &Part) -> Option<Vec<Bytes>> {
@@ -247,23 +247,23 @@ impl LayerHandle {
         if missing.is_empty() {
             return;
         }
-        let on = self.clone();
+        let handle = self.clone();
         let looked = on_disk(move || {
             let read = |(span, range): (SpanId, Range<u64>)| {
-                let LayerHandle { inner, layer, .. } = &on;
-                let ends = on.ends_in_memory(span, &range);
+                let LayerHandle { inner, layer, .. } = &handle;
+                let ends = handle.ends_in_memory(span, &range);
                 let Some(pieces) = inner.cache.read(&layer.place(span), ends.missing.clone())
                 else {
                     let of = layer.digest();
                     trace!(name: "lookup", target: TARGET, what = "span", %of, span = span.0, hit = false);
                     return None;
                 };
-                on.found_on_disk(span, &range, ends, pieces)
+                handle.found_on_disk(span, &range, ends, pieces)
             };
             missing.into_iter().map(read).collect::<Vec<_>>()
         });
-        for (part, found) in asked.into_iter().zip(looked.await.unwrap_or_default()) {
-            part.found = found;
+        for (part, pieces) in asked.into_iter().zip(looked.await.unwrap_or_default()) {
+            part.found = pieces;
         }
     }
 

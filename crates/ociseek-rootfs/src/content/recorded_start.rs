@@ -231,11 +231,11 @@ pub(super) async fn fetch(inner: &Arc<Inner>) {
             between: inner.pace.bytes_per_request().min(MOST_BETWEEN),
         })
     });
-    let fetches = stream::iter(steps).map(|(on, spans)| async move {
-        let bytes = blob_bytes(&on, &spans);
+    let fetches = stream::iter(steps).map(|(handle, spans)| async move {
+        let bytes = blob_bytes(&handle, &spans);
         let units = usize::try_from(bytes.div_ceil(UNIT)).unwrap_or(ROOM.start).min(ROOM.start);
         let _room = room.acquire_many(units as u32).await;
-        on.fetch_missing_start(spans, bytes, throughput).await;
+        handle.fetch_missing_start(spans, bytes, throughput).await;
     });
     fetches.buffer_unordered(AT_A_TIME).for_each(|()| ready(())).await;
     inner.windows.release_start();
@@ -244,16 +244,16 @@ pub(super) async fn fetch(inner: &Arc<Inner>) {
 /// Puts the spans that the cache on disk has into memory, in order, up to the part of it that a
 /// start may take. It reads and verifies them on one thread, ahead of the program that starts.
 pub(super) fn load(inner: &Arc<Inner>) {
-    for (on, spans) in Plan::new(inner).steps().filter(|(on, _)| on.keeps_on_disk()) {
-        for span in spans.into_iter().filter(|span| !on.is_in_memory(*span)) {
-            let size = on.layer.size(span);
+    for (handle, spans) in Plan::new(inner).steps().filter(|(handle, _)| handle.keeps_on_disk()) {
+        for span in spans.into_iter().filter(|span| !handle.is_in_memory(*span)) {
+            let size = handle.layer.size(span);
             if !inner.start.has_room(inner, size) {
                 return;
             }
             let pieces =
-                inner.cache.read(&on.layer.place(span), 0..pieces(size)).unwrap_or_default();
+                inner.cache.read(&handle.layer.place(span), 0..pieces(size)).unwrap_or_default();
             for (number, piece) in (0..).zip(&pieces) {
-                inner.memory.put(on.piece(span, number), piece.clone(), piece.len() as u64);
+                inner.memory.put(handle.piece(span, number), piece.clone(), piece.len() as u64);
             }
             if !pieces.is_empty() {
                 inner.start.in_memory.fetch_add(size, Ordering::Relaxed);
@@ -265,8 +265,8 @@ pub(super) fn load(inner: &Arc<Inner>) {
 
 /// The ranges of the layers' tars that all requests are for, in order.
 pub(super) fn ranges(inner: &Arc<Inner>) -> Vec<(LayerId, Range<Uncompressed>)> {
-    let of_step = |(on, spans): (LayerHandle, Vec<SpanId>)| {
-        let table = &on.layer.open.spans;
+    let of_step = |(handle, spans): (LayerHandle, Vec<SpanId>)| {
+        let table = &handle.layer.open.spans;
         let mut ranges: Vec<Range<Uncompressed>> = Vec::new();
         for plain in spans.into_iter().map(|span| table.plain_range(span)) {
             match ranges.last_mut().filter(|last| last.end == plain.start) {
@@ -274,7 +274,7 @@ pub(super) fn ranges(inner: &Arc<Inner>) -> Vec<(LayerId, Range<Uncompressed>)> 
                 None => ranges.push(plain),
             }
         }
-        ranges.into_iter().map(move |range| (on.id, range))
+        ranges.into_iter().map(move |range| (handle.id, range))
     };
     Plan::new(inner).steps().flat_map(of_step).collect()
 }
@@ -285,9 +285,9 @@ fn pieces(size: u64) -> u32 {
 }
 
 /// The compressed bytes from the first of some spans, which are in order, to the last.
-fn blob_bytes(on: &LayerHandle, spans: &[SpanId]) -> u64 {
+fn blob_bytes(handle: &LayerHandle, spans: &[SpanId]) -> u64 {
     let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return 0 };
-    on.layer.blob_range(*last).end - on.layer.blob_range(*first).start
+    handle.layer.blob_range(*last).end - handle.layer.blob_range(*first).start
 }
 
 /// What a request may be for.
@@ -314,7 +314,7 @@ struct Plan {
 }
 
 struct PlannedLayer {
-    on: LayerHandle,
+    handle: LayerHandle,
     /// In the order of the recorded start.
     spans: VecDeque<SpanId>,
     /// The requests for the spans before those.
@@ -328,25 +328,28 @@ impl Plan {
         places.extend((0..).zip(&inner.layers).map(|(place, layer)| (layer.digest(), place)));
         let mut places: Vec<u32> = places.into_values().collect();
         places.sort_unstable();
-        let planned = |on: LayerHandle| {
-            let start = on.layer.open.map().fine().map_or(&[][..], |head| head.start());
+        let planned = |handle: LayerHandle| {
+            let start = handle.layer.open.map().fine().map_or(&[][..], |head| head.start());
             let spans = start.iter().cloned().flat_map(SpanId::each).collect();
-            PlannedLayer { on, spans, requests: VecDeque::new() }
+            PlannedLayer { handle, spans, requests: VecDeque::new() }
         };
-        let layers: Vec<PlannedLayer> =
-            places.into_iter().filter_map(|place| inner.on(LayerId(place))).map(planned).collect();
+        let layers: Vec<PlannedLayer> = places
+            .into_iter()
+            .filter_map(|place| inner.handle(LayerId(place)))
+            .map(planned)
+            .collect();
         let turns = (0..layers.len()).map(|layer| Reverse((0, layer))).collect();
         Plan { layers, turns }
     }
 
     /// All spans.
     fn spans(&self) -> impl Iterator<Item = SpanOf> {
-        self.layers.iter().flat_map(|layer| layer.spans.iter().map(|span| layer.on.span(*span)))
+        self.layers.iter().flat_map(|layer| layer.spans.iter().map(|span| layer.handle.span(*span)))
     }
 
     fn retain(&mut self, is_wanted: impl Fn(&LayerHandle, SpanId) -> bool) {
-        for PlannedLayer { on, spans, .. } in &mut self.layers {
-            spans.retain(|span| is_wanted(on, *span));
+        for PlannedLayer { handle, spans, .. } in &mut self.layers {
+            spans.retain(|span| is_wanted(handle, *span));
         }
     }
 
@@ -355,8 +358,8 @@ impl Plan {
         while let Some(Reverse((bytes, turn))) = self.turns.pop() {
             let Some(layer) = self.layers.get_mut(turn) else { continue };
             let Some(spans) = layer.next_step(size) else { continue };
-            self.turns.push(Reverse((bytes + blob_bytes(&layer.on, &spans), turn)));
-            return Some((layer.on.clone(), spans));
+            self.turns.push(Reverse((bytes + blob_bytes(&layer.handle, &spans), turn)));
+            return Some((layer.handle.clone(), spans));
         }
         None
     }
@@ -375,11 +378,11 @@ impl PlannedLayer {
             while bytes < size.batch
                 && let Some(span) = self.spans.pop_front()
             {
-                let blob = self.on.layer.blob_range(span);
+                let blob = self.handle.layer.blob_range(span);
                 batch.push(span);
                 bytes += blob.end - blob.start;
             }
-            self.requests = merged(&self.on, &batch, size).into();
+            self.requests = merged(&self.handle, &batch, size).into();
         }
         self.requests.pop_front()
     }
@@ -387,15 +390,15 @@ impl PlannedLayer {
 
 /// Merges spans that are near each other. The requests are ordered by the first of their spans in
 /// `spans`.
-fn merged(on: &LayerHandle, spans: &[SpanId], size: &StepSize) -> Vec<Vec<SpanId>> {
+fn merged(handle: &LayerHandle, spans: &[SpanId], size: &StepSize) -> Vec<Vec<SpanId>> {
     let mut sorted: Vec<(SpanId, usize)> = spans.iter().copied().zip(0..).collect();
     sorted.sort_unstable();
     sorted.dedup_by_key(|(span, _)| *span);
     let mut runs: Vec<(usize, Vec<SpanId>)> = Vec::new();
     for (span, order) in sorted {
-        let blob = on.layer.blob_range(span);
+        let blob = handle.layer.blob_range(span);
         let fits = |(_, run): &&mut (usize, Vec<SpanId>)| {
-            let of = |span: Option<&SpanId>| span.map(|span| on.layer.blob_range(*span));
+            let of = |span: Option<&SpanId>| span.map(|span| handle.layer.blob_range(*span));
             let start = of(run.first()).map_or(blob.start, |first| first.start);
             let last = of(run.last()).map_or(blob.start, |last| last.end);
             blob.start.saturating_sub(last) <= size.between && blob.end - start <= size.request

@@ -80,10 +80,10 @@ pub(super) async fn fetch(inner: &Arc<Inner>, shared: &BackgroundFetches) {
                 sleep(PAUSE).await;
             }
             let Some(part) = queue.hold().next(inner, shared.step()) else { return };
-            if inner.check_index(part.on.layer.open.how).is_err() {
+            if inner.check_index(part.handle.layer.open.how).is_err() {
                 return;
             }
-            let bytes = size(&part.on.layer, &part.spans);
+            let bytes = size(&part.handle.layer, &part.spans);
             if fetched(&part, shared).await {
                 rest.arrived(bytes);
                 failures.store(0, Ordering::Relaxed);
@@ -100,15 +100,15 @@ pub(super) async fn fetch(inner: &Arc<Inner>, shared: &BackgroundFetches) {
 
 /// Fetches what is missing of a part. Returns whether all of it is there.
 async fn fetched(part: &PartOfRest, shared: &BackgroundFetches) -> bool {
-    let on = &part.on;
-    let missing = on.missing_on_disk(part.spans.clone()).await;
+    let handle = &part.handle;
+    let missing = handle.missing_on_disk(part.spans.clone()).await;
     if missing.is_empty() {
         return true;
     }
-    let blob = |span: &SpanId| on.layer.blob_range(*span);
+    let blob = |span: &SpanId| handle.layer.blob_range(*span);
     shared.speed.pass(missing.iter().map(blob).map(|blob| blob.end - blob.start).sum()).await;
     let request = shared.requests.acquire().await;
-    let mut fetching = pin!(on.fetch_for_disk(missing));
+    let mut fetching = pin!(handle.fetch_for_disk(missing));
     tokio::select! {
         all_arrived = &mut fetching => return all_arrived,
         () = sleep(SLOW) => drop(request),
@@ -118,13 +118,13 @@ async fn fetched(part: &PartOfRest, shared: &BackgroundFetches) -> bool {
 
 /// Spans of a layer that are fetched together.
 struct PartOfRest {
-    on: LayerHandle,
+    handle: LayerHandle,
     spans: Range<SpanId>,
     tries: u8,
 }
 
 struct QueuedLayer {
-    on: LayerHandle,
+    handle: LayerHandle,
     room: Arc<LayerRoom>,
     /// The spans that were requested.
     asked: SpanSet,
@@ -148,23 +148,27 @@ impl Queue {
     fn new(inner: &Arc<Inner>) -> Queue {
         let cache = &inner.cache;
         let mut seen = HashSet::new();
-        let layers = (0..inner.layers.len() as u32).filter_map(|layer| inner.on(LayerId(layer)));
+        let layers =
+            (0..inner.layers.len() as u32).filter_map(|layer| inner.handle(LayerId(layer)));
         // Equal layers are read as one.
-        let kept: Vec<LayerHandle> =
-            layers.filter(|on| on.keeps_on_disk() && seen.insert(on.layer.digest())).collect();
-        let of_bytes = kept.iter().map(|on| on.layer.end()).fold(0, u64::saturating_add);
+        let on_disk: Vec<LayerHandle> = layers
+            .filter(|handle| handle.keeps_on_disk() && seen.insert(handle.layer.digest()))
+            .collect();
+        let of_bytes = on_disk.iter().map(|handle| handle.layer.end()).fold(0, u64::saturating_add);
         // Each part would decode such a layer from its start.
-        let fits = |on: &LayerHandle| !on.layer.open.map().is_unpacked() || on.keeps_whole();
-        let layers: Vec<QueuedLayer> = kept
+        let fits =
+            |handle: &LayerHandle| !handle.layer.open.map().is_unpacked() || handle.keeps_whole();
+        let layers: Vec<QueuedLayer> = on_disk
             .into_iter()
             .filter(fits)
-            .map(|on| {
-                let room = cache.room_of(on.layer.digest(), on.layer.open.spans.count());
+            .map(|handle| {
+                let room = cache.room_of(handle.layer.digest(), handle.layer.open.spans.count());
                 let room = Arc::new(room);
-                QueuedLayer { on, room, asked: SpanSet::default() }
+                QueuedLayer { handle, room, asked: SpanSet::default() }
             })
             .collect();
-        let possible = layers.iter().map(|layer| layer.on.layer.end()).fold(0, u64::saturating_add);
+        let possible =
+            layers.iter().map(|layer| layer.handle.layer.end()).fold(0, u64::saturating_add);
         let taken = layers.iter().map(|layer| layer.room.bytes()).fold(0, u64::saturating_add);
         let lacking = possible.saturating_sub(taken).saturating_sub(cache.room_left());
         let rooms = layers.iter().map(|layer| Arc::clone(&layer.room)).collect();
@@ -182,7 +186,7 @@ impl Queue {
             say_too_small(inner, unfit);
         }
         for (place, layer) in queue.layers.iter().enumerate() {
-            let spans = &layer.on.layer.open.spans;
+            let spans = &layer.handle.layer.open.spans;
             let start = spans.map().fine().map_or(&[][..], |head| head.start());
             queue.start.extend(start.iter().map(|spans| (place, spans.clone())));
             queue.all.push_back((place, SpanId(0)..SpanId(spans.count())));
@@ -210,12 +214,12 @@ impl Queue {
                     .or_else(|| self.near.pop())
                     .or_else(|| self.all.pop_front());
             }
-            let fits = |span: &SpanId| layer.room.take(*span, layer.on.layer.size(*span));
+            let fits = |span: &SpanId| layer.room.take(*span, layer.handle.layer.size(*span));
             let fitting = SpanId::each(spans.clone()).take_while(fits).count() as u32;
             self.is_full = spans.start.0 + fitting < spans.end.0;
             let spans = spans.start..SpanId(spans.start.0 + fitting);
             if !spans.is_empty() {
-                return Some(PartOfRest { on: layer.on.clone(), spans, tries: 1 });
+                return Some(PartOfRest { handle: layer.handle.clone(), spans, tries: 1 });
             }
         }
         let stats = inner.rest.stats().unwrap_or_default();
@@ -233,7 +237,7 @@ impl Queue {
         (id, range): (LayerId, Range<u64>),
     ) -> Option<(usize, Range<SpanId>)> {
         let read = inner.layers.get(id.0 as usize)?;
-        let place = self.layers.iter().position(|known| Arc::ptr_eq(&known.on.layer, read))?;
+        let place = self.layers.iter().position(|known| Arc::ptr_eq(&known.handle.layer, read))?;
         let end = range.end.min(read.end());
         let range = Uncompressed(range.start.min(end))..Uncompressed(end);
         Some((place, read.open.spans.covering(range)))
@@ -258,9 +262,10 @@ impl QueuedLayer {
         if range.is_empty() {
             return first..first;
         }
-        let begin = self.on.layer.blob_range(first).start;
+        let begin = self.handle.layer.blob_range(first).start;
         while !range.is_empty()
-            && (range.start == first || self.on.layer.blob_range(range.start).end - begin <= step)
+            && (range.start == first
+                || self.handle.layer.blob_range(range.start).end - begin <= step)
             && self.asked.insert(range.start)
         {
             range.start.0 += 1;

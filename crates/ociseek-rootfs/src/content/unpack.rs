@@ -77,10 +77,10 @@ impl LayerHandle {
         let counts = &self.inner.counts;
         counts.requests.add(1);
         let blob = self.inner.source.blob(&self.layer.open.descriptor, reads > 1).await?;
-        let on = self.clone();
+        let handle = self.clone();
         let queue = Arc::clone(queue);
         let on_chunk = |bytes| counts.bytes_fetched.add(bytes);
-        feed(blob, 1, on_chunk, move |batches| run(&on, &queue, batches, reads)).await
+        feed(blob, 1, on_chunk, move |batches| run(&handle, &queue, batches, reads)).await
     }
 
     /// Whether the whole layer is kept. Reports once if the cache is too small for it.
@@ -99,11 +99,17 @@ impl LayerHandle {
 }
 
 /// The thread's function.
-fn run(on: &LayerHandle, queue: &Queue, mut batches: Batches, reads: u32) -> Result<(), OpenError> {
-    let layer = on.layer.digest();
+fn run(
+    handle: &LayerHandle,
+    queue: &Queue,
+    mut batches: Batches,
+    reads: u32,
+) -> Result<(), OpenError> {
+    let layer = handle.layer.digest();
     let broken = |source| OpenError::Zstd { layer, reads, source };
     let mut reader = ZstdReader::new().map_err(broken)?;
-    let mut spans = Spans { on, queue, next: SpanId(0), current: None, fills: on.fills_cache() };
+    let mut spans =
+        Spans { handle, queue, next: SpanId(0), current: None, fills: handle.fills_cache() };
     while let Some(batch) = batches.receive().map_err(|FeedAborted| OpenError::Ending { layer })? {
         for chunk in batch {
             match reader.push(&chunk, &mut |plain| spans.push(plain)) {
@@ -131,7 +137,7 @@ impl From<std::io::Error> for Stop {
 
 /// Cuts the tar into spans.
 struct Spans<'a> {
-    on: &'a LayerHandle,
+    handle: &'a LayerHandle,
     queue: &'a Queue,
     next: SpanId,
     current: Option<CurrentSpan<'a>>,
@@ -173,10 +179,10 @@ impl<'a> Spans<'a> {
     }
 
     fn begin(&mut self) -> Result<CurrentSpan<'a>, Stop> {
-        let on = self.on;
+        let handle = self.handle;
         let span = self.next;
-        let left = on.layer.size(span);
-        if span.0 >= on.layer.open.spans.count() || left == 0 {
+        let left = handle.layer.size(span);
+        if span.0 >= handle.layer.open.spans.count() || left == 0 {
             return Err(Stop::Enough);
         }
         self.next = SpanId(span.0 + 1);
@@ -190,10 +196,10 @@ impl<'a> Spans<'a> {
                 .filter(|first| first.promise.span() == span)
                 .map(|first| first.pieces.clone())
         };
-        let lacks = || self.fills && !on.is_on_disk(span);
+        let lacks = || self.fills && !handle.is_on_disk(span);
         let sink = (pieces.is_some() || lacks()).then(|| {
-            let sink = PieceSink::new(on, span, pieces.flatten().as_ref());
-            (sink, Hasher::new(on.layer.open.spans.digest(span).algorithm()))
+            let sink = PieceSink::new(handle, span, pieces.flatten().as_ref());
+            (sink, Hasher::new(handle.layer.open.spans.digest(span).algorithm()))
         });
         // Otherwise the layer would be decoded to its end in vain.
         self.fills &= sink.as_ref().is_none_or(|(sink, _)| sink.is_kept());
@@ -202,7 +208,7 @@ impl<'a> Spans<'a> {
 
     fn end(&mut self, current: CurrentSpan<'a>) -> Result<(), Stop> {
         let CurrentSpan { span, sink: Some((sink, hasher)), .. } = current else { return Ok(()) };
-        let expected = self.on.layer.open.spans.digest(span);
+        let expected = self.handle.layer.open.spans.digest(span);
         let actual = hasher.finish();
         if actual != expected {
             return Err(Stop::Span(SpanError::Digest { span, expected, actual }));
@@ -270,19 +276,19 @@ impl LayerHandle {
     /// Opens the layer without its fine document, because of `error`.
     async fn replace(&self, error: &ReadError, budget: ReadBudget) {
         let Some(open) = self.inner.reopen.get().cloned() else { return };
-        let on = self.clone();
+        let handle = self.clone();
         let why = causes(error);
         // Opening may read the whole layer. If that takes longer than a read may wait, only later
         // reads benefit.
         let opening = tokio::spawn(async move {
-            let opened = on.layer.replacement.get_or_try_init(|| async {
-                let inner = &on.inner;
-                let digest = on.layer.digest();
+            let opened = handle.layer.replacement.get_or_try_init(|| async {
+                let inner = &handle.inner;
+                let digest = handle.layer.digest();
                 inner.warn(format!("reading layer {digest} without its fine document: {why}"));
-                match open(on.layer.open.descriptor.clone()).await {
+                match open(handle.layer.open.descriptor.clone()).await {
                     // The tree was made from the document's entries.
-                    Ok(open) if open.map().files != on.layer.open.map().files => {
-                        inner.contradict(on.layer.open.how, &digest, &OtherFiles);
+                    Ok(open) if open.map().files != handle.layer.open.map().files => {
+                        inner.contradict(handle.layer.open.how, &digest, &OtherFiles);
                         Ok(None)
                     }
                     Ok(open) => {

@@ -100,10 +100,10 @@ impl LayerHandle {
         if self.missing(spans.clone()).is_empty() {
             return;
         }
-        let on = self.clone();
+        let handle = self.clone();
         let spans = spans.collect::<Vec<SpanId>>();
         // The task that decodes one of the spans retries whatever fails here, and reports it.
-        tokio::spawn(async move { on.load(spans.into_iter(), purpose).await.map(drop) });
+        tokio::spawn(async move { handle.load(spans.into_iter(), purpose).await.map(drop) });
     }
 
     /// The page with the window of a span, if it has one.

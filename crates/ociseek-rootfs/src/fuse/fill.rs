@@ -368,13 +368,13 @@ mod tests {
         let range = |layer, range: Range<u64>| {
             (LayerId(layer), Uncompressed(range.start)..Uncompressed(range.end))
         };
-        let found = |start| -> Vec<(String, Vec<Range<u64>>)> {
+        let filled = |start| -> Vec<(String, Vec<Range<u64>>)> {
             let start = RecordedStart::new(start);
-            let found = start.files(&tree).map(|node| {
+            let ranges_of_files = start.files(&tree).map(|node| {
                 let NodeKind::File(extent) = &tree.node(node).kind else { panic!("{node:?}") };
                 (String::from_utf8(tree.path(node)).unwrap(), start.blocks(extent))
             });
-            found.filter(|(_, ranges)| !ranges.is_empty()).collect()
+            ranges_of_files.filter(|(_, ranges)| !ranges.is_empty()).collect()
         };
         let [a, b, c, d] = ["a", "b", "c", "d"].map(str::to_owned);
         // Neighbours are joined, whatever their order.
@@ -387,16 +387,16 @@ mod tests {
         ];
         let whole = |size| std::iter::once(0..size).collect::<Vec<Range<u64>>>();
         assert_eq!(
-            found(start),
+            filled(start),
             [(c, whole(100)), (b.clone(), whole(50_000)), (a.clone(), whole(10_000))]
         );
         // Of d, no block is whole.
         let start =
             vec![range(0, 5_000..34_097), range(0, 75_000..75_001), range(0, 76_000..90_000)];
         let ends = vec![0..4_096, 49_152..50_000];
-        assert_eq!(found(start), [(a, std::iter::once(8_192..10_000).collect()), (b, ends)]);
-        assert_eq!(found(vec![range(1, 2_000..6_096)]), [(d, whole(4_096))]);
-        assert_eq!(found(vec![range(2, 0..u64::MAX), range(0, 12_000..21_000)]), []);
+        assert_eq!(filled(start), [(a, std::iter::once(8_192..10_000).collect()), (b, ends)]);
+        assert_eq!(filled(vec![range(1, 2_000..6_096)]), [(d, whole(4_096))]);
+        assert_eq!(filled(vec![range(2, 0..u64::MAX), range(0, 12_000..21_000)]), []);
     }
 
     #[test]

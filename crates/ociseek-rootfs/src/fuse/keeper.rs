@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn messages_carry_a_document_and_a_descriptor() {
-        let (here, there) = pair();
+        let (here, far) = pair();
         let mount = HeldMount {
             name: "7".into(),
             point: "/point".into(),
@@ -292,18 +292,18 @@ mod tests {
         send(here.as_fd(), &KeeperOrder::Keep(mount.clone()), Some(file.as_fd())).unwrap();
         send(here.as_fd(), &KeeperOrder::List, None).unwrap();
         drop(here);
-        let (first, descriptor) = receive(there.as_fd()).unwrap().unwrap();
+        let (first, descriptor) = receive(far.as_fd()).unwrap().unwrap();
         assert!(
             matches!(first, KeeperOrder::Keep(received) if received == mount)
                 && descriptor.is_some()
         );
-        assert!(matches!(receive(there.as_fd()).unwrap(), Some((KeeperOrder::List, None))));
-        assert!(receive::<KeeperOrder>(there.as_fd()).unwrap().is_none());
+        assert!(matches!(receive(far.as_fd()).unwrap(), Some((KeeperOrder::List, None))));
+        assert!(receive::<KeeperOrder>(far.as_fd()).unwrap().is_none());
     }
 
     #[test]
     fn only_fuse_devices_are_kept() {
-        let (here, there) = pair();
+        let (here, far) = pair();
         let mut kept = Kept::default();
         let mount = |name: &str| HeldMount {
             name: name.into(),
@@ -315,19 +315,19 @@ mod tests {
         send(here.as_fd(), &KeeperOrder::Keep(mount("file")), Some(file.as_fd())).unwrap();
         send(here.as_fd(), &KeeperOrder::Keep(mount("none")), None).unwrap();
         for _ in 0..2 {
-            assert!(serve(&there, &mut kept).unwrap());
+            assert!(serve(&far, &mut kept).unwrap());
         }
         assert!(kept.mounts.is_empty());
         let Ok(device) = super::super::open_device() else { return };
         for order in [KeeperOrder::Keep(mount("device")), KeeperOrder::List] {
             let device = matches!(order, KeeperOrder::Keep(_)).then(|| device.as_fd());
             send(here.as_fd(), &order, device).unwrap();
-            assert!(serve(&there, &mut kept).unwrap());
+            assert!(serve(&far, &mut kept).unwrap());
         }
         let answer = receive(here.as_fd()).unwrap().unwrap();
         assert!(matches!(answer, (KeeperAnswer::Kept(kept), Some(_)) if kept == mount("device")));
         assert!(matches!(receive(here.as_fd()).unwrap(), Some((KeeperAnswer::End, None))));
         send(here.as_fd(), &KeeperOrder::Release("device".into()), None).unwrap();
-        assert!(serve(&there, &mut kept).unwrap() && kept.mounts.is_empty());
+        assert!(serve(&far, &mut kept).unwrap() && kept.mounts.is_empty());
     }
 }

@@ -262,7 +262,9 @@ impl Shared {
 /// state is damaged, the socket says which process it is: only this user can use the directory.
 fn found(dir: &Path) -> Option<(Running, Left)> {
     let warned = |text: &str| warn!(name: "keeper", "{text}");
-    if fs::symlink_metadata(dir.join(SOCKET)).is_ok_and(|found| !found.file_type().is_socket()) {
+    if fs::symlink_metadata(dir.join(SOCKET))
+        .is_ok_and(|metadata| !metadata.file_type().is_socket())
+    {
         state_file::set_aside(&dir.join(SOCKET), "it is not a socket", &warned);
     }
     let state = state_file::read_or_set_aside::<State>(dir, STATE, &warned);
@@ -314,11 +316,11 @@ fn left(connection: &OwnedFd) -> io::Result<Left> {
     let mut left = Left::default();
     loop {
         match receive(connection.as_fd())? {
-            Some((KeeperAnswer::Kept(kept), Some(device))) => {
-                if is_mounted(&kept, &device, &mounts) {
-                    left.mounts.push((kept, device));
+            Some((KeeperAnswer::Kept(mount), Some(device))) => {
+                if is_mounted(&mount, &device, &mounts) {
+                    left.mounts.push((mount, device));
                 } else {
-                    send(connection.as_fd(), &KeeperOrder::Release(kept.name), None)?;
+                    send(connection.as_fd(), &KeeperOrder::Release(mount.name), None)?;
                 }
             }
             Some((KeeperAnswer::Kept(_), None)) => {}
@@ -333,10 +335,10 @@ fn left(connection: &OwnedFd) -> io::Result<Left> {
 
 /// Whether the kernel has this mount, and says that the device is the mount's. The last one mounted
 /// on a point is visible.
-fn is_mounted(kept: &HeldMount, device: &OwnedFd, mounts: &[MountInfo]) -> bool {
-    let mount = mounts.iter().rfind(|mount| mount.point == kept.point);
+fn is_mounted(held: &HeldMount, device: &OwnedFd, mounts: &[MountInfo]) -> bool {
+    let mount = mounts.iter().rfind(|mount| mount.point == held.point);
     mount.is_some_and(|mount| {
-        mount.device == kept.device && serves(device, mount).unwrap_or_default()
+        mount.device == held.device && serves(device, mount).unwrap_or_default()
     })
 }
 

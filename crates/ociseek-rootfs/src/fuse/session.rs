@@ -104,8 +104,8 @@ impl FuseMount {
             return Err(MountError::RootOnly);
         }
         let refused = |source| MountError::Session { point: point.to_owned(), source };
-        let mounted = options.kept.as_ref().filter(|kept| kept.mounted.is_some());
-        if mounted.is_some_and(|kept| kept.mounted != Some(tree_identity(&tree))) {
+        let mounted = options.kept.as_ref().filter(|device| device.mounted.is_some());
+        if mounted.is_some_and(|device| device.mounted != Some(tree_identity(&tree))) {
             return Err(refused(io::Error::other("the mount to continue has other files")));
         }
         let (alive, gone) = oneshot::channel();
@@ -140,7 +140,7 @@ impl FuseMount {
             no_xattrs: false,
         };
         let session = match mounted {
-            Some(kept) => kept
+            Some(held) => held
                 .device
                 .try_clone()
                 .and_then(|device| take_over(filesystem, device, acl(options), config(options)))
@@ -271,11 +271,11 @@ impl FuseMount {
     /// If it stays mounted.
     pub fn detach(&mut self) -> Result<bool, MountError> {
         let seen = |source| MountError::Inspect { point: self.point.clone(), source };
-        let there = mounted_at(&self.point).map_err(seen)?;
+        let mount = mounted_at(&self.point).map_err(seen)?;
         // After the session has ended, another mount may have its device number, but that one
         // answers.
         let ended = matches!(self.alive.try_recv(), Err(TryRecvError::Closed));
-        let ours = there.is_some_and(|there| Some(there.device) == self.device)
+        let ours = mount.is_some_and(|mount| Some(mount.device) == self.device)
             && (!ended || self.point.metadata().is_err_and(|error| is_dead(&error)));
         if ours {
             match take_down(&self.point, UnmountFlags::NOFOLLOW) {
@@ -355,7 +355,7 @@ fn source_name(name: &str) -> String {
 fn kernel_mount(point: &Path, options: &FuseOptions) -> Result<Option<OwnedFd>, MountError> {
     let refused = |source: io::Error| MountError::Refused { point: point.to_owned(), source };
     let device = match &options.kept {
-        Some(kept) => kept.device.try_clone().map_err(refused)?,
+        Some(held) => held.device.try_clone().map_err(refused)?,
         None => open_device().map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => MountError::DeviceRefused(error),
             _ => MountError::NoDevice(error),

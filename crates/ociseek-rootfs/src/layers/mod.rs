@@ -283,11 +283,11 @@ async fn open_one_of(
     let ztocs = caches.ztocs.clone();
     let wanted = layer.clone();
     let memory = source.budget().open();
-    let kept = spawn_blocking(move || from_cache(&ztocs, &wanted, span_size, memory))
+    let cached = spawn_blocking(move || from_cache(&ztocs, &wanted, span_size, memory))
         .await
         .unwrap_or(Ok(None));
-    let kept = kept.map_err(|source| OpenError::Memory { layer: digest, source })?;
-    let (Spans { spans, notes, memory }, read) = match kept {
+    let cached = cached.map_err(|source| OpenError::Memory { layer: digest, source })?;
+    let (Spans { spans, notes, memory }, read) = match cached {
         Some(spans) => (spans, 0),
         None => (read(side_by_side, source, layer, span_size, caches, progress).await?, layer.size),
     };
@@ -321,8 +321,8 @@ fn from_cache(
     span_size: SpanSize,
     mut memory: Charge,
 ) -> Result<Option<Spans>, OverBudget> {
-    let kept = cache.get_map(map_key(layer, span_size), &mut memory)?;
-    Ok(kept.and_then(|(map, notes)| Spans::of(MappedLayer { map, notes, memory }).ok()))
+    let cached = cache.get_map(map_key(layer, span_size), &mut memory)?;
+    Ok(cached.and_then(|(map, notes)| Spans::of(MappedLayer { map, notes, memory }).ok()))
 }
 
 fn opened(

@@ -449,12 +449,12 @@ fn shown(name: &str) -> String {
     name.chars().take(100).collect()
 }
 
-/// Passes each member of the tar to `found`: its name without a leading `./`, and its entry.
+/// Passes each member of the tar to `each`: its name without a leading `./`, and its entry.
 fn members(
     path: &Path,
     file: &Arc<File>,
     length: u64,
-    mut found: impl FnMut(&[u8], &Entry) -> Result<(), LayoutError>,
+    mut each: impl FnMut(&[u8], &Entry) -> Result<(), LayoutError>,
 ) -> Result<(), LayoutError> {
     let mut walker = Walker::past_sparse_files();
     let mut at = 0;
@@ -474,7 +474,7 @@ fn members(
             .push(block, &mut |entry| member = Some(entry))
             .map_err(|error| unsound(path, error))?;
         if let Some(entry) = member.filter(|entry| entry.kind != Kind::GlobalHeader) {
-            found(entry.name.strip_prefix(b"./").unwrap_or(&entry.name), &entry)?;
+            each(entry.name.strip_prefix(b"./").unwrap_or(&entry.name), &entry)?;
         }
     }
 }

@@ -86,13 +86,13 @@ pub(super) fn open(
     let config = Descriptor::of(OCI_CONFIG, &config);
     let mut blobs = HashMap::from([(config.digest, config_place)]);
     let mut seen = HashSet::new();
-    let mut found = Vec::new();
+    let mut once = Vec::new();
     for (name, diff_id) in image.layers.iter().zip(&diff_ids) {
         if seen.insert(*diff_id) {
-            found.push(Layer::find(file, name, members.find(path, name)?, *diff_id)?);
+            once.push(Layer::find(file, name, members.find(path, name)?, *diff_id)?);
         }
     }
-    let compressed = || found.iter().filter(|layer: &&Layer| layer.compression.is_some());
+    let compressed = || once.iter().filter(|layer: &&Layer| layer.compression.is_some());
     if compressed().count() > 0 {
         let bytes = compressed().map(|layer| layer.place.size).sum();
         progress.report(ProgressEvent::Reading {
@@ -102,7 +102,7 @@ pub(super) fn open(
         });
     }
     let mut known: HashMap<Digest, Descriptor> = HashMap::new();
-    for layer in found {
+    for layer in once {
         let descriptor = layer.descriptor(file, progress)?;
         blobs.insert(descriptor.digest, layer.place);
         known.insert(layer.diff_id, descriptor);
@@ -165,23 +165,23 @@ fn choose<'a>(
         let named = |image: &Image| image.repo_tags.iter().any(|tag| matches(tag));
         (0..images.len()).filter(|&number| named(&images[number])).collect()
     };
-    let found = match select {
+    let numbers = match select {
         SavedImageSelector::Any => (0..images.len()).collect(),
         SavedImageSelector::Number(number) => {
             Vec::from_iter(Some(*number).filter(|number| *number < images.len()))
         }
         SavedImageSelector::Name(name) => {
             let wanted = reference(name);
-            let found =
+            let numbers =
                 numbered(&|tag| tag == name || wanted.is_some() && reference(tag) == wanted);
-            if found.is_empty() && is_tag(name) {
+            if numbers.is_empty() && is_tag(name) {
                 numbered(&|tag| tag.rsplit_once(':').is_some_and(|(_, tag)| tag == name))
             } else {
-                found
+                numbers
             }
         }
     };
-    match (&found[..], select) {
+    match (&numbers[..], select) {
         ([one], _) => images.get(*one).ok_or_else(|| missing(format!("number {one}"))),
         ([], SavedImageSelector::Any) => {
             Err(not_saved(path, format!("{MANIFEST_JSON} lists no image")))

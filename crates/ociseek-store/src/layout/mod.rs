@@ -132,7 +132,7 @@ impl Layout {
     /// Whether the blob is in the layout, with this `size` if that is given. It is not read.
     pub fn blob_exists(&self, digest: &Digest, size: Option<u64>) -> Result<bool, LayoutError> {
         Ok(LayoutFiles::blob(self, digest)?
-            .is_some_and(|found| size.is_none_or(|size| size == found.size)))
+            .is_some_and(|metadata| size.is_none_or(|size| size == metadata.size)))
     }
 
     /// The referrers of `subject`, in the order of index.json.

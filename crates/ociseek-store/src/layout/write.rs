@@ -112,7 +112,7 @@ fn make_blob_directory(layout: &Layout, digest: &Digest) -> Result<(), LayoutErr
 fn refuse_links(dir: &Path, algorithm: Algorithm) -> Result<(), LayoutError> {
     let blobs = dir.join("blobs");
     for path in [blobs.join(algorithm.name()), blobs] {
-        if fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink()) {
+        if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
             return Err(LayoutError::Link { path });
         }
     }
@@ -168,10 +168,10 @@ pub(super) fn name(
         entry.annotations.extend(tag.map(|tag| (REF_NAME.to_owned(), tag.to_owned())));
         let new = value(layout, &entry)?;
         let mut place = None;
-        let mut kept = Vec::with_capacity(manifests.len() + 1);
+        let mut entries = Vec::with_capacity(manifests.len() + 1);
         for mut old in std::mem::take(manifests) {
             let Ok(described) = serde_json::from_value::<Descriptor>(old.clone()) else {
-                kept.push(old);
+                entries.push(old);
                 continue;
             };
             let same_name = match tag {
@@ -183,20 +183,20 @@ pub(super) fn name(
             };
             let nameless = described.digest == image.digest && name_of(&described).is_none();
             if !same_name && !nameless {
-                kept.push(old);
+                entries.push(old);
                 continue;
             }
-            place.get_or_insert(kept.len());
+            place.get_or_insert(entries.len());
             if keep == Some(&described.digest) && described.digest != image.digest {
                 if let Some(annotations) = old.get_mut("annotations").and_then(Value::as_object_mut)
                 {
                     annotations.retain(|key, _| key != REF_NAME && key != IMAGE_NAME);
                 }
-                kept.push(old);
+                entries.push(old);
             }
         }
-        kept.insert(place.unwrap_or(kept.len()), new);
-        *manifests = kept;
+        entries.insert(place.unwrap_or(entries.len()), new);
+        *manifests = entries;
         Ok(())
     })
 }
@@ -206,9 +206,9 @@ fn same(file: File, content: &[u8]) -> io::Result<bool> {
     if file.metadata()?.len() != content.len() as u64 {
         return Ok(false);
     }
-    let mut there = Vec::with_capacity(content.len());
-    file.take(content.len() as u64 + 1).read_to_end(&mut there)?;
-    Ok(there == content)
+    let mut stored = Vec::with_capacity(content.len());
+    file.take(content.len() as u64 + 1).read_to_end(&mut stored)?;
+    Ok(stored == content)
 }
 
 /// Adds `entry` to index.json, replacing the first of `replaces` and removing the others. Fields
@@ -223,10 +223,10 @@ pub(super) fn entry(
         let goes: Vec<Digest> = replaces.iter().chain([&entry.digest]).copied().collect();
         // An entry with the same digest is the same manifest, so a tag that another tool gave it is
         // kept.
-        let kept = manifests.iter().find(|m| m["digest"] == new["digest"]).cloned();
+        let same = manifests.iter().find(|m| m["digest"] == new["digest"]).cloned();
         let place = manifests.iter().position(|m| is_one_of(m, &goes)).unwrap_or(manifests.len());
         manifests.retain(|m| !is_one_of(m, &goes));
-        manifests.insert(place.min(manifests.len()), merged(new, kept));
+        manifests.insert(place.min(manifests.len()), merged(new, same));
         Ok(())
     })
 }
@@ -314,10 +314,10 @@ fn amend(
     replace(dir, &dir.join("index.json"), &text)
 }
 
-/// `new`, with additional annotations from `kept`.
-fn merged(mut new: Value, kept: Option<Value>) -> Value {
+/// `new`, with additional annotations from `before`.
+fn merged(mut new: Value, before: Option<Value>) -> Value {
     if let Some(Value::Object(old)) =
-        kept.and_then(|mut kept| kept.get_mut("annotations").map(Value::take))
+        before.and_then(|mut before| before.get_mut("annotations").map(Value::take))
     {
         let Some(new) = new.as_object_mut() else { return new };
         let annotations = new.entry("annotations").or_insert_with(|| json!({}));
@@ -361,8 +361,10 @@ fn remove_abandoned(dir: &Path) {
         }
         let path = entry.path();
         let Ok(file) = super::open_regular(&path) else { continue };
-        let age =
-            file.metadata().and_then(|found| found.modified()).map(|written| written.elapsed());
+        let age = file
+            .metadata()
+            .and_then(|metadata| metadata.modified())
+            .map(|written| written.elapsed());
         if matches!(age, Ok(Ok(age)) if age > STALE) && file.try_lock().is_ok() {
             let _still_there = fs::remove_file(&path);
         }

@@ -175,12 +175,12 @@ impl Resolve for Resolver {
         let public_only = self.public_only;
         let known_addresses = Arc::clone(&self.known_addresses);
         Box::pin(async move {
-            let found = LOOKUPS.of(name.as_str(), system_lookup).await;
+            let addresses = LOOKUPS.of(name.as_str(), system_lookup).await;
             let unresolved = |source| UnresolvedName { name: name.as_str().to_owned(), source };
-            let found = found.map_err(unresolved)?;
+            let addresses = addresses.map_err(unresolved)?;
             let refused = |ip: IpAddr| is_link_local(ip) || public_only && !is_public(ip);
             let (bad, mut good): (Vec<_>, Vec<_>) =
-                found.into_iter().partition(|address| refused(address.ip()));
+                addresses.into_iter().partition(|address| refused(address.ip()));
             if good.is_empty() && !bad.is_empty() {
                 let link_local = bad.iter().any(|address| is_link_local(address.ip()));
                 let kind = if link_local { "a link-local" } else { "a private" };
@@ -309,13 +309,13 @@ mod tests {
         let parse = |list: &[&str]| {
             list.iter().map(|address| address.parse().unwrap()).collect::<Vec<SocketAddr>>()
         };
-        for (found, tried) in [
+        for (resolved, tried) in [
             (&["9.9.9.1:0"][..], &["9.9.9.1:0"][..]),
             (&["9.9.9.1:0", "9.9.9.2:0"], &["9.9.9.1:0", "9.9.9.2:0", "[::ffff:9.9.9.2]:0"]),
             (&["9.9.9.1:0", "[2600::1]:0"], &["9.9.9.1:0", "[2600::1]:0"]),
             (&["[2600::1]:0", "[2600::2]:0"], &["[2600::1]:0", "[2600::2]:0"]),
         ] {
-            assert_eq!(side_by_side(parse(found)), parse(tried));
+            assert_eq!(side_by_side(parse(resolved)), parse(tried));
         }
     }
 
@@ -325,7 +325,7 @@ mod tests {
             list.split(' ').map(|address| address.parse().unwrap()).collect::<Vec<SocketAddr>>()
         };
         let [a, b, c, x, y] = ["9.9.9.1:0", "9.9.9.2:0", "9.9.9.3:0", "[2600::1]:0", "[2600::2]:0"];
-        for (found, tried) in [
+        for (resolved, tried) in [
             (a.to_owned(), a.to_owned()),
             (format!("{x} {a}"), format!("{x} {a}")),
             (format!("{a} {b} {x}"), format!("{a} {b} {a} {b} {a} {b} {a} {b} {x}")),
@@ -334,7 +334,7 @@ mod tests {
                 format!("{x} {y} {x} {y} {x} {y} {x} {y} {a} {b} {c} {a} {b} {c} {a} {b}"),
             ),
         ] {
-            assert_eq!(repeated(&parse(&found)), parse(&tried), "{found}");
+            assert_eq!(repeated(&parse(&resolved)), parse(&tried), "{resolved}");
         }
         assert_eq!(repeated(&[]), []);
         let many: Vec<SocketAddr> = (1..=9).map(|n| SocketAddr::from(([9, 9, 9, n], 0))).collect();
@@ -343,11 +343,11 @@ mod tests {
 
     /// The number of connections that a server has got and not taken yet.
     async fn connections(server: &tokio::net::TcpListener) -> usize {
-        let mut found = 0;
+        let mut count = 0;
         while timeout(Duration::from_millis(100), server.accept()).await.is_ok() {
-            found += 1;
+            count += 1;
         }
-        found
+        count
     }
 
     #[tokio::test]
@@ -369,7 +369,7 @@ mod tests {
         let [no, answers] = ["[::ffff:127.0.0.2]:0", "[::ffff:127.0.0.3]:0"];
         let mixed = ["127.0.0.2:0", answers];
         let known_addresses = KnownAddresses::default();
-        for (name, found, sorted, connected) in [
+        for (name, resolved, sorted, connected) in [
             ("unknown.example", [no, answers], [no, answers], 0),
             ("mixed.example", mixed, mixed, 0),
             ("sound.example", [answers, no], [answers, no], 1),
@@ -380,7 +380,7 @@ mod tests {
             if name != "unknown.example" {
                 known_addresses.expect(&Url::parse(&format!("http://{name}:{port}/v2/")).unwrap());
             }
-            let mut addresses = parse(found);
+            let mut addresses = parse(resolved);
             known_addresses.sort(name, &mut addresses).await;
             assert_eq!(
                 (addresses, connections(&server).await),

@@ -196,7 +196,7 @@ impl Repository {
         let mut missing = Vec::new();
         loop {
             let begun = Instant::now();
-            let there = match self.tag_content(subject, Access::Push).await? {
+            let current = match self.tag_content(subject, Access::Push).await? {
                 // Without a list there is nothing to remove.
                 TagContent::Nothing | TagContent::Subject | TagContent::Other { .. }
                     if change.entry.is_none() =>
@@ -227,7 +227,7 @@ impl Repository {
                 }
             };
             let wrong = |e: serde_json::Error| failed(format!("its index cannot be read: {e}"));
-            let before = there
+            let before = current
                 .as_ref()
                 .map(|index| serde_json::from_slice(&index.bytes))
                 .transpose()
@@ -267,8 +267,8 @@ impl Repository {
                     exact_size(MANIFEST)
                 )));
             }
-            let base = there.as_ref().map(|index| index.digest);
-            let condition = if refused == Some(base) { None } else { condition(there.as_ref()) };
+            let base = current.as_ref().map(|index| index.digest);
+            let condition = if refused == Some(base) { None } else { condition(current.as_ref()) };
             let is_conditional = condition.is_some();
             match self.put_manifest(&Target::Tag(tag.clone()), OCI_INDEX, bytes, condition).await {
                 Ok(_) => left_out.iter().for_each(|digest| {
@@ -356,8 +356,8 @@ impl Repository {
 }
 
 /// The condition to overwrite only the content that was read, if the registry supports it.
-fn condition(there: Option<&ReferrersIndex>) -> Option<(HeaderName, HeaderValue)> {
-    match there {
+fn condition(current: Option<&ReferrersIndex>) -> Option<(HeaderName, HeaderValue)> {
+    match current {
         None => Some((IF_NONE_MATCH, HeaderValue::from_static("*"))),
         Some(index) => index.etag.clone().map(|etag| (IF_MATCH, etag)),
     }

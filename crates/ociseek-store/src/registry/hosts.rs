@@ -342,10 +342,10 @@ pub(super) fn find_certificates(
     folders: &[PathBuf],
     registry: &str,
 ) -> Result<CertFiles, RegistryError> {
-    let mut found = CertFiles::default();
+    let mut certificates = CertFiles::default();
     // `..` is accepted as a host name elsewhere, so reject it here.
     if registry.starts_with('.') {
-        return Ok(found);
+        return Ok(certificates);
     }
     for folder in folders.iter().map(|folder| folder.join(registry)) {
         let mut files = list(&folder)?;
@@ -353,21 +353,21 @@ pub(super) fn find_certificates(
         let with = |extension: &'static str| {
             files.iter().filter(move |file| file.extension().is_some_and(|e| e == extension))
         };
-        found.authorities.extend(with("crt").cloned());
+        certificates.authorities.extend(with("crt").cloned());
         for certificate in with("cert") {
             let key = certificate.with_extension("key");
             if !files.contains(&key) {
                 let what = "has no matching .key file (certificate authorities end in .crt)";
                 return Err(RegistryError::CertsD { path: certificate.clone(), what });
             }
-            found.client.get_or_insert((certificate.clone(), key));
+            certificates.client.get_or_insert((certificate.clone(), key));
         }
         if let Some(key) = with("key").find(|key| !files.contains(&key.with_extension("cert"))) {
             let what = "has no matching .cert file";
             return Err(RegistryError::CertsD { path: key.clone(), what });
         }
     }
-    Ok(found)
+    Ok(certificates)
 }
 
 /// The files in a folder. A folder that is missing or not accessible counts as empty, because
@@ -495,7 +495,7 @@ mod tests {
             let text = format!("[host.\"https://m\"]\ncapabilities = [{words}]");
             let hosts = found(&folder(&[("r.io/hosts.toml", &text)]), "r.io");
             let all = hosts.mirrors.first().map(|mirror| mirror.capabilities);
-            let all = all.map(|it| [it.pulls, it.resolves, it.lists_referrers]);
+            let all = all.map(|host| [host.pulls, host.resolves, host.lists_referrers]);
             assert_eq!(all, wanted, "{words}");
         }
     }
@@ -607,8 +607,8 @@ mod tests {
         let pair = (put(two.join("r.io:5000/client.cert")), put(two.join("r.io:5000/client.key")));
         put(one.join("outside.crt"));
         let folders = [one.clone(), dir.path().join("none"), two.clone()];
-        let found = find_certificates(&folders, "r.io:5000").unwrap();
-        assert_eq!(found, CertFiles { authorities: vec![ca, other], client: Some(pair) });
+        let files = find_certificates(&folders, "r.io:5000").unwrap();
+        assert_eq!(files, CertFiles { authorities: vec![ca, other], client: Some(pair) });
         for registry in ["r.io", "..", ".", "other"] {
             assert_eq!(
                 find_certificates(&folders, registry).unwrap(),

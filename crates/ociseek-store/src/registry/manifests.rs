@@ -136,7 +136,7 @@ impl Repository {
         let mut retry = Retry::new(&self.registry.http);
         loop {
             match self.try_document(&request, target, access, retry.reads()).await {
-                Ok(found) => return Ok(found),
+                Ok(document) => return Ok(document),
                 Err(error) => retry.read_again(&mut request, error).await?,
             }
         }
@@ -163,24 +163,24 @@ impl Repository {
         };
         let digest = match expected {
             Some(expected) => {
-                let found = Digest::of(expected.algorithm(), &bytes);
-                if found != expected {
+                let actual = Digest::of(expected.algorithm(), &bytes);
+                if actual != expected {
                     let expected = expected.into();
-                    let found = found.into();
-                    return Err(RegistryError::Digest { line, expected, found, reads });
+                    let actual = actual.into();
+                    return Err(RegistryError::Digest { line, expected, found: actual, reads });
                 }
-                found
+                actual
             }
             None => {
                 if let Err(source) = parse_lenient::<IgnoredAny>(&bytes) {
                     return Err(RegistryError::Json { line, source, reads });
                 }
-                let found = Digest::sha256(&bytes);
+                let actual = Digest::sha256(&bytes);
                 // Nothing else shows that it arrived whole.
-                if !self.knows(&found, access).await? {
-                    return Err(RegistryError::UnknownDigest { line, found: found.into(), reads });
+                if !self.knows(&actual, access).await? {
+                    return Err(RegistryError::UnknownDigest { line, found: actual.into(), reads });
                 }
-                found
+                actual
             }
         };
         let media_type = match own_media_type(&bytes) {
@@ -270,8 +270,8 @@ impl Repository {
                     sleep(jitter(pause)).await
                 }
                 Err(error) if matches!(error.status(), Some(400 | 403 | 405 | 409 | 412)) => {
-                    let there = self.document(target, Access::Push).await;
-                    let is_there = there.is_ok_and(|(document, _)| document.bytes == bytes);
+                    let stored = self.document(target, Access::Push).await;
+                    let is_there = stored.is_ok_and(|(document, _)| document.bytes == bytes);
                     return if is_there { Ok(None) } else { Err(error) };
                 }
                 answered => return answered.map(Some),

@@ -327,8 +327,8 @@ mod tests {
         assert_eq!(content(&repository).await, CONTENT, "not what a mirror has in place of it");
         assert!(broken.requests() > 0 && lying.requests() > 0 && own.requests() > 0);
         // Hosts that may not resolve are not asked for tags.
-        let found = repository.manifest(&Target::Tag("v1".to_owned())).await.unwrap();
-        assert_eq!(found.bytes, CONTENT);
+        let manifest = repository.manifest(&Target::Tag("v1".to_owned())).await.unwrap();
+        assert_eq!(manifest.bytes, CONTENT);
         assert!(
             !broken.was_asked("manifests/v1")
                 && !lying.was_asked("manifests/v1")
@@ -386,8 +386,8 @@ mod tests {
         let own = own.await;
         let repository = repository(dir.path(), &own.address, &table(&mirror.address, ""));
         let subject = Digest::sha256(CONTENT.as_bytes());
-        let found = repository.referrers(&subject, Some("some/type")).await.unwrap();
-        assert_eq!(found.descriptors.len(), 1);
+        let listed = repository.referrers(&subject, Some("some/type")).await.unwrap();
+        assert_eq!(listed.descriptors.len(), 1);
         assert!(mirror.requests() > 0);
     }
 

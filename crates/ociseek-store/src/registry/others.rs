@@ -36,13 +36,13 @@ impl<R: Clone> Others<R> {
     }
 
     async fn found(&self) -> Vec<R> {
-        let mut found = self.found.lock().await;
-        match &*found {
+        let mut known = self.found.lock().await;
+        match &*known {
             Some((at, repositories)) if at.elapsed() < FRESH => repositories.clone(),
             _ => {
                 let mut repositories = (self.find)().await;
                 repositories.truncate(MOST);
-                *found = Some((Instant::now(), repositories.clone()));
+                *known = Some((Instant::now(), repositories.clone()));
                 repositories
             }
         }

@@ -397,8 +397,8 @@ mod tests {
             ("fd00::/8", "http://[fe12::1]/", false),
             (",,:5000,/8,.", "http://reg.test:5000/", false),
         ] {
-            let found = of(&[("HTTP_PROXY", "p"), ("HTTPS_PROXY", "p"), ("NO_PROXY", list)], url);
-            assert_eq!(found.is_none(), direct, "{list} {url}");
+            let proxy = of(&[("HTTP_PROXY", "p"), ("HTTPS_PROXY", "p"), ("NO_PROXY", list)], url);
+            assert_eq!(proxy.is_none(), direct, "{list} {url}");
         }
     }
 }

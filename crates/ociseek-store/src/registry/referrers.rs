@@ -173,7 +173,7 @@ impl Repository {
         if let Some(wanted) = artifact_type {
             request.url.query_pairs_mut().append_pair("artifactType", wanted);
         }
-        let mut found = Vec::new();
+        let mut referrers = Vec::new();
         let mut listed = 0;
         let mut seen = HashSet::new();
         loop {
@@ -203,20 +203,20 @@ impl Repository {
             listed += on_page.len();
             keep_wanted(&mut on_page, artifact_type);
             charge_list(charge, subject, &on_page)?;
-            found.append(&mut on_page);
+            referrers.append(&mut on_page);
             if listed > REFERRERS || seen.len() > PAGES {
                 return Err(endless("the list does not end"));
             }
             let Some(next) = page.next else {
                 // A mirror may have the image without what was attached to it.
-                if found.is_empty()
+                if referrers.is_empty()
                     && !self.registry.mirrors.first.is_empty()
                     && !request.is_past_caches()
                 {
                     (request, seen) = (request.past_caches(), HashSet::new());
                     continue;
                 }
-                return Ok(Some(found));
+                return Ok(Some(referrers));
             };
             request.url = self.registry.next_page(&request, &next).await?;
         }
@@ -327,7 +327,7 @@ fn type_of(manifest: &[u8]) -> Option<String> {
     }
     let manifest: Manifest = parse_lenient(manifest).ok()?;
     let stated = manifest.artifact_type.filter(|stated| !stated.is_empty());
-    stated.or_else(|| manifest.config?.media_type).filter(|found| found.len() <= TYPE_LENGTH)
+    stated.or_else(|| manifest.config?.media_type).filter(|kind| kind.len() <= TYPE_LENGTH)
 }
 
 fn charge_list(
@@ -391,8 +391,8 @@ impl Repository {
         subject: &Descriptor,
         replaces: &[Digest],
     ) -> Result<AttachReport, RegistryError> {
-        let found = Digest::of(index.digest.algorithm(), &manifest);
-        if found != index.digest || manifest.len() as u64 != index.size {
+        let actual = Digest::of(index.digest.algorithm(), &manifest);
+        if actual != index.digest || manifest.len() as u64 != index.size {
             let found = manifest.len() as u64;
             return Err(RegistryError::Content {
                 digest: index.digest,
@@ -485,7 +485,7 @@ impl Repository {
             .api_referrers(subject, index.artifact_type.as_deref(), &mut self.budget.open())
             .await
         {
-            Ok(Some(listed)) => linked || listed.iter().any(|found| found.digest == index.digest),
+            Ok(Some(listed)) => linked || listed.iter().any(|entry| entry.digest == index.digest),
             Ok(None) => false,
             // A refusal may mean that the path is unknown.
             Err(error) => linked && !error.is_refusal(),

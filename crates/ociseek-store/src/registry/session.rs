@@ -87,9 +87,9 @@ impl Registry {
         config: &ClientConfig,
         name: &str,
     ) -> Result<Registry, RegistryError> {
-        let found =
+        let hosts =
             config.hosts_dir.as_ref().map(|dir| hosts::find(dir, name, &base_url("https", name)?));
-        let RegistryHosts { mirrors, server, tls } = found.transpose()?.unwrap_or_default();
+        let RegistryHosts { mirrors, server, tls } = hosts.transpose()?.unwrap_or_default();
         let mirror = |mirror: MirrorConfig| {
             let plain_http = Some(mirror.url.scheme() == "http");
             let mut host =

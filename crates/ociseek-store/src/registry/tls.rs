@@ -91,18 +91,18 @@ impl Tls {
         registry: &str,
         set: &HostTls,
     ) -> Result<Option<RegistryTls>, RegistryError> {
-        let found = hosts::find_certificates(&self.folders, registry)?;
-        let of_files = match (&self.identity, set.client.as_ref().or(found.client.as_ref())) {
+        let files = hosts::find_certificates(&self.folders, registry)?;
+        let of_files = match (&self.identity, set.client.as_ref().or(files.client.as_ref())) {
             (None, Some((cert, key))) => Some(Identity::read(cert, key)?),
             _ => None,
         };
         let identity = self.identity.as_ref().or(of_files.as_ref());
-        if identity.is_none() && found.authorities.is_empty() && *set == HostTls::default() {
+        if identity.is_none() && files.authorities.is_empty() && *set == HostTls::default() {
             return Ok(None);
         }
         let given = [
             self.given.clone(),
-            authorities(&found.authorities, &*self.progress)?,
+            authorities(&files.authorities, &*self.progress)?,
             authorities(&set.authorities, &*self.progress)?,
         ]
         .concat();
@@ -168,10 +168,11 @@ fn authorities(
     let mut given = Vec::new();
     let mut skipped = Vec::new();
     for path in files {
-        let (found, broken) = certificates(path)?;
-        let is_usable =
-            |it: &CertificateDer<'static>| RootCertStore::empty().add(it.clone()).is_ok();
-        let (usable, odd): (Vec<_>, Vec<_>) = found.into_iter().partition(is_usable);
+        let (read, broken) = certificates(path)?;
+        let is_usable = |certificate: &CertificateDer<'static>| {
+            RootCertStore::empty().add(certificate.clone()).is_ok()
+        };
+        let (usable, odd): (Vec<_>, Vec<_>) = read.into_iter().partition(is_usable);
         if usable.is_empty() || broken.is_some() || !odd.is_empty() {
             skipped.push((path, usable.len(), broken));
         }
@@ -211,20 +212,20 @@ impl Identity {
 fn certificates(
     path: &Path,
 ) -> Result<(Vec<CertificateDer<'static>>, Option<pem::Error>), RegistryError> {
-    let mut found = Vec::new();
+    let mut readable = Vec::new();
     let mut broken = None;
     let all = CertificateDer::pem_file_iter(path)
         .map_err(|error| not_pem(path, "certificate", Some(error)))?;
     for certificate in all {
         match certificate {
-            Ok(certificate) => found.push(certificate),
+            Ok(certificate) => readable.push(certificate),
             Err(error @ pem::Error::Io(_)) => {
                 return Err(not_pem(path, "certificate", Some(error)));
             }
             Err(error) => broken = Some(error),
         }
     }
-    Ok((found, broken))
+    Ok((readable, broken))
 }
 
 /// The system's certificate authorities. They are read when the first certificate is verified: that
@@ -253,9 +254,9 @@ impl SystemRoots {
 
     fn get(&self) -> &SystemCertificates {
         self.certificates.get_or_init(|| {
-            let found = load_native_certs();
-            self.report_lost(&found);
-            let all = found.certs;
+            let native = load_native_certs();
+            self.report_lost(&native);
+            let all = native.certs;
             let mut roots = RootCertStore::empty();
             roots.add_parsable_certificates(all.iter().cloned());
             SystemCertificates { roots, all }
@@ -264,15 +265,15 @@ impl SystemRoots {
 
     /// Warns of what cannot be read although a variable names it. Those replace the
     /// system's store, so a mistake there leaves nobody trusted.
-    fn report_lost(&self, found: &CertificateResult) {
+    fn report_lost(&self, native: &CertificateResult) {
         let mut set = [CERT_FILE, "SSL_CERT_DIR"]
             .into_iter()
             .filter(|name| std::env::var_os(name).is_some())
             .map(|name| format!("${name}"))
             .collect::<Vec<_>>();
-        let what = match found.errors.first() {
+        let what = match native.errors.first() {
             Some(error) => one_line(&error.to_string(), 300),
-            None if found.certs.is_empty() => "no certificate".to_owned(),
+            None if native.certs.is_empty() => "no certificate".to_owned(),
             // The directory of the other variable has some.
             None if is_empty_file() => {
                 set.truncate(1);
@@ -292,7 +293,7 @@ const CERT_FILE: &str = "SSL_CERT_FILE";
 /// Whether `$SSL_CERT_FILE` names a file without a certificate.
 fn is_empty_file() -> bool {
     let path = std::env::var_os(CERT_FILE).map(PathBuf::from);
-    path.is_some_and(|path| certificates(&path).is_ok_and(|(found, _)| found.is_empty()))
+    path.is_some_and(|path| certificates(&path).is_ok_and(|(readable, _)| readable.is_empty()))
 }
 
 /// Verifies the certificates of servers.

@@ -397,12 +397,12 @@ impl UploadSession {
                     if let Err(error) = failed {
                         retry.after_failure(error).await?;
                     }
-                    let (response, kept) = self.kept(sent, end).await?;
-                    stalls = if kept == sent { stalls + 1 } else { 0 };
+                    let (response, stored) = self.kept(sent, end).await?;
+                    stalls = if stored == sent { stalls + 1 } else { 0 };
                     if stalls > STALLS {
                         return Err(UploadFailure::Lost(misplaced(response)));
                     }
-                    sent = kept;
+                    sent = stored;
                     self.move_on(&response).await?;
                     continue;
                 }

@@ -198,8 +198,8 @@ impl Route<'_> {
             Host::Ipv4(ip) => vec![(ip, port).into()],
             Host::Ipv6(ip) => vec![(ip, port).into()],
             Host::Domain(name) => {
-                let found = self.resolver.resolve(name.parse().ok()?).await.ok()?;
-                found.map(|address| (address.ip(), port).into()).collect()
+                let addresses = self.resolver.resolve(name.parse().ok()?).await.ok()?;
+                addresses.map(|address| (address.ip(), port).into()).collect()
             }
         })
     }
@@ -289,12 +289,12 @@ mod tests {
             let resolved = Url::parse("https://s.example/v2/a/blobs/x").unwrap();
             let from = resolved.path().to_owned();
             let resolved = resolved.join(location).unwrap();
-            let found = target(location, &from, &resolved);
-            assert_eq!(found.as_ref().map(PathAndQuery::as_str), sent, "{location}: {resolved}");
+            let path = target(location, &from, &resolved);
+            assert_eq!(path.as_ref().map(PathAndQuery::as_str), sent, "{location}: {resolved}");
         }
         // The next one is relative to what was sent.
         let resolved = Url::parse("https://s.example/v2/b").unwrap();
-        let found = target("b", "/v2/%2e%2e/x", &resolved).unwrap();
-        assert_eq!(found.as_str(), "/v2/%2e%2e/b");
+        let path = target("b", "/v2/%2e%2e/x", &resolved).unwrap();
+        assert_eq!(path.as_str(), "/v2/%2e%2e/b");
     }
 }

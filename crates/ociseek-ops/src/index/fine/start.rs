@@ -81,8 +81,8 @@ impl StartWriter<'_> {
         Ok((self.with_reads(reads, layers, memory).await?, missing))
     }
 
-    /// The documents with the start of those in `old`, which are in `there`, and whether they have
-    /// all of it. A start that is lost is reported.
+    /// The documents with the start of those in `old`, which are in `destination`, and whether they
+    /// have all of it. A start that is lost is reported.
     ///
     /// # Errors
     /// If a document does not fit into memory, or a layer or an old document cannot be read.

@@ -145,19 +145,19 @@ impl Shared {
 
     /// Replies to a lookup that found `node`, or nothing.
     fn found(&self, node: Result<StoreNode, Errno>, reply: ReplyEntry) {
-        let found =
+        let entry =
             node.and_then(|node| self.attributes(node).map(|attributes| (node, attributes)));
-        match found {
+        match entry {
             Ok((node, attributes)) => {
                 // The reference has counted its own.
                 if !matches!(node, StoreNode::Reference(_)) {
                     self.nodes().looked_up(node);
                 }
-                let kept = match node {
+                let time_to_live = match node {
                     StoreNode::Diff(_) | StoreNode::Info(_) | StoreNode::Blob(_) => FOREVER,
                     _ => NOT_KEPT,
                 };
-                reply.entry(&kept, &attributes, GENERATION);
+                reply.entry(&time_to_live, &attributes, GENERATION);
             }
             Err(error) => reply.error(error),
         }
@@ -360,7 +360,7 @@ impl Filesystem for StoreFs {
         let missing = || Errno::ENOENT;
         match StoreNode::of(parent) {
             StoreNode::Root => {
-                let found = name.to_str().ok_or_else(missing).and_then(|name| {
+                let node = name.to_str().ok_or_else(missing).and_then(|name| {
                     let reference =
                         STANDARD.decode(name).ok().and_then(|bytes| String::from_utf8(bytes).ok());
                     let reference = reference.filter(|reference| shared.source.is_image(reference));
@@ -375,13 +375,13 @@ impl Filesystem for StoreFs {
                     }
                     Ok(node)
                 });
-                shared.found(found, reply);
+                shared.found(node, reply);
             }
             StoreNode::Reference(number) => {
                 match name.to_str().and_then(|name| name.parse::<Digest>().ok()) {
                     Some(layer) => drop(self.shared.runtime.spawn(async move {
-                        let found = shared.layer(number, layer).await;
-                        shared.found(found, reply);
+                        let node = shared.layer(number, layer).await;
+                        shared.found(node, reply);
                     })),
                     None => reply.error(Errno::ENOENT),
                 }
@@ -397,8 +397,8 @@ impl Filesystem for StoreFs {
                     return reply.error(Errno::ESTALE);
                 };
                 self.shared.runtime.spawn(async move {
-                    let found = shared.part(&slot, part).await;
-                    shared.found(found, reply);
+                    let node = shared.part(&slot, part).await;
+                    shared.found(node, reply);
                 });
             }
             _ => reply.error(Errno::ENOTDIR),

@@ -401,8 +401,8 @@ mod tests {
             serde_json::from_slice(&serde_json::to_vec(&known).unwrap()).unwrap();
         let mut restored = Nodes::restored(&known);
         assert_eq!(restored.reference("YQ==", "a"), StoreNode::Reference(parent));
-        let found = restored.known(parent, &layer).unwrap();
-        assert_eq!((found.number, found.identity.get()), (first.number, Some(&tree)));
+        let node = restored.known(parent, &layer).unwrap();
+        assert_eq!((node.number, node.identity.get()), (first.number, Some(&tree)));
         assert_eq!(restored.known(parent, &other).unwrap().identity.get(), None);
         assert_eq!(restored.add(parent, tree).unwrap().number, second + 1, "not used again");
         // It is not known how often the kernel has looked it up.

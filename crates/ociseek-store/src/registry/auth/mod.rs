@@ -381,16 +381,16 @@ impl Authorizer {
         let Some(lookup) = known.by_repository.get(&scope.repository) else {
             return LoginSearch::default();
         };
-        let found = lookup.found.as_ref().filter(|_| status == StatusCode::UNAUTHORIZED);
-        let shown = found.zip(challenge).map(|(found, challenge)| {
+        let login = lookup.found.as_ref().filter(|_| status == StatusCode::UNAUTHORIZED);
+        let shown = login.zip(challenge).map(|(login, challenge)| {
             let is_bearer = matches!(challenge, Challenge::Bearer { .. });
-            let origin = match found.credential {
+            let origin = match login.credential {
                 Credential::Password(_) | Credential::Identity { .. } if is_bearer => {
                     CredentialOrigin::Granted
                 }
                 _ => self.origin(),
             };
-            ShownLogin { origin, place: Arc::clone(&found.place) }
+            ShownLogin { origin, place: Arc::clone(&login.place) }
         });
         LoginSearch { shown, failures: lookup.failures.clone() }
     }

@@ -121,12 +121,12 @@ impl Authorizer {
         }
         url.set_fragment(None);
         let is_elsewhere = !same_origin(base, &url);
-        let found = lookup.found;
-        let shown = found
+        let login = lookup.found;
+        let shown = login
             .as_ref()
-            .map(|found| ShownLogin { origin: self.origin(), place: Arc::clone(&found.place) });
+            .map(|login| ShownLogin { origin: self.origin(), place: Arc::clone(&login.place) });
         let search = LoginSearch { shown, failures: lookup.failures };
-        if let Some(host) = elsewhere(base, realm).filter(|_| found.is_some())
+        if let Some(host) = elsewhere(base, realm).filter(|_| login.is_some())
             && !self.has_warned.swap(true, Ordering::Relaxed)
         {
             http.progress()
@@ -134,7 +134,7 @@ impl Authorizer {
         }
 
         let mut request =
-            self.token_request(url, service, scope, found.map(|found| found.credential))?;
+            self.token_request(url, service, scope, login.map(|login| login.credential))?;
         let mut retry = Retry::new(http);
         loop {
             match self

@@ -137,7 +137,7 @@ impl CredentialLookup {
     }
 
     pub(super) fn credential(&self) -> Option<&Credential> {
-        self.found.as_ref().map(|found| &found.credential)
+        self.found.as_ref().map(|credential| &credential.credential)
     }
 
     fn failed(&mut self, wanted: &Wanted<'_>, error: impl Into<Arc<CredentialError>>) {
@@ -429,7 +429,7 @@ mod tests {
         let wanted = Wanted { registry, repository, limit: Duration::from_secs(20) };
         let mut lookup = CredentialLookup::new();
         settings.find(&wanted, &mut ProgramAnswers::default(), &mut lookup).await;
-        (lookup.found.map(|found| found.credential), lookup.failures)
+        (lookup.found.map(|credential| credential.credential), lookup.failures)
     }
 
     async fn lookup(
@@ -492,8 +492,8 @@ mod tests {
             (r#"{"HttpHeaders":{"X":"y"},"credsStore":""}"#, "r.io", None),
             ("", "r.io", None),
         ] {
-            let (found, failures) = lookup(json, registry, "a/b").await;
-            assert_eq!((found, failures.len()), (want, 0), "{json}");
+            let (credential, failures) = lookup(json, registry, "a/b").await;
+            assert_eq!((credential, failures.len()), (want, 0), "{json}");
         }
     }
 
@@ -514,8 +514,8 @@ mod tests {
         {
             assert_eq!(search(&inline, registry, "a").await.0, want);
         }
-        let (found, failures) = search(&with("hunter2"), "r.io", "a").await;
-        assert_eq!(found, password("u", "p"), "the file is read");
+        let (credential, failures) = search(&with("hunter2"), "r.io", "a").await;
+        assert_eq!(credential, password("u", "p"), "the file is read");
         let text = format!("{} {failures:?}", failures[0]);
         assert!(text.contains("$DOCKER_AUTH_CONFIG") && !text.contains("hunter2"), "{text}");
     }
@@ -530,8 +530,8 @@ mod tests {
             assert_eq!(lookup(json, "r.io", repository).await.0, want);
         }
         let broken = json.replace(r#"{"username":"b","password":"y"}"#, r#"{"auth":"?"}"#);
-        let (found, failures) = lookup(&broken, "r.io", "a/b").await;
-        assert_eq!((found, failures.len()), (password("a", "x"), 1));
+        let (credential, failures) = lookup(&broken, "r.io", "a/b").await;
+        assert_eq!((credential, failures.len()), (password("a", "x"), 1));
     }
 
     #[tokio::test]
@@ -539,8 +539,8 @@ mod tests {
         for json in
             [r#"{"auths":"hunter2"}"#, r#"{"auths":{"r.io":{"auth":["hunter2"]}}}"#, "hunter2"]
         {
-            let (found, failures) = lookup(json, "r.io", "a").await;
-            assert_eq!(found, None);
+            let (credential, failures) = lookup(json, "r.io", "a").await;
+            assert_eq!(credential, None);
             let text = format!("{} {failures:?}", failures[0]);
             assert!(text.contains("config.json") && !text.contains("hunter2"), "{text}");
         }
@@ -554,11 +554,11 @@ mod tests {
     #[tokio::test]
     async fn passwords_may_be_any_bytes() {
         // u:p\xe9, as Latin-1 has it.
-        let (found, failures) =
+        let (credential, failures) =
             lookup(r#"{"auths":{"r.io":{"auth":"dTpw6Q=="}}}"#, "r.io", "a").await;
         let login = Login { user: b"u".to_vec(), password: b"p\xe9".to_vec() };
         assert_eq!(login.basic(), "Basic dTpw6Q==");
-        assert_eq!((found, failures.len()), (Some(Credential::Password(login)), 0));
+        assert_eq!((credential, failures.len()), (Some(Credential::Password(login)), 0));
     }
 
     #[cfg(unix)]
@@ -588,7 +588,7 @@ mod tests {
             let wanted = Wanted { registry: "r.io", repository, limit };
             ambient.find(&wanted, &mut programs, &mut lookup).await;
             assert_eq!(lookup.failures.len(), 1);
-            assert_eq!(lookup.found.map(|found| found.credential), password("u", "p"));
+            assert_eq!(lookup.found.map(|credential| credential.credential), password("u", "p"));
             for name in ["fails", "has"] {
                 let log = dir.path().join(format!("docker-credential-{name}.asked"));
                 assert_eq!(std::fs::read_to_string(log).unwrap(), "x\n".repeat(asked), "{name}");
@@ -675,8 +675,8 @@ mod tests {
             (r#"{"credsStore":"small"}"#, "r.io", password("su", "sp")),
         ] {
             std::fs::write(&file, json).unwrap();
-            let (found, failures) = search(&ambient, registry, "a").await;
-            assert_eq!((found, failures.len()), (want, 0), "{json}");
+            let (credential, failures) = search(&ambient, registry, "a").await;
+            assert_eq!((credential, failures.len()), (want, 0), "{json}");
         }
         let input =
             std::fs::read_to_string(dir.path().join("docker-credential-has.input")).unwrap();

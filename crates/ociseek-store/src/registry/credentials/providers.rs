@@ -128,7 +128,8 @@ impl CredentialProviders {
             files = entries.map_err(failed)?.into_iter().map(|entry| entry.path()).collect();
             let endings = ["json", "yaml", "yml"].map(Some);
             files.retain(|file| {
-                endings.contains(&file.extension().and_then(|it| it.to_str())) && file.is_file()
+                endings.contains(&file.extension().and_then(|ending| ending.to_str()))
+                    && file.is_file()
             });
             files.sort();
             if files.is_empty() {
@@ -254,8 +255,8 @@ impl Provider {
         }
         // The last in alphabetical order first, as in kubelet: it has the longest path.
         let mut entries = response.auth.unwrap_or_default().into_iter().rev();
-        let found = entries.find(|(key, _)| ImagePattern::new(key).matches(registry, repository));
-        let login = found.map(|(_, AuthEntry { username, password })| (username, password));
+        let entry = entries.find(|(key, _)| ImagePattern::new(key).matches(registry, repository));
+        let login = entry.map(|(_, AuthEntry { username, password })| (username, password));
         Ok(login.filter(|(user, password)| !user.is_empty() || !password.is_empty()))
     }
 }
@@ -400,18 +401,18 @@ mod tests {
         let team = r#""a.cloud.io/team":{"username":"'$1'","password":"'$SECRET'"}"#;
         let providers = providers(dir.path(), &response(&format!("{{{all},{team}}}")));
         let limit = Duration::from_secs(20);
-        let found = lookup(&providers, "a.cloud.io", "team/app", limit).await.found.unwrap();
+        let credential = lookup(&providers, "a.cloud.io", "team/app", limit).await.found.unwrap();
         let login = Credential::Password(Login::new("--login", "hunter2"));
-        assert!(found.credential == login, "{found:?}");
-        assert_eq!(&*found.place, "credential provider cloud");
+        assert!(credential.credential == login, "{credential:?}");
+        assert_eq!(&*credential.place, "credential provider cloud");
         let request = fs::read_to_string(dir.path().join("cloud.in")).unwrap();
         let version = r#""apiVersion":"credentialprovider.kubelet.k8s.io/v1""#;
         let expected = format!(
             r#"{{"kind":"CredentialProviderRequest",{version},"image":"a.cloud.io/team/app"}}"#
         );
         assert_eq!(request, expected);
-        let found = lookup(&providers, "a.cloud.io", "other", limit).await.found.unwrap();
-        assert!(found.credential == Credential::Password(Login::new("all", "p")));
+        let credential = lookup(&providers, "a.cloud.io", "other", limit).await.found.unwrap();
+        assert!(credential.credential == Credential::Password(Login::new("all", "p")));
         assert!(lookup(&providers, "elsewhere.io", "app", limit).await.found.is_none());
     }
 

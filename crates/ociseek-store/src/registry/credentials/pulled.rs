@@ -446,7 +446,7 @@ mod tests {
     fn a_login_is_what_containerd_takes_of_it() {
         let text = |text: &str| text.to_owned();
         let base = || PullLogin { auth: text("dTpw"), ..PullLogin::default() };
-        let on = |server: &str| PullLogin { server_address: text(server), ..base() };
+        let with_server = |server: &str| PullLogin { server_address: text(server), ..base() };
         for (login, registry, wanted) in [
             (base(), "r.example", Some("Password")),
             (PullLogin { auth: text("*"), ..base() }, "r.example", None),
@@ -458,13 +458,13 @@ mod tests {
                 Some("Registry"),
             ),
             (PullLogin::default(), "r.example", None),
-            (on("https://r.example"), "r.example", Some("Password")),
-            (on("r.example"), "r.example", Some("Password")),
-            (on("https://other.example"), "r.example", None),
-            (on("https://index.docker.io/v1/"), "docker.io", Some("Password")),
+            (with_server("https://r.example"), "r.example", Some("Password")),
+            (with_server("r.example"), "r.example", Some("Password")),
+            (with_server("https://other.example"), "r.example", None),
+            (with_server("https://index.docker.io/v1/"), "docker.io", Some("Password")),
         ] {
-            let found = login.credential(registry).map(|it| format!("{it:?}"));
-            assert_eq!(found.as_deref(), wanted, "{registry}");
+            let credential = login.credential(registry).map(|one| format!("{one:?}"));
+            assert_eq!(credential.as_deref(), wanted, "{registry}");
         }
     }
 }
