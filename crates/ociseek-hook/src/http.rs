@@ -118,8 +118,7 @@ pub(crate) async fn accept(
                         connection(stream, peer, router, patience, ending).await;
                     });
                 }
-                // For example, there are no more file descriptors. Connections that end will free
-                // some.
+                // The process may have run out of file descriptors. Connections that end free some.
                 Err(error) => {
                     warn!(name: "accept", target: TARGET, error = error.to_string());
                     sleep(Duration::from_millis(200)).await;

@@ -227,27 +227,27 @@ impl http_body::Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
-        let body = &mut *self;
-        if body.has_data {
-            match body.body.poll_data(cx) {
+        let answer = &mut *self;
+        if answer.has_data {
+            match answer.body.poll_data(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some(Ok(data))) => {
                     // It fails only if the stream has ended.
-                    let _ = body.body.flow_control().release_capacity(data.len());
-                    if body.learning.is_some() {
-                        let rest = LOOKED_AT.saturating_sub(body.begun.len());
-                        body.begun.extend_from_slice(&data[..data.len().min(rest)]);
+                    let _ = answer.body.flow_control().release_capacity(data.len());
+                    if answer.learning.is_some() {
+                        let rest = LOOKED_AT.saturating_sub(answer.begun.len());
+                        answer.begun.extend_from_slice(&data[..data.len().min(rest)]);
                     }
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
-                Poll::Ready(None) => body.has_data = false,
+                Poll::Ready(None) => answer.has_data = false,
             }
         }
-        body.body.poll_trailers(cx).map(|trailers| {
+        answer.body.poll_trailers(cx).map(|trailers| {
             let trailers = trailers.transpose()?;
             Some(trailers.map(|trailers| {
-                body.learn(&trailers);
+                answer.learn(&trailers);
                 Frame::trailers(trailers)
             }))
         })

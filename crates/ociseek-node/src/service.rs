@@ -35,7 +35,8 @@ use super::snapshotter::Snapshotter;
 /// How long a call may take. containerd lets others wait meanwhile, and kubelet gives up after two
 /// minutes.
 pub const ANSWER: Duration = Duration::from_secs(20);
-/// How long to wait after a connection could not be accepted. It stays in the queue.
+/// How long to wait after a connection could not be accepted. It stays in the queue
+/// (moby/moby#35961: Go's servers wait up to a second).
 const NO_CONNECTION: Duration = Duration::from_millis(200);
 /// How many snapshots a message of a list has.
 const LISTED: usize = 100;
@@ -158,7 +159,7 @@ pub async fn serve(
             let connection = loop {
                 match listener.accept().await {
                     Ok((connection, _)) => break connection,
-                    // For example, there are no more file descriptors.
+                    // The process may have run out of file descriptors.
                     Err(_) => sleep(NO_CONNECTION).await,
                 }
             };

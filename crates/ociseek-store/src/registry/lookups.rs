@@ -1,6 +1,6 @@
 //! Lookups of names. A thread waits for each, also after those who asked gave up: the system's
-//! resolver cannot be stopped. So all who ask for a name at the same time share one, whichever
-//! client they use.
+//! resolver cannot be stopped (constellation-rs/amadeus#81: a hundred threads for one host). So all
+//! who ask for a name at the same time share one, whichever client they use.
 
 use std::collections::HashMap;
 use std::io;

@@ -137,7 +137,7 @@ impl CredentialLookup {
     }
 
     pub(super) fn credential(&self) -> Option<&Credential> {
-        self.found.as_ref().map(|credential| &credential.credential)
+        self.found.as_ref().map(|login| &login.credential)
     }
 
     fn failed(&mut self, wanted: &Wanted<'_>, error: impl Into<Arc<CredentialError>>) {
@@ -429,7 +429,7 @@ mod tests {
         let wanted = Wanted { registry, repository, limit: Duration::from_secs(20) };
         let mut lookup = CredentialLookup::new();
         settings.find(&wanted, &mut ProgramAnswers::default(), &mut lookup).await;
-        (lookup.found.map(|credential| credential.credential), lookup.failures)
+        (lookup.found.map(|login| login.credential), lookup.failures)
     }
 
     async fn lookup(
@@ -588,7 +588,7 @@ mod tests {
             let wanted = Wanted { registry: "r.io", repository, limit };
             ambient.find(&wanted, &mut programs, &mut lookup).await;
             assert_eq!(lookup.failures.len(), 1);
-            assert_eq!(lookup.found.map(|credential| credential.credential), password("u", "p"));
+            assert_eq!(lookup.found.map(|login| login.credential), password("u", "p"));
             for name in ["fails", "has"] {
                 let log = dir.path().join(format!("docker-credential-{name}.asked"));
                 assert_eq!(std::fs::read_to_string(log).unwrap(), "x\n".repeat(asked), "{name}");
