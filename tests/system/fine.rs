@@ -271,6 +271,82 @@ async fn the_kernel_has_a_recorded_start_from_the_cache_before_anybody_reads_it(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_kernel_gets_a_recorded_start_as_it_arrives_and_reads_of_the_program_still_count() {
+    let Some(sandbox) = Sandbox::for_mounts() else { return };
+    let (mnt, registry) = mount_point_and_registry(&sandbox).await;
+    let tar = tar(1, 60, 200_000);
+    push_with_start(&registry, &tar, std::iter::once(SpanId(0)..SpanId(180)).collect());
+    let progress: Arc<dyn Progress> = Arc::new(SilentProgress);
+    let source = Source::Registry(repository(&registry.host(), "a/b", None));
+
+    let open = async |cache: &str, unread: u64| {
+        let caches = Caches {
+            ztocs: ZtocCache::open(None, Arc::clone(&progress)),
+            spans: SpanCache::open(Some(&sandbox.path(cache)), 1 << 30, Arc::clone(&progress)),
+        };
+        let mut options = OpenOptions::default();
+        options.content.unread = unread;
+        let target = Target::Tag("v1".into());
+        Box::pin(open(&source, &target, &options, &caches, &progress)).await.unwrap()
+    };
+
+    // How many parts of spans the program itself reads, with and without filling.
+    let mut parts_read = Vec::new();
+    for fill in [true, false] {
+        let image = open(if fill { "filled" } else { "not-filled" }, 64 << 20).await;
+        let content = image.content.clone();
+        let fetching = tokio::spawn({
+            let content = content.clone();
+            async move { content.fetch_start().await }
+        });
+        wait_until("fetching has begun", || content.start_stats().spans > 0);
+        let options = FuseOptions { fill, ..FuseOptions::default() };
+        let runtime = Handle::current();
+        let tree = Arc::clone(&image.tree);
+        let mounted = tokio::task::block_in_place(|| {
+            FuseMount::new(tree, content.clone(), &mnt, &options, runtime).unwrap()
+        });
+        fetching.await.unwrap();
+        tokio::task::block_in_place(|| {
+            wait_until("the caches are filled", || !is_filling(std::process::id()));
+            let all = content.stats().bytes_fetched;
+            let unread = || content.start_stats().unread_bytes;
+            assert!(unread() > all / 2, "the kernel is no program: {} of {all}", unread());
+            let hits = || content.stats().memory_hits + content.stats().disk_hits;
+            let before = hits();
+            for id in (0..image.tree.len() as u32).map(NodeId) {
+                let NodeKind::File(extent) = &image.tree.node(id).kind else { continue };
+                let from = extent.offset.0 as usize;
+                let path = mnt.join(OsStr::from_bytes(&image.tree.path(id)));
+                let content = &tar[from..from + extent.size as usize];
+                assert!(std::fs::read(&path).unwrap() == content, "{}", path.display());
+            }
+            parts_read.push(hits() - before);
+            assert!(unread() < all / 10, "{} of {all}", unread());
+            drop(mounted);
+        });
+    }
+    assert!(parts_read[0] * 3 < parts_read[1], "{parts_read:?}");
+
+    // While it waits for more, others can unmount.
+    let image = open("third", 1).await;
+    let content = image.content.clone();
+    let _fetching = tokio::spawn(async move { content.fetch_start().await });
+    wait_until("it waits", || image.content.start_stats().stopped);
+    let options = FuseOptions { fill: true, ..FuseOptions::default() };
+    let runtime = Handle::current();
+    let mut mounted = tokio::task::block_in_place(|| {
+        let mounted =
+            FuseMount::new(Arc::clone(&image.tree), image.content.clone(), &mnt, &options, runtime);
+        wait_until("it fills", || is_filling(std::process::id()));
+        std::thread::sleep(Duration::from_millis(200));
+        unmount(&mnt);
+        mounted.unwrap()
+    });
+    tokio::time::timeout(Duration::from_secs(5), mounted.ended()).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_process_killed_while_it_fills_the_kernels_caches_leaves_nobody_waiting() {
     let Some(sandbox) = Sandbox::for_mounts() else { return };
     let (mnt, registry) = mount_point_and_registry(&sandbox).await;

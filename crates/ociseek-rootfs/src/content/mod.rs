@@ -30,6 +30,7 @@ mod readers;
 mod recorded_start;
 mod rest;
 mod rest_progress;
+mod start_progress;
 mod unpack;
 mod windows;
 
@@ -56,6 +57,7 @@ use ociseek_format::printable::exact_size;
 use ociseek_format::progress::Progress;
 use ociseek_format::tree::{Extent, NodeKind};
 use ociseek_store::{Source, StoreError};
+pub use recorded_start::StartArrivals;
 pub use rest::BackgroundFetches;
 pub use rest_progress::RestStats;
 
@@ -207,6 +209,12 @@ impl Content {
     /// The ranges of layers that the recorded start reads, approximately in its order.
     pub fn recorded_start(&self) -> Vec<(LayerId, Range<Uncompressed>)> {
         recorded_start::ranges(&self.inner)
+    }
+
+    /// What [`Content::fetch_start`] fetches, as it arrives. None if it was not called, or if
+    /// another has it.
+    pub fn start_arrivals(&self) -> Option<StartArrivals> {
+        StartArrivals::of(&self.inner)
     }
 
     /// Whether any fine document has a recorded start.

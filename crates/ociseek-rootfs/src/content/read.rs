@@ -66,6 +66,9 @@ impl LayerHandle {
         let range = self.range(at, size).ok_or(ReadError::Beyond { layer, at, size })?;
         let ahead = self.layer.readers.hold().note(range.clone(), |at| self.layer.file_at(at));
         let mut parts = self.parts(&range);
+        // Behind what the recorded start brings lies what it does not need.
+        let ahead = ahead
+            .filter(|_| !self.inner.start.brings(parts.iter().map(|part| self.span(part.span))));
         self.inner.start.read(parts.iter().map(|part| self.span(part.span)));
         self.inner.counts.memory_hits.add(self.look_in_memory(&mut parts));
         self.look_in_page_cache(&mut parts);

@@ -7,11 +7,12 @@
 //! would delay it. It waits while too many of the fetched spans are not read.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::future::ready;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
@@ -20,17 +21,20 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
+use super::FetchCause;
 use super::fetch::{Disk, MOST_BETWEEN};
 use super::in_flight::{FetchRole, SpanRequest};
-use super::inner::{CountGuard, Inner, LayerHandle, RaisedFlag, SpanOf};
-use super::{FetchCause, StartStats};
+use super::inner::{CountGuard, Inner, LayerHandle, SpanOf};
+use super::start_progress::{ArrivedStart, UnreadSpan};
 use crate::cache::PIECE;
 use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
 use ociseek_store::lock::Hold;
 
 /// Spans within this many compressed bytes of the recorded start are fetched together if they are
-/// near each other, even if other spans are read between them; more, if the link is fast.
-const BATCH: u64 = 4 << 20;
+/// near each other, even if other spans are read between them. Between the least and the most, as
+/// many as arrive in this time.
+const BATCH: Range<u64> = 4 << 20..64 << 20;
+const BATCH_SOON: Duration = Duration::from_millis(320);
 /// How many requests may be in progress.
 pub(super) const AT_A_TIME: usize = 12;
 /// The least and the most compressed bytes that they may be for together; a single request may be
@@ -45,140 +49,12 @@ const AT_ONCE: Duration = Duration::from_millis(20);
 /// those that may be in progress.
 const REQUEST: Range<u64> = 1 << 20..4 << 20;
 const PART: u64 = 4;
-/// How many requests may fail in a row before fetching stops.
-const FAILURES: u32 = 8;
-/// After this many reads that miss spans outside the recorded start, it is of little use to the
-/// program.
-const OUTSIDE: u32 = 8;
 /// The interval of checks whether a read is being fetched.
 const PAUSE: Duration = Duration::from_millis(2);
-/// The interval of checks whether the program has read what was fetched.
-const UNREAD_PAUSE: Duration = Duration::from_millis(20);
-/// Fetching does not go on if the program reads nothing of it for so long.
-const UNUSED: Duration = Duration::from_secs(60);
-
-/// A span that was fetched in advance.
-struct UnreadSpan {
-    /// Its compressed size in bytes.
-    blob: u64,
-    /// How many bytes of the tar were put into memory.
-    in_memory: u64,
-}
-
-/// The progress of the recorded start.
-#[derive(Default)]
-pub(super) struct StartProgress {
-    /// All its spans.
-    planned: Mutex<HashSet<SpanOf>>,
-    /// The spans that were fetched in advance and not read.
-    unread: Mutex<HashMap<SpanOf, UnreadSpan>>,
-    /// The sum of their compressed sizes.
-    unread_bytes: AtomicU64,
-    spans: AtomicU64,
-    /// How many bytes of the tar were put into memory and not read.
-    in_memory: AtomicU64,
-    /// Whether it is being fetched.
-    is_running: AtomicBool,
-    under_way: AtomicUsize,
-    /// How many bytes these requests are for.
-    under_way_bytes: AtomicUsize,
-    failures: AtomicU32,
-    /// Whether too much is unread, or fetching was given up.
-    stopped: AtomicBool,
-    given_up: AtomicBool,
-    /// The number of reads that missed spans outside of it.
-    outside: AtomicU32,
-}
-
-impl StartProgress {
-    /// Whether all of these spans belong to the recorded start.
-    pub(super) fn covers(&self, mut spans: impl Iterator<Item = SpanOf>) -> bool {
-        let planned = self.planned.hold();
-        !planned.is_empty() && spans.all(|span| planned.contains(&span))
-    }
-
-    /// Records a read that must fetch these spans itself. Returns whether the spans after them are
-    /// worth fetching too, because the recorded start will not bring them. It brings nothing if it
-    /// is ignored or has stopped.
-    pub(super) fn note_miss(&self, mut spans: impl Iterator<Item = SpanOf>) -> bool {
-        let stopped = self.stopped.load(Ordering::Relaxed);
-        let planned = self.planned.hold();
-        let is_outside = spans.any(|span| stopped || !planned.contains(&span));
-        is_outside && self.outside.fetch_add(1, Ordering::Relaxed) >= OUTSIDE
-    }
-
-    /// Whether a span was fetched in advance and not read.
-    pub(super) fn is_unread(&self, span: SpanOf) -> bool {
-        let is_any = self.unread_bytes.load(Ordering::Relaxed) > 0;
-        is_any && self.unread.hold().contains_key(&span)
-    }
-
-    /// Records a read of these spans.
-    pub(super) fn read(&self, spans: impl Iterator<Item = SpanOf>) {
-        if self.unread_bytes.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let mut unread = self.unread.hold();
-        for UnreadSpan { blob, in_memory } in spans.filter_map(|span| unread.remove(&span)) {
-            self.unread_bytes.fetch_sub(blob, Ordering::Relaxed);
-            self.in_memory.fetch_sub(in_memory, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether it is being fetched, and does not wait for the program.
-    pub(super) fn is_under_way(&self) -> bool {
-        self.is_running.load(Ordering::Relaxed) && !self.stopped.load(Ordering::Relaxed)
-    }
-
-    /// Whether `size` more bytes may be put into memory: the spans of this image must not displace
-    /// each other.
-    fn has_room(&self, inner: &Inner, size: u64) -> bool {
-        self.in_memory.load(Ordering::Relaxed).saturating_add(size) <= inner.memory.max() / 2
-    }
-
-    /// Waits while more than `most` bytes are unread: the program may be slower than the link.
-    /// Returns false if fetching is of no use any more.
-    async fn goes_on(&self, most: u64) -> bool {
-        let unread = || self.unread_bytes.load(Ordering::Relaxed);
-        let mut known = unread();
-        let mut since = Instant::now();
-        loop {
-            if self.failures.load(Ordering::Relaxed) >= FAILURES || since.elapsed() > UNUSED {
-                self.given_up.store(true, Ordering::Relaxed);
-            }
-            let goes_on = !self.given_up.load(Ordering::Relaxed);
-            let waits = goes_on && unread() > most;
-            self.stopped.store(waits || !goes_on, Ordering::Relaxed);
-            if !waits {
-                return goes_on;
-            }
-            sleep(UNREAD_PAUSE).await;
-            if unread() != known {
-                known = unread();
-                since = Instant::now();
-            }
-        }
-    }
-
-    fn requested(&self, span: SpanOf, requested: UnreadSpan) {
-        self.spans.fetch_add(1, Ordering::Relaxed);
-        let mut unread = self.unread.hold();
-        self.unread_bytes.fetch_add(requested.blob, Ordering::Relaxed);
-        self.in_memory.fetch_add(requested.in_memory, Ordering::Relaxed);
-        if let Some(old) = unread.insert(span, requested) {
-            self.unread_bytes.fetch_sub(old.blob, Ordering::Relaxed);
-            self.in_memory.fetch_sub(old.in_memory, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn stats(&self) -> StartStats {
-        StartStats {
-            spans: self.spans.load(Ordering::Relaxed),
-            unread_bytes: self.unread_bytes.load(Ordering::Relaxed),
-            stopped: self.stopped.load(Ordering::Relaxed),
-        }
-    }
-}
+/// For how many bytes of the tar the read of one span shows that the program needs them.
+const HANDED_ON: u64 = 2 << 20;
+/// The interval of checks whether a mount is over.
+const UNTIL_OVER: Duration = Duration::from_millis(20);
 
 /// How many bytes have arrived per second since the beginning.
 struct Throughput<'a> {
@@ -207,7 +83,7 @@ impl Throughput<'_> {
 
 /// Fetches the recorded start of all layers.
 pub(super) async fn fetch(inner: &Arc<Inner>) {
-    let _running = RaisedFlag::new(&inner.start.is_running);
+    let _fetch = inner.start.begin();
     let mut plan = Plan::new(inner);
     let planned = plan.spans();
     inner.start.planned.hold().extend(planned);
@@ -226,7 +102,7 @@ pub(super) async fn fetch(inner: &Arc<Inner>) {
         granted = granted.max(most);
         let bytes = most as u64 * UNIT;
         plan.next_step(&StepSize {
-            batch: bytes.max(BATCH),
+            batch: throughput.bytes_in(BATCH_SOON).clamp(BATCH.start, BATCH.end),
             request: (bytes / PART).clamp(REQUEST.start, REQUEST.end),
             between: inner.pace.bytes_per_request().min(MOST_BETWEEN),
         })
@@ -260,6 +136,58 @@ pub(super) fn load(inner: &Arc<Inner>) {
                 inner.counts.disk_hits.add(1);
             }
         }
+    }
+}
+
+/// What arrives of the recorded start, for one who puts it into the kernel's caches.
+pub struct StartArrivals {
+    inner: Arc<Inner>,
+    receiver: Receiver<ArrivedStart>,
+}
+
+ociseek_format::opaque_debug!(StartArrivals);
+
+impl StartArrivals {
+    /// None if nothing is fetched, or another has them.
+    pub(super) fn of(inner: &Arc<Inner>) -> Option<StartArrivals> {
+        let receiver = inner.start.arrivals()?;
+        Some(StartArrivals { inner: Arc::clone(inner), receiver })
+    }
+
+    /// The next ranges of a layer's tar for the kernel's caches. The program must read other parts
+    /// itself: otherwise nobody would notice that it does not need what is fetched. None when
+    /// nothing more arrives, or `is_over` is set. Blocks.
+    pub fn next(&self, is_over: &AtomicBool) -> Option<(LayerId, Vec<Range<Uncompressed>>)> {
+        while !is_over.load(Ordering::Relaxed) {
+            match self.receiver.recv_timeout(UNTIL_OVER) {
+                Ok(arrived) => return Some((arrived.layer, self.handed_on(&arrived))),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+        None
+    }
+
+    /// All but the first of spans that lie next to each other.
+    fn handed_on(&self, arrived: &ArrivedStart) -> Vec<Range<Uncompressed>> {
+        let Some(handle) = self.inner.handle(arrived.layer) else { return Vec::new() };
+        let table = &handle.layer.open.spans;
+        let mut ranges = Vec::new();
+        for run in arrived.spans.chunk_by(|a, b| a.0 + 1 == b.0) {
+            let mut rest = run;
+            while let Some((first, others)) = rest.split_first() {
+                let start = table.plain_range(*first).start;
+                let fits = |span: &&SpanId| table.plain_range(**span).end - start <= HANDED_ON;
+                let (near, further) = others.split_at(others.iter().take_while(fits).count());
+                rest = further;
+                if let (Some(second), Some(last)) = (near.first(), near.last()) {
+                    let spans = near.iter().map(|span| handle.span(*span));
+                    self.inner.start.hand_on(handle.span(*first), spans);
+                    ranges.push(table.plain_range(*second).start..table.plain_range(*last).end);
+                }
+            }
+        }
+        ranges
     }
 }
 
@@ -303,7 +231,8 @@ struct StepSize {
 
 impl StepSize {
     /// For neighbours only.
-    const NEIGHBOURS: StepSize = StepSize { batch: BATCH, request: REQUEST.start, between: 0 };
+    const NEIGHBOURS: StepSize =
+        StepSize { batch: BATCH.start, request: REQUEST.start, between: 0 };
 }
 
 /// The spans that are left to fetch. The next request is always for the layer with the fewest bytes
@@ -443,6 +372,7 @@ impl LayerHandle {
         let _bytes = CountGuard::of(&start.under_way_bytes, bytes as usize);
         let mut wanted = Vec::new();
         let mut waiters = Vec::new();
+        let mut arrived = ArrivedStart { layer: self.id, spans: Vec::new() };
         // Those that have come into the cache on disk since are found when they are claimed.
         for span in spans.into_iter().filter(|span| !self.is_in_memory(*span)) {
             let size = self.layer.size(span);
@@ -459,6 +389,7 @@ impl LayerHandle {
                 start.requested(self.span(span), UnreadSpan { blob, in_memory });
                 wanted.push(SpanRequest { promise, pieces });
                 waiters.push(waiter);
+                arrived.spans.push(span);
             }
         }
         debug!(name: "start", target: "ociseek::content", layer = %self.layer.digest(), spans = wanted.len());
@@ -472,27 +403,6 @@ impl LayerHandle {
                 None => 0,
             };
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn misses_outside_of_what_is_planned_are_counted_and_all_of_them_after_it_stopped() {
-        let start = StartProgress::default();
-        let of = |span: u32| SpanOf { layer: LayerId(0), span: SpanId(span) };
-        start.planned.lock().unwrap().extend((0..10).map(of));
-        let wanted_after = |spans: &[u32], times: usize| -> usize {
-            (0..times).filter(|_| start.note_miss(spans.iter().copied().map(of))).count()
-        };
-        assert_eq!(wanted_after(&[3], 100), 0);
-        assert_eq!(wanted_after(&[], 100), 0, "only read-ahead");
-        assert_eq!(wanted_after(&[9, 10], 8), 0);
-        assert_eq!(wanted_after(&[10], 2), 2);
-        assert_eq!(wanted_after(&[3], 100), 0, "they are still planned");
-        start.stopped.store(true, Ordering::Relaxed);
-        assert_eq!(wanted_after(&[3], 2), 2);
+        start.arrived(arrived);
     }
 }

@@ -1,7 +1,8 @@
 //! Puts what the recorded start reads into the kernel's caches, ahead of the program that starts.
 //! The program then finds names, attributes and bytes there, and does not wait for this process.
-//! It only reads bytes that the cache has from an earlier start. The program itself must read what
-//! this start fetches: otherwise fetching in advance would not notice that nobody reads it.
+//! First come the bytes that the cache has from an earlier start, and then those that this start
+//! fetches, as they arrive. Of these, some are left to the program: otherwise fetching in advance
+//! would not notice that nobody reads it.
 //!
 //! A thread does this by listing directories, and by looking up, opening and reading ahead the
 //! files, like any other program.
@@ -13,15 +14,15 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{Builder, JoinHandle};
 
 use fuser::Request;
-use rustix::fs::{Advice, CWD, Dir, DirEntry, Mode, OFlags, RawDir, fadvise, openat};
+use rustix::fs::{Advice, CWD, Dir, DirEntry, Mode, OFlags, RawDir, fadvise, fstat, openat};
 use rustix::io::close;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
@@ -32,7 +33,7 @@ use crate::content::Content;
 use ociseek_format::offset::{LayerId, SpanId, Uncompressed};
 use ociseek_format::tree::{Extent, NodeId, NodeKind, Tree};
 
-/// The most bytes that are put into the kernel's caches.
+/// The most bytes from an earlier start that are put into the kernel's caches.
 const MOST: u64 = 64 << 20;
 /// How many bytes the kernel is asked to read ahead at a time.
 const STEP: u64 = 128 << 10;
@@ -42,6 +43,13 @@ const STEP: u64 = 128 << 10;
 const LISTED: usize = 8;
 /// The size of the buffer for lists. It decides how much of a list the kernel requests at a time.
 const LIST: usize = 128 << 10;
+
+/// How directories and files are opened.
+const FLAGS: OFlags = OFlags::RDONLY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
 
 /// A thread that fills the kernel's caches. It is stopped when this is dropped.
 ///
@@ -76,7 +84,7 @@ impl FillerThread {
 /// What to read of a mount.
 struct FillPlan {
     point: PathBuf,
-    steps: Vec<FillStep>,
+    steps: Receiver<FillStep>,
 }
 
 /// A step of a plan. Paths are relative to the mount point.
@@ -121,8 +129,10 @@ impl CacheFiller {
         let (Some(plans), point) = (self.plans.take(), point.to_owned()) else { return };
         let shared = Arc::clone(&self.shared);
         let planner = move || {
+            let (sender, steps) = channel();
             // Nobody receives it if the mount is gone already.
-            let _ = plans.send(FillPlan { point, steps: steps(&tree, &content, &shared.is_over) });
+            let _ = plans.send(FillPlan { point, steps });
+            plan(&tree, &content, &shared.is_over, &sender);
         };
         self.threads.extend(Builder::new().name("fill-plan".to_owned()).spawn(planner).ok());
     }
@@ -139,53 +149,81 @@ impl Drop for CacheFiller {
 }
 
 impl Shared {
-    fn read_ahead(&self, plan: &FillPlan) -> io::Result<()> {
-        let root = open_tree(
-            CWD,
-            &plan.point,
-            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC,
-        )?;
-        let mut left = MOST;
+    /// Takes the steps of a plan. While it waits for one, it uses nothing of the mount: another
+    /// process may want to unmount that.
+    fn read_ahead(&self, FillPlan { point, steps }: &FillPlan) -> io::Result<()> {
+        let mut root = mounted_on(point)?;
+        let device = fstat(&root)?.st_dev;
         let mut requested = None;
-        let mut list = Vec::with_capacity(LIST);
-        let flags =
-            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        for step in &plan.steps {
-            let (path, ranges) = match step {
-                FillStep::Read(path, ranges) => (path, ranges),
-                FillStep::List(path) => {
-                    let path = if path.is_empty() { b"." } else { &path[..] };
-                    let directory = openat(&root, path, flags | OFlags::DIRECTORY, Mode::empty())?;
-                    let mut entries = RawDir::new(directory, list.spare_capacity_mut());
-                    while let Some(entry) = entries.next() {
-                        entry?;
-                        if self.is_over.load(Ordering::Relaxed) {
-                            return Ok(());
-                        }
-                    }
-                    continue;
-                }
-            };
-            let file = Arc::new(File::from(openat(&root, &path[..], flags, Mode::empty())?));
-            for range in ranges {
-                let mut at = range.start;
-                while at < range.end {
-                    let size = STEP.min(range.end - at);
-                    if self.is_over.load(Ordering::Relaxed) || size > left {
+        loop {
+            let step = match steps.try_recv() {
+                Ok(step) => step,
+                Err(TryRecvError::Disconnected) => return Ok(()),
+                Err(TryRecvError::Empty) => {
+                    drop((root, requested));
+                    let Ok(step) = steps.recv() else { return Ok(()) };
+                    root = mounted_on(point)?;
+                    requested = None;
+                    if fstat(&root)?.st_dev != device {
                         return Ok(());
                     }
-                    fadvise(file.as_fd(), at, NonZeroU64::new(size), Advice::WillNeed)?;
-                    at += size;
-                    left -= size;
-                    // Two requests are under way at a time, so a program's own wait for little.
-                    if let Some((file, last)) = requested.replace((Arc::clone(&file), at - 1)) {
-                        wait_for(&file, last)?;
-                    }
+                    step
+                }
+            };
+            if self.is_over.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let _ = match step {
+                FillStep::List(path) => self.list(&root, &path),
+                FillStep::Read(path, ranges) => self.read(&root, &path, &ranges, &mut requested),
+            };
+        }
+    }
+
+    fn list(&self, root: &OwnedFd, path: &[u8]) -> io::Result<()> {
+        let path = if path.is_empty() { b"." } else { path };
+        let directory = openat(root, path, FLAGS | OFlags::DIRECTORY, Mode::empty())?;
+        let mut list = Vec::with_capacity(LIST);
+        let mut entries = RawDir::new(directory, list.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            entry?;
+            if self.is_over.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads ranges of a file. `requested` is the last byte that the kernel was asked to read
+    /// ahead, and its file.
+    fn read(
+        &self,
+        root: &OwnedFd,
+        path: &[u8],
+        ranges: &[Range<u64>],
+        requested: &mut Option<(Arc<File>, u64)>,
+    ) -> io::Result<()> {
+        let file = Arc::new(File::from(openat(root, path, FLAGS, Mode::empty())?));
+        for range in ranges {
+            let mut at = range.start;
+            while at < range.end && !self.is_over.load(Ordering::Relaxed) {
+                let size = STEP.min(range.end - at);
+                fadvise(file.as_fd(), at, NonZeroU64::new(size), Advice::WillNeed)?;
+                at += size;
+                // Two requests are under way at a time, so a program's own wait for little.
+                if let Some((file, last)) = requested.replace((Arc::clone(&file), at - 1)) {
+                    wait_for(&file, last)?;
                 }
             }
         }
         Ok(())
     }
+}
+
+/// A mount of its own of what is mounted on `point`.
+fn mounted_on(point: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    open_tree(CWD, point, flags)
 }
 
 /// Waits until the kernel has the byte `at`.
@@ -222,48 +260,110 @@ pub(super) fn own_files() -> io::Result<()> {
     Ok(())
 }
 
-/// What to read of the recorded start: what is in the cache, in the start's order. It ends early
-/// when `is_over` is set.
-fn steps(tree: &Tree, content: &Content, is_over: &AtomicBool) -> Vec<FillStep> {
+/// Sends what to read of the recorded start: what is in the cache, in the start's order, and then
+/// what arrives. It ends early when `is_over` is set.
+fn plan(tree: &Tree, content: &Content, is_over: &AtomicBool, steps: &Sender<FillStep>) {
     let start = RecordedStart::new(content.recorded_start());
+    let files: Vec<NodeId> =
+        start.files(tree).take_while(|_| !is_over.load(Ordering::Relaxed)).collect();
+    let mut directories = Directories::of(tree, &files);
     // Files share spans with their neighbours.
     let mut known = HashMap::new();
     let mut is_from_cache = |layer, span| {
         *known.entry((layer, span)).or_insert_with(|| content.is_from_cache(layer, span))
     };
-    let mut files = Vec::new();
-    for node in start.files(tree).take_while(|_| !is_over.load(Ordering::Relaxed)) {
-        let NodeKind::File(extent) = tree.node(node).kind else { continue };
-        let mut ranges = start.blocks(&extent);
+    let mut left = MOST;
+    for node in files.iter().take_while(|_| !is_over.load(Ordering::Relaxed)) {
+        let NodeKind::File(extent) = &tree.node(*node).kind else { continue };
+        let mut ranges = start.blocks(extent);
         ranges.retain(|range| {
             let spans =
                 content.spans(extent.layer, extent.offset + range.start..extent.offset + range.end);
-            SpanId::each(spans).all(|span| is_from_cache(extent.layer, span))
+            SpanId::each(spans).all(|span| is_from_cache(extent.layer, span)) && {
+                let size = range.end - range.start;
+                let fits = size <= left;
+                left -= if fits { size } else { 0 };
+                fits
+            }
         });
-        if !ranges.is_empty() {
-            files.push((node, ranges));
+        directories.send(tree, *node, ranges, steps);
+    }
+    drop(known);
+    let Some(arrivals) = content.start_arrivals() else { return };
+    let files = FilesByOffset::of(tree, &files);
+    while let Some((layer, ranges)) = arrivals.next(is_over) {
+        for (node, range) in ranges.iter().flat_map(|range| files.blocks(layer, range)) {
+            directories.send(tree, node, vec![range], steps);
         }
     }
-    in_order(tree, files)
 }
 
-/// The steps for reading `files` in this order. Directories are listed before their first file is
-/// read.
-fn in_order(tree: &Tree, files: Vec<(NodeId, Vec<Range<u64>>)>) -> Vec<FillStep> {
-    let mut wanted: HashMap<NodeId, usize> = HashMap::new();
-    files.iter().for_each(|(node, _)| *wanted.entry(tree.parent(*node)).or_default() += 1);
-    let mut steps = Vec::with_capacity(files.len() + wanted.len());
-    for (node, ranges) in files {
-        let directory = tree.parent(node);
-        if wanted
-            .remove(&directory)
-            .is_some_and(|wanted| wanted * LISTED >= tree.children(directory).len())
-        {
-            steps.push(FillStep::List(tree.path(directory)));
-        }
-        steps.push(FillStep::Read(tree.path(node), ranges));
+/// The directories of a start's files that were not listed, each with the number of these files.
+struct Directories(HashMap<NodeId, usize>);
+
+impl Directories {
+    fn of(tree: &Tree, files: &[NodeId]) -> Directories {
+        let mut wanted: HashMap<NodeId, usize> = HashMap::new();
+        files.iter().for_each(|node| *wanted.entry(tree.parent(*node)).or_default() += 1);
+        Directories(wanted)
     }
-    steps
+
+    /// Sends the steps for reading ranges of a file. The directory is listed before its first file
+    /// is read.
+    fn send(&mut self, tree: &Tree, node: NodeId, ranges: Vec<Range<u64>>, to: &Sender<FillStep>) {
+        if ranges.is_empty() {
+            return;
+        }
+        let directory = tree.parent(node);
+        let is_listed = |wanted: usize| wanted * LISTED >= tree.children(directory).len();
+        if self.0.remove(&directory).is_some_and(is_listed) {
+            let _ = to.send(FillStep::List(tree.path(directory)));
+        }
+        // Nobody receives it when the mount is over.
+        let _ = to.send(FillStep::Read(tree.path(node), ranges));
+    }
+}
+
+/// Files, in the order of the layers.
+struct FilesByOffset(Vec<(Extent, NodeId)>);
+
+impl FilesByOffset {
+    fn of(tree: &Tree, files: &[NodeId]) -> FilesByOffset {
+        let file = |node: &NodeId| match &tree.node(*node).kind {
+            NodeKind::File(extent) => Some((extent.clone(), *node)),
+            _ => None,
+        };
+        let mut files: Vec<(Extent, NodeId)> = files.iter().filter_map(file).collect();
+        files.sort_unstable_by_key(|(extent, _)| (extent.layer.0, extent.offset));
+        FilesByOffset(files)
+    }
+
+    /// The files with bytes in a range of a layer's tar, each with its whole blocks there.
+    fn blocks<'a>(
+        &'a self,
+        layer: LayerId,
+        range: &'a Range<Uncompressed>,
+    ) -> impl Iterator<Item = (NodeId, Range<u64>)> {
+        let is_before = |(of, _): &(Extent, NodeId)| {
+            (of.layer.0, of.offset + of.size) <= (layer.0, range.start)
+        };
+        let files = self.0.iter().skip(self.0.partition_point(is_before));
+        let is_near = move |(of, _): &&(Extent, NodeId)| of.layer == layer && of.offset < range.end;
+        let inside = |(of, node): &(Extent, NodeId)| {
+            let from = range.start.max(of.offset) - of.offset;
+            let to = range.end.min(of.offset + of.size) - of.offset;
+            (*node, whole_blocks(from..to, of.size))
+        };
+        files.take_while(is_near).map(inside).filter(|(_, range)| !range.is_empty())
+    }
+}
+
+/// The blocks of a file that are in `range`, and what is there of the last one, if the file ends in
+/// it: the kernel reads no others.
+fn whole_blocks(range: Range<u64>, size: u64) -> Range<u64> {
+    let block = u64::from(BLOCK);
+    let end = if range.end == size { range.end } else { range.end / block * block };
+    range.start.div_ceil(block) * block..end
 }
 
 /// The recorded start, as ranges of the layers' tars.
@@ -313,8 +413,7 @@ impl RecordedStart {
         files.into_iter().map(|(_, _, node)| NodeId(node as u32))
     }
 
-    /// The bytes of a file that belong to the start, in whole blocks, except at the file's end: the
-    /// kernel reads no others.
+    /// The whole blocks of a file that belong to the start.
     fn blocks(&self, extent: &Extent) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for (_, range) in self.overlapping(extent) {
@@ -323,14 +422,11 @@ impl RecordedStart {
                 None => ranges.push(range),
             }
         }
-        let block = u64::from(BLOCK);
-        for range in &mut ranges {
-            range.start = range.start.div_ceil(block) * block;
-            range.end =
-                if range.end == extent.size { range.end } else { range.end / block * block };
-        }
-        ranges.retain(|range| !range.is_empty());
         ranges
+            .into_iter()
+            .map(|range| whole_blocks(range, extent.size))
+            .filter(|range| !range.is_empty())
+            .collect()
     }
 }
 
@@ -408,10 +504,16 @@ mod tests {
             (0..).zip(names).map(|(number, name)| file(&name, number * 1024, 512)).collect();
         let tree = Tree::flatten([&files[..]]).unwrap();
         let planned = |names: &[&str]| {
-            let node = |name: &&str| (tree.resolve(name.as_bytes(), false).unwrap(), Vec::new());
+            let nodes: Vec<NodeId> =
+                names.iter().map(|name| tree.resolve(name.as_bytes(), false).unwrap()).collect();
+            let mut directories = Directories::of(&tree, &nodes);
+            let (sender, steps) = channel();
+            for node in nodes {
+                directories.send(&tree, node, vec![0..1], &sender);
+            }
+            drop(sender);
             let path = |path: Vec<u8>| String::from_utf8(path).unwrap();
-            let steps = in_order(&tree, names.iter().map(node).collect()).into_iter();
-            let shown = steps.map(|step| match step {
+            let shown = steps.into_iter().map(|step| match step {
                 FillStep::List(directory) => format!("list {}", path(directory)),
                 FillStep::Read(file, _) => path(file),
             });

@@ -168,6 +168,10 @@ pub(super) mod inner {
 
     impl Start {
         pub(in super::super) fn read(&self, _: impl Iterator<Item = SpanOf>) {}
+
+        pub(in super::super) fn brings(&self, _: impl Iterator<Item = SpanOf>) -> bool {
+            false
+        }
     }
 
     pub(in super::super) struct NoCache;
