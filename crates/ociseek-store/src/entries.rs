@@ -24,10 +24,6 @@ pub(super) const STALE: Duration = Duration::from_secs(60 * 60);
 /// used [`BONUS`] later: what containers start from stays when a large model is read once.
 const AGAIN: Duration = Duration::from_secs(60);
 const BONUS: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long programs that read in turns may take for one. See [`evict`].
-const MOMENT: Duration = Duration::from_secs(60);
-/// What was used last, and is being written or was fetched ahead of a read: one part in this many.
-const NEWEST: u64 = 4;
 
 /// Creates a cache's directory and its missing parents.
 pub fn make_dir(dir: &Path) -> io::Result<()> {
@@ -175,18 +171,14 @@ fn rank(made: SystemTime, used: SystemTime) -> SystemTime {
     if is_used_again { used + BONUS } else { used }
 }
 
-/// Removes entries until they take 9/10 of `max` bytes, if they take more than `max`, and removes
-/// abandoned temporary files.
-///
-/// What was used longest ago goes first. But if the entries of one [`MOMENT`] are already too many,
-/// and programs read them in turns, each would be evicted just before it is read again. So of those,
-/// the same part stays: all but the [`NEWEST`] go in the order of their names, which are digests.
+/// Removes the least recently used entries until they take 9/10 of `max` bytes, if they take more
+/// than `max`, and removes abandoned temporary files.
 pub fn evict(dir: &Path, max: u64) -> io::Result<Eviction> {
     let mut entries = entries(dir)?;
     let mut total = entries.iter().map(|entry| entry.size).sum();
     let mut evicted = 0;
     if total > max {
-        put_in_order(&mut entries, SystemTime::now(), max / NEWEST);
+        entries.sort_by(|a, b| (a.used, a.size, &a.path).cmp(&(b.used, b.size, &b.path)));
         for entry in entries {
             if total <= max / 10 * 9 {
                 break;
@@ -196,26 +188,6 @@ pub fn evict(dir: &Path, max: u64) -> io::Result<Eviction> {
         }
     }
     Ok(Eviction { left: total, evicted })
-}
-
-/// Sorts entries, what to evict first comes first. `newest` is the size of those that were used
-/// last, in bytes.
-fn put_in_order(entries: &mut [Entry], now: SystemTime, newest: u64) {
-    entries.sort_by(|a, b| (a.used, a.size, &a.path).cmp(&(b.used, b.size, &b.path)));
-    let moment = now.checked_sub(MOMENT).unwrap_or(now);
-    let first = entries.partition_point(|entry| entry.used < moment);
-    // Those after have a bonus.
-    let last = entries.partition_point(|entry| entry.used <= now);
-    let of_moment = entries.get_mut(first..last).unwrap_or_default();
-    let mut left = newest;
-    let is_newest = |entry: &&Entry| {
-        left = left.saturating_sub(entry.size);
-        left > 0
-    };
-    let older = of_moment.len() - of_moment.iter().rev().take_while(is_newest).count();
-    if let Some(older) = of_moment.get_mut(..older) {
-        older.sort_by(|a, b| a.path.cmp(&b.path));
-    }
 }
 
 /// The result of making room in a cache.
@@ -258,57 +230,6 @@ mod tests {
         assert_eq!(exist(&[&writing, &abandoned]), [true, false]);
         assert_eq!(evict(dir.path(), 250).unwrap(), Eviction { left: 200, evicted: 1 });
         assert_eq!(exist(&[&older, &newer, &soon]), [false, true, true]);
-    }
-
-    /// Entries that were used so many seconds ago, each of one byte.
-    fn used_ago(ages: &[u64], now: SystemTime) -> Vec<Entry> {
-        let entry = |(number, age): (u64, &u64)| Entry {
-            used: now - Duration::from_secs(*age),
-            size: 1,
-            path: format!("{:016x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into(),
-        };
-        (1..).zip(ages).map(entry).collect()
-    }
-
-    #[test]
-    fn what_was_used_before_the_moment_goes_first_and_the_newest_last() {
-        let now = SystemTime::now();
-        let ages = [1, 59, 300, 2, 40, 61, 3, 30, 20, 0];
-        let mut entries = used_ago(&ages, now);
-        entries[4].used += BONUS;
-        put_in_order(&mut entries, now, 4);
-        let age = |entry: &Entry| now.duration_since(entry.used).map_or(0, |age| age.as_secs());
-        let order: Vec<u64> = entries.iter().map(age).collect();
-        assert_eq!(order[..2], [300, 61]);
-        assert_eq!(order[6..], [2, 1, 0, 0], "the last one has a bonus");
-        let names: Vec<&PathBuf> = entries[2..6].iter().map(|entry| &entry.path).collect();
-        assert!(names.is_sorted(), "{order:?}");
-    }
-
-    #[test]
-    fn of_what_is_read_in_turns_a_part_stays() {
-        const ENTRIES: usize = 1000;
-        let begun = SystemTime::now();
-        let all = used_ago(&[0; ENTRIES], begun);
-        let mut cache: Vec<Entry> = Vec::new();
-        let mut fetched = [0; 5];
-        for round in 0..5 {
-            for (number, Entry { path, .. }) in all.iter().enumerate() {
-                let now = begun + Duration::from_millis((round * ENTRIES + number) as u64);
-                match cache.iter_mut().find(|entry| entry.path == *path) {
-                    Some(entry) => entry.used = now,
-                    None => {
-                        fetched[round] += 1;
-                        cache.push(Entry { used: now, size: 1, path: path.clone() });
-                    }
-                }
-                if cache.len() > ENTRIES / 2 {
-                    put_in_order(&mut cache, now, ENTRIES as u64 / 2 / NEWEST);
-                    cache.drain(..ENTRIES / 20);
-                }
-            }
-        }
-        assert!(fetched[1..].iter().all(|fetched| *fetched < ENTRIES * 7 / 10), "{fetched:?}");
     }
 
     #[test]
