@@ -330,7 +330,7 @@ struct FilesByOffset(Vec<(Extent, NodeId)>);
 impl FilesByOffset {
     fn of(tree: &Tree, files: &[NodeId]) -> FilesByOffset {
         let file = |node: &NodeId| match &tree.node(*node).kind {
-            NodeKind::File(extent) => Some((extent.clone(), *node)),
+            NodeKind::File(extent) => Some((*extent, *node)),
             _ => None,
         };
         let mut files: Vec<(Extent, NodeId)> = files.iter().filter_map(file).collect();
@@ -509,7 +509,7 @@ mod tests {
             let mut directories = Directories::of(&tree, &nodes);
             let (sender, steps) = channel();
             for node in nodes {
-                directories.send(&tree, node, vec![0..1], &sender);
+                directories.send(&tree, node, std::iter::once(0..1).collect(), &sender);
             }
             drop(sender);
             let path = |path: Vec<u8>| String::from_utf8(path).unwrap();
