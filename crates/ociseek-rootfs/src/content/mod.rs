@@ -211,8 +211,8 @@ impl Content {
         recorded_start::ranges(&self.inner)
     }
 
-    /// What [`Content::fetch_start`] fetches, as it arrives. None if it was not called, or if
-    /// another has it.
+    /// What [`Content::fetch_start`] fetches, as it arrives. None if that was not called, or if a
+    /// caller has it already.
     pub fn start_arrivals(&self) -> Option<StartArrivals> {
         StartArrivals::of(&self.inner)
     }

@@ -66,7 +66,7 @@ impl LayerHandle {
         let range = self.range(at, size).ok_or(ReadError::Beyond { layer, at, size })?;
         let ahead = self.layer.readers.hold().note(range.clone(), |at| self.layer.file_at(at));
         let mut parts = self.parts(&range);
-        // Behind what the recorded start brings lies what it does not need.
+        // What follows and belongs to the recorded start is fetched anyway; the rest is not needed.
         let ahead = ahead
             .filter(|_| !self.inner.start.brings(parts.iter().map(|part| self.span(part.span))));
         self.inner.start.read(parts.iter().map(|part| self.span(part.span)));

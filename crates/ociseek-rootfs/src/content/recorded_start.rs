@@ -51,10 +51,10 @@ const REQUEST: Range<u64> = 1 << 20..4 << 20;
 const PART: u64 = 4;
 /// The interval of checks whether a read is being fetched.
 const PAUSE: Duration = Duration::from_millis(2);
-/// For how many bytes of the tar the read of one span shows that the program needs them.
+/// The most bytes of the tar for which the read of one span shows that the program needs them.
 const HANDED_ON: u64 = 2 << 20;
 /// The interval of checks whether a mount is over.
-const UNTIL_OVER: Duration = Duration::from_millis(20);
+const UNTIL_OVER: Duration = Duration::from_millis(50);
 
 /// How many bytes have arrived per second since the beginning.
 struct Throughput<'a> {
@@ -139,7 +139,7 @@ pub(super) fn load(inner: &Arc<Inner>) {
     }
 }
 
-/// What arrives of the recorded start, for one who puts it into the kernel's caches.
+/// What arrives of the recorded start, to be put into the kernel's caches.
 pub struct StartArrivals {
     inner: Arc<Inner>,
     receiver: Receiver<ArrivedStart>,
@@ -148,7 +148,7 @@ pub struct StartArrivals {
 ociseek_format::opaque_debug!(StartArrivals);
 
 impl StartArrivals {
-    /// None if nothing is fetched, or another has them.
+    /// None if fetching has not begun, or a caller has them already.
     pub(super) fn of(inner: &Arc<Inner>) -> Option<StartArrivals> {
         let receiver = inner.start.arrivals()?;
         Some(StartArrivals { inner: Arc::clone(inner), receiver })
@@ -168,7 +168,7 @@ impl StartArrivals {
         None
     }
 
-    /// All but the first of spans that lie next to each other.
+    /// The ranges of spans that lie next to each other, without the first of them.
     fn handed_on(&self, arrived: &ArrivedStart) -> Vec<Range<Uncompressed>> {
         let Some(handle) = self.inner.handle(arrived.layer) else { return Vec::new() };
         let table = &handle.layer.open.spans;

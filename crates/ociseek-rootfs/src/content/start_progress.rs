@@ -1,5 +1,5 @@
 //! How far the recorded start has come: which of its spans were fetched in advance and not read,
-//! and those that have arrived, for who puts them into the kernel's caches.
+//! and which have arrived, so that they can be put into the kernel's caches.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -65,7 +65,7 @@ pub(super) struct ArrivedStart {
     pub spans: Vec<SpanId>,
 }
 
-/// What has arrived since fetching began, for one who wants to know.
+/// What has arrived since fetching began.
 struct Arrivals {
     /// None when nothing more will arrive.
     sender: Option<Sender<ArrivedStart>>,
@@ -93,7 +93,7 @@ impl StartProgress {
         StartFetch(self)
     }
 
-    /// What arrives, also what has arrived already. None if nothing is fetched, or another has it.
+    /// What has arrived and what will. None if fetching has not begun, or a caller has it already.
     pub(super) fn arrivals(&self) -> Option<Receiver<ArrivedStart>> {
         self.arrivals.hold().as_mut()?.receiver.take()
     }
@@ -101,13 +101,13 @@ impl StartProgress {
     pub(super) fn arrived(&self, arrived: ArrivedStart) {
         let arrivals = self.arrivals.hold();
         if let Some(sender) = arrivals.as_ref().and_then(|arrivals| arrivals.sender.as_ref()) {
-            // Not if nobody wants to know any more.
+            // Without a receiver, it is not needed.
             let _ = sender.send(arrived);
         }
     }
 
-    /// The kernel gets `others`, so their reads will not be seen. The read of `first`, which the
-    /// program does itself, counts as one of all of them.
+    /// The kernel gets `others`, so it will not ask for them when the program reads them. Instead,
+    /// a read of `first` counts as a read of all.
     pub(super) fn hand_on(&self, first: SpanOf, others: impl Iterator<Item = SpanOf>) {
         let mut unread = self.unread.hold();
         let mut handed_on = UnreadSpan::default();
@@ -129,7 +129,7 @@ impl StartProgress {
         self.in_memory.fetch_sub(read.in_memory, Ordering::Relaxed);
     }
 
-    /// Whether it brings all of these spans soon, and what is next in it.
+    /// Whether it is being fetched, and all of these spans belong to it.
     pub(super) fn brings(&self, spans: impl Iterator<Item = SpanOf>) -> bool {
         self.is_under_way() && self.covers(spans)
     }
@@ -244,17 +244,17 @@ mod tests {
     }
 
     #[test]
-    fn arrivals_end_with_the_fetch_and_wait_for_one_who_comes_later() {
+    fn arrivals_wait_until_they_are_taken_and_end_with_the_fetch() {
         let start = StartProgress::default();
         let arrive = |span| {
             start.arrived(ArrivedStart { layer: LayerId(0), spans: vec![SpanId(span)] });
         };
         arrive(1);
-        assert!(start.arrivals().is_none(), "nothing is fetched");
+        assert!(start.arrivals().is_none(), "fetching has not begun");
         let fetch = start.begin();
         arrive(2);
         let arrivals = start.arrivals().unwrap();
-        assert!(start.arrivals().is_none(), "another has it");
+        assert!(start.arrivals().is_none(), "it was taken");
         arrive(3);
         drop(fetch);
         arrive(4);

@@ -344,14 +344,14 @@ impl FilesByOffset {
         layer: LayerId,
         range: &'a Range<Uncompressed>,
     ) -> impl Iterator<Item = (NodeId, Range<u64>)> {
-        let is_before = |(of, _): &(Extent, NodeId)| {
-            (of.layer.0, of.offset + of.size) <= (layer.0, range.start)
-        };
+        let end = |of: &Extent| Uncompressed(of.offset.0.saturating_add(of.size));
+        let is_before =
+            |(of, _): &(Extent, NodeId)| (of.layer.0, end(of)) <= (layer.0, range.start);
         let files = self.0.iter().skip(self.0.partition_point(is_before));
         let is_near = move |(of, _): &&(Extent, NodeId)| of.layer == layer && of.offset < range.end;
-        let inside = |(of, node): &(Extent, NodeId)| {
+        let inside = move |(of, node): &(Extent, NodeId)| {
             let from = range.start.max(of.offset) - of.offset;
-            let to = range.end.min(of.offset + of.size) - of.offset;
+            let to = range.end.min(end(of)) - of.offset;
             (*node, whole_blocks(from..to, of.size))
         };
         files.take_while(is_near).map(inside).filter(|(_, range)| !range.is_empty())
