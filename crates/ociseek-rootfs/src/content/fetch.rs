@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::iter::{self, repeat};
 use std::mem;
 use std::mem::take;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,8 +28,11 @@ use ociseek_format::layer::span::SpanError;
 use ociseek_format::offset::SpanId;
 use ociseek_store::{Part, StoreError};
 
-/// The most compressed bytes in a request, unless a single span has more.
-const REQUEST: u64 = 16 << 20;
+/// The most compressed bytes in a request, unless a single span has more: as many as a connection
+/// delivers in this time, between these limits. What is fetched ahead of a reader is more. So it
+/// comes over several connections if the registry limits the speed of each.
+const REQUEST: Range<u64> = 4 << 20..16 << 20;
+const REQUEST_TIME: Duration = Duration::from_millis(50);
 /// The most bytes of the blob between two spans of a request that are fetched in vain.
 pub(super) const MOST_BETWEEN: u64 = 1 << 20;
 
@@ -81,7 +85,8 @@ impl LayerHandle {
     /// Fetches spans, which must be in order.
     pub(super) fn fetch_groups(&self, spans: Vec<SpanRequest>, cause: FetchCause) {
         let between = self.inner.pace.bytes_per_request().min(MOST_BETWEEN);
-        for group in groups(&self.layer, spans, between) {
+        let most = self.inner.pace.bytes_in(REQUEST_TIME).clamp(REQUEST.start, REQUEST.end);
+        for group in groups(&self.layer, spans, between, most) {
             let handle = self.clone();
             tokio::spawn(async move {
                 let _counted =
@@ -448,8 +453,13 @@ impl From<StoreError> for Failed {
 }
 
 /// Groups spans that are fetched together: neighbours, and those with at most `between` bytes of
-/// the blob between them. `spans` must be in order.
-fn groups(layer: &Layer, spans: Vec<SpanRequest>, between: u64) -> Vec<VecDeque<SpanRequest>> {
+/// the blob between them. A group has at most `most` bytes, or one span. `spans` must be in order.
+fn groups(
+    layer: &Layer,
+    spans: Vec<SpanRequest>,
+    between: u64,
+    most: u64,
+) -> Vec<VecDeque<SpanRequest>> {
     let mut groups: Vec<VecDeque<SpanRequest>> = Vec::new();
     for wanted in spans {
         let blob = layer.blob_range(wanted.promise.span());
@@ -457,7 +467,7 @@ fn groups(layer: &Layer, spans: Vec<SpanRequest>, between: u64) -> Vec<VecDeque<
             let of = |wanted: &SpanRequest| layer.blob_range(wanted.promise.span());
             let last = group.back().map_or(0, |last| of(last).end);
             let start = group.front().map_or(blob.end, |first| of(first).start);
-            blob.start.saturating_sub(last) <= between && blob.end - start <= REQUEST
+            blob.start.saturating_sub(last) <= between && blob.end - start <= most
         };
         match groups.last_mut().filter(fits) {
             Some(group) => group.push_back(wanted),

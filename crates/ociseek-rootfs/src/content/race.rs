@@ -104,6 +104,12 @@ impl Pace {
         ((sums.soonest + handling) * sums.bytes / sums.rest.max(1e-6)) as u64
     }
 
+    /// How many bytes a connection delivers in this time. 0 if that is not known yet.
+    pub(super) fn bytes_in(&self, time: Duration) -> u64 {
+        let sums = self.0.hold();
+        (sums.bytes * time.as_secs_f64() / sums.rest.max(1e-6)) as u64
+    }
+
     /// The time after which a request for `bytes` bytes is slow; at most `most`.
     fn patience(&self, bytes: u64, most: Duration) -> Duration {
         let sums = self.0.hold();
@@ -300,6 +306,16 @@ mod tests {
         }
         assert_eq!(pace.patience(1 << 20, most), LEAST);
         assert_eq!(pace.patience(1 << 20, LEAST / 2), LEAST / 2);
+    }
+
+    #[test]
+    fn the_speed_of_a_connection_does_not_include_the_wait_for_the_first_byte() {
+        let pace = Pace::default();
+        let ms = Duration::from_millis;
+        assert_eq!(pace.bytes_in(ms(50)), 0);
+        // 64 MiB/s.
+        pace.note(1 << 26, ms(700), ms(1700));
+        assert_eq!(pace.bytes_in(ms(250)), 16 << 20);
     }
 
     #[test]
