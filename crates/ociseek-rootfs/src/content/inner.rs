@@ -16,6 +16,7 @@ use super::race::Pace;
 use super::readers::Readers;
 use super::recorded_start;
 use super::rest_progress::RestProgress;
+pub(super) use super::span_of::SpanOf;
 use super::start_progress::StartProgress;
 use super::windows::{WindowChecks, WindowStore};
 use super::{ContentOptions, Counts, ReadError, ReadObserver, ReopenLayer};
@@ -272,13 +273,6 @@ pub(super) struct LayerHandle {
     pub layer: Arc<Layer>,
     /// The number of the layer in the image.
     pub id: LayerId,
-}
-
-/// A span of a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct SpanOf {
-    pub layer: LayerId,
-    pub span: SpanId,
 }
 
 impl Layer {

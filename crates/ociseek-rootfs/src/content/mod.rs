@@ -30,6 +30,7 @@ mod readers;
 mod recorded_start;
 mod rest;
 mod rest_progress;
+mod span_of;
 mod start_progress;
 mod unpack;
 mod windows;

@@ -123,7 +123,7 @@ pub(super) fn load(inner: &Arc<Inner>) {
     for (handle, spans) in Plan::new(inner).steps().filter(|(handle, _)| handle.keeps_on_disk()) {
         for span in spans.into_iter().filter(|span| !handle.is_in_memory(*span)) {
             let size = handle.layer.size(span);
-            if !inner.start.has_room(inner, size) {
+            if !inner.start.has_room(inner.memory.max(), size) {
                 return;
             }
             let pieces =
@@ -376,7 +376,7 @@ impl LayerHandle {
         // Those that have come into the cache on disk since are found when they are claimed.
         for span in spans.into_iter().filter(|span| !self.is_in_memory(*span)) {
             let size = self.layer.size(span);
-            let pieces = start.has_room(&self.inner, size).then(|| 0..pieces(size));
+            let pieces = start.has_room(self.inner.memory.max(), size).then(|| 0..pieces(size));
             if pieces.is_none() && !self.keeps_on_disk() {
                 continue;
             }

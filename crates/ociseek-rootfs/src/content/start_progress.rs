@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::StartStats;
-use super::inner::{Inner, SpanOf};
+use super::span_of::SpanOf;
 use ociseek_format::offset::{LayerId, SpanId};
 use ociseek_store::lock::Hold;
 
@@ -172,10 +172,10 @@ impl StartProgress {
         self.is_running.load(Ordering::Relaxed) && !self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Whether `size` more bytes may be put into memory: the spans of this image must not displace
-    /// each other.
-    pub(super) fn has_room(&self, inner: &Inner, size: u64) -> bool {
-        self.in_memory.load(Ordering::Relaxed).saturating_add(size) <= inner.memory.max() / 2
+    /// Whether `size` more bytes may be put into a memory of `max` bytes: the spans of this image
+    /// must not displace each other.
+    pub(super) fn has_room(&self, max: u64, size: u64) -> bool {
+        self.in_memory.load(Ordering::Relaxed).saturating_add(size) <= max / 2
     }
 
     /// Waits while more than `most` bytes are unread: the program may be slower than the link.
