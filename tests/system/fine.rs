@@ -311,7 +311,11 @@ async fn the_kernel_gets_a_recorded_start_as_it_arrives_and_reads_of_the_program
             wait_until("the caches are filled", || !is_filling(std::process::id()));
             let all = content.stats().bytes_fetched;
             let unread = || content.start_stats().unread_bytes;
-            assert!(unread() > all / 2, "the kernel is no program: {} of {all}", unread());
+            assert!(
+                unread() > all / 2,
+                "filling counted as reading: {} of {all} bytes are unread",
+                unread()
+            );
             let hits = || content.stats().memory_hits + content.stats().disk_hits;
             let before = hits();
             for id in (0..image.tree.len() as u32).map(NodeId) {

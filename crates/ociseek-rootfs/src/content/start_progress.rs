@@ -46,7 +46,7 @@ pub(super) struct StartProgress {
     /// How many bytes of the tar were put into memory and not read.
     pub in_memory: AtomicU64,
     /// Whether it is being fetched.
-    pub is_running: AtomicBool,
+    is_running: AtomicBool,
     pub under_way: AtomicUsize,
     /// How many bytes these requests are for.
     pub under_way_bytes: AtomicUsize,

@@ -35,6 +35,9 @@ use ociseek_format::tree::{Extent, NodeId, NodeKind, Tree};
 
 /// The most bytes from an earlier start that are put into the kernel's caches.
 const MOST: u64 = 64 << 20;
+/// The most bytes that are put there as they arrive: a start of a hostile index may decode to any
+/// number, and others on the node need the kernel's caches, too.
+const MOST_ARRIVING: u64 = 2 << 30;
 /// How many bytes the kernel is asked to read ahead at a time.
 const STEP: u64 = 128 << 10;
 /// A directory is listed if one of this many entries is read. For each entry of a list, the kernel
@@ -291,8 +294,11 @@ fn plan(tree: &Tree, content: &Content, is_over: &AtomicBool, steps: &Sender<Fil
     drop(known);
     let Some(arrivals) = content.start_arrivals() else { return };
     let files = FilesByOffset::of(tree, &files);
+    let mut left = MOST_ARRIVING;
     while let Some((layer, ranges)) = arrivals.next(is_over) {
         for (node, range) in ranges.iter().flat_map(|range| files.blocks(layer, range)) {
+            let Some(rest) = left.checked_sub(range.end - range.start) else { return };
+            left = rest;
             directories.send(tree, node, vec![range], steps);
         }
     }
